@@ -1,0 +1,16 @@
+"""The one error users see: a plain sentence that says what, where and what to do."""
+
+from __future__ import annotations
+
+
+class FastflowError(Exception):
+    """A failure the user can mend; the command line prints it as one line and exits with 1."""
+
+
+class UsageError(FastflowError):
+    """A wrong option or combination of options; the command line exits with 2."""
+
+
+def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:
+    """The sentence for an optional dependency that is absent, with the command to type."""
+    return FastflowError(f"{purpose} needs {module}, which is not installed: run pip install 'fastflow[{extra}]'")

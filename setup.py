@@ -1,0 +1,5 @@
+"""The compiled extension; everything else is in pyproject.toml."""
+
+from setuptools import setup
+
+setup()

@@ -1,0 +1,194 @@
+"""The invertible layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
+
+Every layer maps ``(B, C)`` to ``(B, C)`` and returns the log-determinant of its Jacobian beside the result,
+a scalar when it is the same for every row and ``(B,)`` otherwise; ``inverse`` undoes ``forward``.
+``initialise`` sets the ActNorms from data, once, before training: loading, evaluating or a small batch never does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fastflow.errors import FastflowError
+
+LOGSCALE_FACTOR = 3.0  # Glow's trick: a log-scale parameter s acts as exp(3 s), which speeds up its learning
+DEGENERATE = 1e-6  # a channel of smaller deviation would be blown up by 1/deviation
+
+
+def glorot_vector(channels: int) -> Tensor:
+    """(C,) Glorot-uniform values, +-sqrt(6/(1+C)): how the official code initialises every ActNorm vector."""
+    bound = math.sqrt(6.0 / (1 + channels))
+    return torch.empty(channels).uniform_(-bound, bound)
+
+
+class ActNorm(nn.Module):
+    """y = (x + shift) * exp(3 logscale), per channel; log-det = sum(3 logscale)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(glorot_vector(channels))
+        self.logscale = nn.Parameter(glorot_vector(channels))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        log_scale = LOGSCALE_FACTOR * self.logscale
+        return (x + self.shift) * log_scale.exp(), log_scale.sum()
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return y * (-LOGSCALE_FACTOR * self.logscale).exp() - self.shift
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> Tensor:
+        """Set zero mean and unit deviation on ``x`` (B, C) and return ``self(x)``; refuses constant channels."""
+        deviation = x.std(dim=0, correction=0)
+        if not bool((deviation > DEGENERATE).all()):
+            channel = int(deviation.argmin())
+            raise FastflowError(
+                f"data-dependent initialisation: channel {channel} of {x.shape[1]} is constant over the {x.shape[0]} "
+                "sentences used; give more or more varied text, or use --init glorot"
+            )
+        self.shift.copy_(-x.mean(dim=0))
+        self.logscale.copy_(-(deviation + 1e-6).log() / LOGSCALE_FACTOR)
+        return self(x)[0]
+
+
+class Permutation(nn.Module):
+    """y_i = x_index(i), a fixed order; log-det 0. ``reversal`` is the paper's, ``random`` an option."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, derived: bool) -> None:
+        """``derived``: the order follows from the width alone, so a saved model need not carry it."""
+        super().__init__()
+        self.register_buffer("index", index, persistent=not derived)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:, self.index], x.new_zeros(())
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return y[:, self.index.argsort()]
+
+
+class LUPermutation(nn.Module):
+    """Glow's learned 1x1 convolution y = W x with W = P L (U + diag(sign exp(logdiag))); log-det = sum(logdiag).
+
+    P is fixed; L is unit lower and U strictly upper triangular. Starts as a random rotation (Kingma & Dhariwal 2018, 3.2).
+    """
+
+    index: Tensor
+    sign: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        rotation = torch.linalg.qr(torch.randn(channels, channels, dtype=torch.float64))[0]
+        p, lower, upper = torch.linalg.lu(rotation)
+        diagonal = upper.diagonal()
+        self.register_buffer("index", p.argmax(dim=1))
+        self.register_buffer("sign", diagonal.sign().float())
+        self.lower = nn.Parameter(lower.tril(-1).float())
+        self.upper = nn.Parameter(upper.triu(1).float())
+        self.logdiag = nn.Parameter(diagonal.abs().log().float())
+
+    def triangles(self) -> tuple[Tensor, Tensor]:
+        """(L, U + diag), both (C, C)."""
+        identity = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
+        return self.lower.tril(-1) + identity, self.upper.triu(1) + torch.diag(self.sign * self.logdiag.exp())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        lower, upper = self.triangles()
+        return (x @ upper.T @ lower.T)[:, self.index], self.logdiag.sum()
+
+    def inverse(self, y: Tensor) -> Tensor:
+        lower, upper = self.triangles()
+        x = y[:, self.index.argsort()].T
+        x = torch.linalg.solve_triangular(lower, x, upper=False, unitriangular=True)
+        return torch.linalg.solve_triangular(upper, x, upper=True).T
+
+
+class CouplingNet(nn.Module):
+    """The three-layer net g of a coupling, (B, h) -> (B, outputs), with inner ActNorms and a zero-initialised end.
+
+    h1 = relu((W1 x + shift1) * exp(3 logscale1)); h2 = relu((W2 h1 + shift2) * exp(3 logscale2));
+    g = (W3 h2 + bias3) * exp(3 logscale3). The inner ActNorms are not counted in the log-determinant.
+    """
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.weight1 = nn.Parameter(torch.randn(width, inputs) * 0.05)
+        self.shift1, self.logscale1 = nn.Parameter(glorot_vector(width)), nn.Parameter(glorot_vector(width))
+        self.weight2 = nn.Parameter(torch.randn(width, width) * 0.05)
+        self.shift2, self.logscale2 = nn.Parameter(glorot_vector(width)), nn.Parameter(glorot_vector(width))
+        self.weight3 = nn.Parameter(torch.zeros(outputs, width))
+        self.bias3, self.logscale3 = nn.Parameter(torch.zeros(outputs)), nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu((x @ self.weight1.T + self.shift1) * (LOGSCALE_FACTOR * self.logscale1).exp())
+        hidden = torch.relu((hidden @ self.weight2.T + self.shift2) * (LOGSCALE_FACTOR * self.logscale2).exp())
+        return (hidden @ self.weight3.T + self.bias3) * (LOGSCALE_FACTOR * self.logscale3).exp()
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> None:
+        """Set both inner ActNorms to zero mean and unit deviation on ``x`` (B, h)."""
+        hidden = x @ self.weight1.T
+        self._normalise(hidden, self.shift1, self.logscale1)
+        hidden = torch.relu((hidden + self.shift1) * (LOGSCALE_FACTOR * self.logscale1).exp())
+        self._normalise(hidden @ self.weight2.T, self.shift2, self.logscale2)
+
+    @staticmethod
+    def _normalise(x: Tensor, shift: Tensor, logscale: Tensor) -> None:
+        shift.copy_(-x.mean(dim=0))
+        logscale.copy_(-(x.std(dim=0, correction=0) + 1e-6).log() / LOGSCALE_FACTOR)
+
+
+class AdditiveCoupling(nn.Module):
+    """[y1, y2] -> [y1, y2 + g(y1)]; log-det 0."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.half = channels // 2
+        self.net = CouplingNet(self.half, width, self.half)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        kept, changed = x[:, : self.half], x[:, self.half :]
+        return torch.cat([kept, changed + self.net(kept)], dim=1), x.new_zeros(())
+
+    def inverse(self, y: Tensor) -> Tensor:
+        kept, changed = y[:, : self.half], y[:, self.half :]
+        return torch.cat([kept, changed - self.net(kept)], dim=1)
+
+
+class AffineCoupling(nn.Module):
+    """[y1, y2] -> [y1, (y2 + m) * r], o = g(y1), m = o[0::2], r = sigmoid(o[1::2] + 2); log-det = sum(log r)."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.half = channels // 2
+        self.net = CouplingNet(self.half, width, channels)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        kept, changed = x[:, : self.half], x[:, self.half :]
+        out = self.net(kept)
+        shift, gate = out[:, 0::2], out[:, 1::2] + 2.0
+        log_det = nn.functional.logsigmoid(gate).sum(dim=1)
+        return torch.cat([kept, (changed + shift) * torch.sigmoid(gate)], dim=1), log_det
+
+    def inverse(self, y: Tensor) -> Tensor:
+        kept, changed = y[:, : self.half], y[:, self.half :]
+        out = self.net(kept)
+        return torch.cat([kept, changed / torch.sigmoid(out[:, 1::2] + 2.0) - out[:, 0::2]], dim=1)
+
+
+COUPLINGS = {"additive": AdditiveCoupling, "affine": AffineCoupling}
+
+
+def permutation(kind: str, channels: int) -> Permutation | LUPermutation:
+    """The channel-mixing layer named ``kind``: reversal (the paper's), random (fixed) or lu (learned)."""
+    if kind == "reversal":
+        return Permutation(torch.arange(channels - 1, -1, -1), derived=True)
+    if kind == "random":
+        return Permutation(torch.randperm(channels), derived=False)
+    if kind == "lu":
+        return LUPermutation(channels)
+    raise FastflowError(f"unknown permutation {kind!r}; known: reversal, random, lu")
