@@ -1,1 +1,31 @@
-"""fastflow."""
+"""fastflow: calibrated sentence embeddings from a frozen BERT, without labels.
+
+>>> import fastflow
+>>> fastflow.Runtime().encode(["A cat sat.", "A dog ran."]).shape
+(2, 256)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastflow.errors import FastflowError
+
+if TYPE_CHECKING:
+    from fastflow.runtime import Runtime
+
+__version__ = "0.1.0"
+__all__ = ["FastflowError", "Runtime", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import Runtime, and NumPy with it, only when it is used: ``fastflow --help`` stays instant."""
+    if name == "Runtime":
+        from fastflow.runtime import Runtime
+
+        return Runtime
+    raise AttributeError(f"module 'fastflow' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,7 +5,7 @@ A stage is plain data, so that training (PyTorch), the model directory and every
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,10 @@ class Stage:
 def apply(stages: Sequence[Stage], x: Any) -> Any:
     """Run the chain of stages on pooled vectors ``x`` (B, D), a NumPy array or PyTorch tensor of the stages' dtype."""
     for stage in stages:
-        x = apply_with_log_det(stage, x)[0] if stage.kind == "flow" else _LINEAR[stage.kind](x, **stage.params)
+        if stage.kind == "flow":
+            x, _ = apply_with_log_det(stage, x)
+        else:
+            x = _LINEAR[stage.kind](x, **stage.params)
     return x
 
 
@@ -49,7 +52,11 @@ def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
     return equations.flow(x, stage.params, s["levels"], s["depth"], s["coupling"], s["permutation"])
 
 
-_LINEAR = {"standardize": equations.standardize, "nullspace": equations.nullspace, "whiten": equations.whiten}
+_LINEAR: dict[str, Callable[..., Any]] = {
+    "standardize": equations.standardize,
+    "nullspace": equations.nullspace,
+    "whiten": equations.whiten,
+}
 
 
 def output_dim(stages: Sequence[Stage], inputs: int) -> int:
@@ -81,7 +88,9 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
         expected = expected_shapes(stage, inputs)
         if set(expected) != set(stage.params):
             odd = sorted(set(expected) ^ set(stage.params))
-            raise FastflowError(f"calibration stage {position} ({stage.kind}): arrays missing or unknown: {', '.join(odd)}")
+            raise FastflowError(
+                f"calibration stage {position} ({stage.kind}): arrays missing or unknown: {', '.join(odd)}"
+            )
         for name, shape in expected.items():
             _check_array(f"calibration stage {position} ({stage.kind}), array {name}", stage.params[name], shape)
         inputs = stage.dims(inputs)
@@ -122,7 +131,7 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
 def _step_shapes(channels: int, width: int, coupling: str, permutation: str) -> dict[str, tuple[int, ...]]:
     half, out = channels // 2, channels if coupling == "affine" else channels // 2
     net = {"weight1": (width, half), "weight2": (width, width), "weight3": (out, width), "bias3": (out,)}
-    net |= {"logscale3": (out,)} | {name: (width,) for name in ("shift1", "logscale1", "shift2", "logscale2")}
+    net |= {"logscale3": (out,)} | dict.fromkeys(("shift1", "logscale1", "shift2", "logscale2"), (width,))
     shapes: dict[str, tuple[int, ...]] = {f"coupling.net.{name}": shape for name, shape in net.items()}
     shapes |= {"actnorm.shift": (channels,), "actnorm.logscale": (channels,)}
     if permutation in ("random", "lu"):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import cast
 
 import torch
+from fastflow.train.layers import COUPLINGS, ActNorm, AdditiveCoupling, AffineCoupling, permutation
 from torch import Tensor, nn
 
 from fastflow.errors import UsageError
-from fastflow.train.layers import COUPLINGS, ActNorm, permutation
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Step(nn.Module):
         super().__init__()
         self.actnorm = ActNorm(channels)
         self.permutation = permutation(config.permutation, channels)
-        self.coupling = COUPLINGS[config.coupling](channels, config.width)
+        self.coupling: AdditiveCoupling | AffineCoupling = COUPLINGS[config.coupling](channels, config.width)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x, log_det = self.actnorm(x)
@@ -68,7 +69,7 @@ class Step(nn.Module):
     def initialise(self, x: Tensor) -> Tensor:
         """Data-dependent initialisation on ``x`` (B, C); returns the step's output."""
         x, _ = self.permutation(self.actnorm.initialise(x))
-        self.coupling.net.initialise(x[:, : self.coupling.half])
+        self.coupling.net.initialise(x[:, : self.coupling.kept])
         return self.coupling(x)[0]
 
 
@@ -83,15 +84,19 @@ class Flow(nn.Module):
             for level in range(config.levels)
         )
 
+    def steps(self, level: int) -> list[Step]:
+        """The steps of one level, in order."""
+        return list(cast(nn.ModuleList, self.levels[level]))  # type: ignore[arg-type]
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, C) -> z (B, C) and log|det dz/dx| (B,)."""
         log_det = x.new_zeros(len(x))
         emitted = []
-        for level, steps in enumerate(self.levels):
+        for level in range(self.config.levels):
             if level:
                 x, out = x.chunk(2, dim=1)
                 emitted.append(out)
-            for step in steps:
+            for step in self.steps(level):
                 x, step_log_det = step(x)
                 log_det = log_det + step_log_det
         return torch.cat([*emitted, x], dim=1), log_det
@@ -101,7 +106,7 @@ class Flow(nn.Module):
         widths = [self.config.dim >> (level + 1) for level in range(self.config.levels - 1)]
         *emitted, x = z.split([*widths, self.config.dim - sum(widths)], dim=1)
         for level in reversed(range(self.config.levels)):
-            for step in reversed(self.levels[level]):
+            for step in reversed(self.steps(level)):
                 x = step.inverse(x)
             if level:
                 x = torch.cat([x, emitted[level - 1]], dim=1)
@@ -119,8 +124,8 @@ class Flow(nn.Module):
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
         """Set every ActNorm from ``x`` (B, C), many sentences; raises on a constant channel."""
-        for level, steps in enumerate(self.levels):
+        for level in range(self.config.levels):
             if level:
                 x = x.chunk(2, dim=1)[0]
-            for step in steps:
+            for step in self.steps(level):
                 x = step.initialise(x)

@@ -74,7 +74,7 @@ class Permutation(nn.Module):
 class LUPermutation(nn.Module):
     """Glow's learned 1x1 convolution y = W x with W = P L (U + diag(sign exp(logdiag))); log-det = sum(logdiag).
 
-    P is fixed; L is unit lower and U strictly upper triangular. Starts as a random rotation (Kingma & Dhariwal 2018, 3.2).
+    P is fixed; L is unit lower and U strictly upper triangular. It starts as a rotation (Kingma & Dhariwal 2018, 3.2).
     """
 
     index: Tensor
@@ -147,15 +147,15 @@ class AdditiveCoupling(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.half = channels // 2
-        self.net = CouplingNet(self.half, width, self.half)
+        self.kept = channels // 2
+        self.net = CouplingNet(self.kept, width, self.kept)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        kept, changed = x[:, : self.half], x[:, self.half :]
+        kept, changed = x[:, : self.kept], x[:, self.kept :]
         return torch.cat([kept, changed + self.net(kept)], dim=1), x.new_zeros(())
 
     def inverse(self, y: Tensor) -> Tensor:
-        kept, changed = y[:, : self.half], y[:, self.half :]
+        kept, changed = y[:, : self.kept], y[:, self.kept :]
         return torch.cat([kept, changed - self.net(kept)], dim=1)
 
 
@@ -164,23 +164,23 @@ class AffineCoupling(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.half = channels // 2
-        self.net = CouplingNet(self.half, width, channels)
+        self.kept = channels // 2
+        self.net = CouplingNet(self.kept, width, channels)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        kept, changed = x[:, : self.half], x[:, self.half :]
+        kept, changed = x[:, : self.kept], x[:, self.kept :]
         out = self.net(kept)
         shift, gate = out[:, 0::2], out[:, 1::2] + 2.0
         log_det = nn.functional.logsigmoid(gate).sum(dim=1)
         return torch.cat([kept, (changed + shift) * torch.sigmoid(gate)], dim=1), log_det
 
     def inverse(self, y: Tensor) -> Tensor:
-        kept, changed = y[:, : self.half], y[:, self.half :]
+        kept, changed = y[:, : self.kept], y[:, self.kept :]
         out = self.net(kept)
         return torch.cat([kept, changed / torch.sigmoid(out[:, 1::2] + 2.0) - out[:, 0::2]], dim=1)
 
 
-COUPLINGS = {"additive": AdditiveCoupling, "affine": AffineCoupling}
+COUPLINGS: dict[str, type[AdditiveCoupling | AffineCoupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
 
 
 def permutation(kind: str, channels: int) -> Permutation | LUPermutation:

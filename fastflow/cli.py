@@ -1,0 +1,219 @@
+"""The ``fastflow`` command. Heavy imports wait until a command runs, so that --help is instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastflow import __version__
+from fastflow.errors import FastflowError, UsageError
+
+if TYPE_CHECKING:
+    from fastflow.runtime import Runtime
+
+MODEL = click.option(
+    "-m", "--model", metavar="MODEL", help="Model or Hugging Face encoder directory. [default: the one in the package]"
+)
+DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+DTYPE = click.option(
+    "--dtype", default="auto", show_default=True, help="The encoder's arithmetic: auto, float32, float64, bfloat16."
+)
+THREADS = click.option("--threads", type=int, help="Threads to compute with. [default: what the machine allows]")
+
+
+def say(message: str) -> None:
+    """A line for the person, on standard error."""
+    click.echo(message, err=True)
+
+
+class Commands(click.Group):
+    """A group whose failures are one plain sentence: exit 1, or 2 for wrong usage; --debug shows the traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
+
+
+def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
+    """Run ``invoke(ctx)`` and turn a FastflowError or an exhausted machine into a sentence and an exit code."""
+    try:
+        return invoke(ctx)
+    except FastflowError as error:
+        if debug:
+            raise
+        say(f"fastflow: {error}")
+        ctx.exit(2 if isinstance(error, UsageError) else 1)
+    except MemoryError:
+        if debug:
+            raise
+        say("fastflow: out of memory; use a smaller --batch-tokens or a smaller model")
+        ctx.exit(1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def main(debug: bool) -> None:
+    """Calibrated sentence embeddings from a frozen BERT, without labels.
+
+    \b
+    fastflow embed input.txt                       JSON Lines on standard output
+    fastflow embed input.csv --text-field body -o out.npy
+    fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
+    fastflow info MODEL
+
+    A model is trained with fastflow-train.
+    """
+
+
+@main.command()
+@click.argument("input", metavar="INPUT|-")
+@MODEL
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="OUT.npy, .npz, .jsonl or .safetensors. [default: JSON Lines on standard output]",
+)
+@click.option("--format", metavar="F", help="txt, tsv, csv or jsonl. [default: by the suffix]")
+@click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
+@click.option("--id-field", metavar="F", help="A column to keep as id.")
+@click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    default="strict",
+    show_default=True,
+    help="What to do with bytes that are not UTF-8.",
+)
+@DTYPE
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "float16", "int8", "ubinary"]),
+    default="float32",
+    show_default=True,
+    help="How the output stores numbers.",
+)
+@click.option("--dim", type=int, help="Keep the first DIM dimensions.")
+@click.option(
+    "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
+)
+@click.option(
+    "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, help="Tokens computed at once."
+)
+@THREADS
+@DEVICE
+@click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
+@click.option(
+    "--resume", is_flag=True, help="Continue an interrupted run, and keep what there is if interrupted again."
+)
+@click.option("--shard", metavar="I/N", default="1/1", help="Take every N-th row, beginning with the I-th.")
+@click.option(
+    "--truncate",
+    type=click.Choice(["right", "error"]),
+    default="right",
+    show_default=True,
+    help="What to do with a text longer than the model's limit.",
+)
+@click.option("--prompt", metavar="S", help="Put S before every text.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+def embed(
+    input: str, model: str | None, output: Path | None, shard: str, resume: bool, quiet: bool, **options: Any
+) -> None:
+    """Embed the texts of a file, one text a line unless its format says otherwise; row i is line i, empty lines too."""
+    from fastflow.embed import Settings, embed_file, parse_shard
+
+    runtime = open_runtime(model, options.pop("device"), options.pop("dtype"), options.pop("threads"), quiet)
+    settings = Settings(shard=parse_shard(shard), **options)
+    start = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
+        done = embed_file(runtime, input, output, settings, resume, quiet)
+    if not quiet:
+        rate = done.texts / max(time.monotonic() - start, 1e-9)
+        odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
+        odd += [f"{done.cut} cut at {runtime.info()['max_length']} tokens"] * bool(done.cut)
+        say(f"fastflow: {done.texts} texts ({', '.join(odd) or 'none empty or cut'}), {rate:,.0f} a second")
+
+
+@main.command("eval")
+@click.argument(
+    "pairs", metavar="PAIRS.tsv|DIR...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
+@MODEL
+@DEVICE
+@DTYPE
+@THREADS
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the result as JSON too; - prints it instead of the table."
+)
+def eval_command(
+    pairs: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
+) -> None:
+    """Spearman x100 of cosine against gold scores, in both aggregations, on TSV files of scored pairs.
+
+    A file has the header 'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and
+    SICK-R-test when all seven are given, else over every set.
+    """
+    from fastflow.evaluate import evaluate, find_sets, table
+
+    sets = find_sets(pairs)
+    runtime = open_runtime(model, device, dtype, threads, quiet=False)
+    result = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint, **evaluate(runtime.encode, sets)}
+    if json_file != "-":
+        click.echo(table(result))
+    if json_file:
+        write_json(json_file, result)
+
+
+@main.command()
+@click.argument("model", required=False)
+def info(model: str | None) -> None:
+    """What a model is and how it would run here, as JSON."""
+    runtime = open_runtime(model, "auto", "auto", None, quiet=True)
+    click.echo(json.dumps(runtime.info(), indent=2))
+
+
+@main.command()
+@click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def verify(model: Path) -> None:
+    """Check every file of a model directory against its hashes, and that it loads."""
+    from fastflow.artifact import verify as check
+
+    for line in check(model):
+        click.echo(line)
+
+
+def open_runtime(model: str | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
+    """The Runtime for a command, with one line on standard error that says what runs."""
+    from fastflow.runtime import Runtime
+
+    runtime = Runtime(model, device, dtype, threads)
+    what = runtime.info()
+    if not quiet:
+        say(
+            f"fastflow: model {what['model']}, {what['calibration']}, {what['dim']} dimensions, "
+            f"{what['backend']} {what['dtype']}"
+        )
+        for note in what["notes"]:
+            say(f"fastflow: {note}")
+    return runtime
+
+
+def write_json(path: str, value: Any) -> None:
+    """``value`` as indented JSON to a file, by way of a temporary name, or to standard output for ``-``."""
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    temporary = Path(path + ".partial")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FastflowError(f"{path} cannot be written: {error.strerror}") from error

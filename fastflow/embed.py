@@ -1,0 +1,208 @@
+"""``fastflow embed``: a file of texts in, a file of embeddings out, in constant memory and resumable."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.outputs import Block, OutputFile, StandardOutput, partial_path, writer_for
+from fastflow.progress import Progress
+from fastflow.runtime import BATCH_TOKENS, WINDOW, Runtime
+from fastflow.texts import Record, read_records
+
+REMEMBERED = 100_000  # distinct texts whose vectors --dedupe keeps at hand
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of ``fastflow embed`` that shape rows: all of them must agree for a run to be resumed."""
+
+    format: str | None = None
+    text_field: str | None = None
+    id_field: str | None = None
+    errors: str = "strict"
+    precision: str = "float32"
+    dim: int | None = None
+    normalize: bool = False
+    batch_tokens: int = BATCH_TOKENS
+    dedupe: bool = False
+    shard: tuple[int, int] = (1, 1)
+    truncate: str = "right"
+    prompt: str | None = None
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    texts: int = 0
+    empty: int = 0
+    resumed: int = 0
+    cut: int = 0
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``I/N`` with 1 <= I <= N: this run takes rows I-1, I-1+N, I-1+2N, ..."""
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/4")
+    return int(part), int(parts)
+
+
+def embed_file(
+    runtime: Runtime, source: str, target: Path | None, settings: Settings, resume: bool = False, quiet: bool = False
+) -> Summary:
+    """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
+
+    On an error the partial file is removed, unless ``resume`` asked to keep it; the target appears only when whole.
+    """
+    if target is None:
+        if resume:
+            raise UsageError("--resume needs an output file: -o OUT")
+        return _run(runtime, source, StandardOutput(), None, settings, 0, quiet)
+    kind = writer_for(target)
+    state = _State(target, source, runtime, settings)
+    rows, position = state.load() if resume else (0, None)
+    writer = kind(target, state.key, position)
+    try:
+        summary = _run(runtime, source, writer, state, settings, rows, quiet)
+    except BaseException:
+        writer.discard(keep=resume)
+        if not resume:
+            state.remove()
+        raise
+    state.remove()
+    return summary
+
+
+class _State:
+    """NAME.partial.json: how far a run got, and what it was a run of."""
+
+    def __init__(self, target: Path, source: str, runtime: Runtime, settings: Settings) -> None:
+        self.path = partial_path(target).with_name(partial_path(target).name + ".json")
+        self._source = source
+        self._options = vars(settings) | {"shard": list(settings.shard)}
+        self.key = {
+            "fingerprint": runtime.fingerprint,
+            "backend": runtime.backend,
+            "dtype": str(runtime.info()["dtype"]),
+            "precision": settings.precision,
+            "normalized": settings.normalize,
+        }
+
+    def load(self) -> tuple[int, int | None]:
+        """(rows, bytes) to continue from; (0, None) when there is nothing yet. Raises if it was another run."""
+        partial = self.path.with_suffix("")
+        if not self.path.is_file() or not partial.is_file():
+            return 0, None
+        try:
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            same, rows, position = saved["run"] == self._identity(), int(saved["rows"]), int(saved["bytes"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise FastflowError(f"{self.path} is damaged; remove it and {partial} to start anew") from error
+        if not same or partial.stat().st_size < position:
+            raise FastflowError(
+                f"{partial} is from a run with another input, model or options; remove it and {self.path} to start anew"
+            )
+        return rows, position
+
+    def save(self, rows: int, position: int) -> None:
+        """Record that ``rows`` rows, ``position`` bytes, are safely written."""
+        temporary = self.path.with_suffix(".json.tmp")
+        temporary.write_text(json.dumps({"rows": rows, "bytes": position, "run": self._identity()}), encoding="utf-8")
+        temporary.replace(self.path)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def _identity(self) -> dict[str, Any]:
+        if self._source == "-":
+            raise UsageError("--resume cannot reread standard input; give a file")
+        stat = os.stat(self._source)
+        return {"input": [stat.st_size, stat.st_mtime_ns], "options": self._options, **self.key}
+
+
+def _run(
+    runtime: Runtime,
+    source: str,
+    writer: OutputFile | StandardOutput,
+    state: _State | None,
+    settings: Settings,
+    skip: int,
+    quiet: bool,
+) -> Summary:
+    s, summary = settings, Summary(resumed=skip)
+    records = _sharded(read_records(source, s.format, s.text_field, s.id_field, s.errors), s.shard)
+    if skip and isinstance(writer, OutputFile):
+        done = list(islice(records, skip))
+        writer.skip([row for row, _ in done], [record.id for _, record in done])
+    encoder = _Encoder(runtime, settings)
+    writer.write(Block([], [], [], encoder([])))  # an empty input still gives a file of the right width and dtype
+    before = runtime.truncated
+    with Progress("embed", None, "texts", shown=not quiet) as progress:
+        while window := list(islice(records, WINDOW)):
+            rows, texts = [row for row, _ in window], [_one_text(record, source) for _, record in window]
+            if s.truncate == "error" and len(cut := runtime.tokenize(texts).cut):
+                line = window[cut[0]][1].line
+                raise FastflowError(
+                    f"{source}, line {line}: longer than the model's {runtime.info()['max_length']} tokens"
+                )
+            writer.write(Block(rows, texts, [record.id for _, record in window], encoder(texts)))
+            if state is not None and source != "-" and isinstance(writer, OutputFile):
+                state.save(writer.rows, writer.tell())
+            summary.texts += len(texts)
+            summary.empty += sum(not text.strip() for text in texts)
+            progress.advance(len(texts))
+    writer.finish()
+    summary.cut = runtime.truncated - before
+    return summary
+
+
+def _sharded(records: Iterator[Record], shard: tuple[int, int]) -> Iterator[tuple[int, Record]]:
+    """(input row, record) of the rows that belong to ``shard``."""
+    return islice(enumerate(records), shard[0] - 1, None, shard[1])
+
+
+def _one_text(record: Record, source: str) -> str:
+    if len(record.texts) != 1:
+        raise UsageError(f"{source} holds pairs of texts; choose one with --text-field sentence1 or sentence2")
+    return record.texts[0]
+
+
+class _Encoder:
+    """texts -> vectors with the run's options; with dedupe, a text seen among the last REMEMBERED costs nothing."""
+
+    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+        self._runtime, self._settings = runtime, settings
+        self._seen: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[Any]:
+        if not self._settings.dedupe:
+            return self._encode(texts)
+        new = [text for text in dict.fromkeys(texts) if text not in self._seen]
+        fresh = dict(zip(new, self._encode(new), strict=True))
+        out = [fresh[text] if text in fresh else self._seen[text] for text in texts]
+        self._seen |= fresh
+        for text in list(islice(self._seen, max(0, len(self._seen) - REMEMBERED))):
+            del self._seen[text]
+        return np.stack(out) if out else self._encode([])
+
+    def _encode(self, texts: Sequence[str]) -> NDArray[Any]:
+        s = self._settings
+        blocks = self._runtime.stream(
+            texts, normalize_embeddings=s.normalize, precision=s.precision, truncate_dim=s.dim, prompt=s.prompt,
+            batch_tokens=s.batch_tokens,
+        )  # fmt: skip
+        out = [block for _, block in blocks]
+        if out:
+            return np.concatenate(out)
+        return np.asarray(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))

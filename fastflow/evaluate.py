@@ -1,0 +1,120 @@
+"""Semantic textual similarity: Spearman x100 of cosine against gold scores, aggregated in both ways in use.
+
+``all`` pools a set's pairs and ranks them once (SBERT, SimCSE); ``wmean`` averages the subsets' Spearman by size
+(BERT-flow, BERT-whitening). They differ by over 20 points at worst, so both are always reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.vectors import paired_cosine
+
+HEADER = "subset\tscore\tsentence1\tsentence2"
+SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")  # the paper's test sets
+WHOLE = ("STSb", "SICK-R")  # published as one set: their subset column only says where a pair came from
+
+Encode = Callable[[Sequence[str]], NDArray[Any]]
+
+
+class Pairs(NamedTuple):
+    """A set of n scored pairs."""
+
+    name: str
+    subsets: list[str]
+    scores: NDArray[np.float64]
+    first: list[str]
+    second: list[str]
+
+
+def read_pairs(path: Path) -> Pairs:
+    """A TSV with the header ``subset score sentence1 sentence2`` and no quoting; errors name file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FastflowError(f"{path} cannot be read: {error}") from error
+    if lines[0].removesuffix("\r") != HEADER:
+        raise FastflowError(f"{path}, line 1: the header must be {HEADER.split()} separated by tabs")
+    rows = [line.removesuffix("\r").split("\t") for line in lines[1:]]
+    scores = np.empty(len(rows))
+    for number, row in enumerate(rows, 2):
+        try:
+            _, scores[number - 2], _, _ = row[0], float(row[1]), row[2], row[3]
+            ok = len(row) == 4 and np.isfinite(scores[number - 2])
+        except (IndexError, ValueError):
+            ok = False
+        if not ok:
+            raise FastflowError(f"{path}, line {number}: must be subset, finite score, sentence1, sentence2")
+    if len(rows) < 2:
+        raise FastflowError(f"{path}: holds {len(rows)} pairs; a rank correlation needs at least two")
+    return Pairs(path.stem, [r[0] for r in rows], scores, [r[2] for r in rows], [r[3] for r in rows])
+
+
+def find_sets(paths: Sequence[Path]) -> list[Pairs]:
+    """The pairs of every file given, and of every .tsv in every directory given."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
+        if not found:
+            raise FastflowError(f"{path}: holds no .tsv file of scored pairs")
+        files += found
+    return [read_pairs(path) for path in files]
+
+
+def ranks(x: NDArray[Any]) -> NDArray[np.float64]:
+    """1-based ranks; ties share the mean of theirs."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse])
+
+
+def spearman(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Spearman's rank correlation; NaN when one side is constant."""
+    x, y = (r - r.mean() for r in (ranks(a), ranks(b)))
+    norm = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / norm) if norm else float("nan")
+
+
+def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
+    """The row of one set: its name, pairs, ``all`` and ``wmean``, x100, from a similarity for each pair (n,)."""
+    everything = 100 * spearman(similarity, pairs.scores)
+    if pairs.name.startswith(WHOLE):
+        weighted = everything
+    else:
+        names = np.asarray(pairs.subsets)
+        weighted = 0.0
+        for name in np.unique(names):
+            rows = names == name
+            weighted += rows.mean() * 100 * spearman(similarity[rows], pairs.scores[rows])
+    return {"set": pairs.name, "pairs": len(pairs.scores), "all": round(everything, 2), "wmean": round(weighted, 2)}
+
+
+def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
+    """{"rows": [...], "average": {"sets", "all", "wmean"}}: every set, and the mean over the paper's seven when all of
+    them are there (train and dev splits are not averaged with test sets), else over every set given."""
+    rows = []
+    for pairs in sets:
+        texts = list(dict.fromkeys([*pairs.first, *pairs.second]))
+        vectors, where = encode(texts), {text: i for i, text in enumerate(texts)}
+        first, second = (vectors[[where[t] for t in side]] for side in (pairs.first, pairs.second))
+        rows.append(score(pairs, paired_cosine(first, second)))
+    names = [row["set"] for row in rows]
+    averaged = list(SEVEN) if set(SEVEN) <= set(names) else names
+    chosen = [row for row in rows if row["set"] in averaged]
+    means = {key: round(float(np.mean([row[key] for row in chosen])), 2) for key in ("all", "wmean")}
+    return {"rows": rows, "average": {"sets": averaged, **means}}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as aligned text."""
+    lines = [f"{'set':14}{'pairs':>7}{'all':>8}{'wmean':>8}"]
+    lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
+    average = result["average"]
+    lines.append(f"{'average of ' + str(len(average['sets'])):14}{'':7}{average['all']:>8.2f}{average['wmean']:>8.2f}")
+    return "\n".join(lines)

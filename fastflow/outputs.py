@@ -1,0 +1,254 @@
+"""Writing embeddings: JSON Lines to standard output, or a .npy, .npz, .jsonl or .safetensors file.
+
+A file is written under NAME.partial beside the target and renamed when whole, so the final name never holds half a
+result. Blocks go to disk as they come: memory does not grow with the input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+
+SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
+
+
+class Block:
+    """Consecutive rows ready to write: their input row numbers, texts, ids (or None) and vectors (b, D')."""
+
+    def __init__(
+        self, rows: Sequence[int], texts: Sequence[str], ids: Sequence[str | None], vectors: NDArray[Any]
+    ) -> None:
+        self.rows, self.texts, self.ids, self.vectors = rows, texts, ids, vectors
+
+
+def json_lines(block: Block) -> str:
+    """One object a row; nine significant digits give float32 back exactly."""
+    lines = []
+    for row, text, identity, vector in zip(block.rows, block.texts, block.ids, block.vectors, strict=True):
+        head = {"index": row} if identity is None else {"index": row, "id": identity}
+        start = json.dumps(head | {"text": text}, ensure_ascii=False)[:-1]
+        if vector.dtype.kind == "f":
+            numbers = ", ".join(["%.9g" % v for v in vector.tolist()])  # noqa: UP031 (twice as fast as format)
+        else:
+            numbers = ", ".join(map(str, vector.tolist()))
+        lines.append(f'{start}, "embedding": [{numbers}]}}\n')
+    return "".join(lines)
+
+
+class StandardOutput:
+    """JSON Lines on standard output."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+
+    def write(self, block: Block) -> None:
+        """Print the rows; a reader that has gone away (``| head``) is left to the caller."""
+        try:
+            self._stream.write(json_lines(block))
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # the interpreter would try to flush the same bytes again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            raise FastflowError(f"standard output cannot be written: {error.strerror}") from error
+
+    def finish(self) -> None:
+        """Nothing is pending: every block was flushed."""
+
+    def discard(self, keep: bool = False) -> None:
+        """Nothing to remove."""
+
+
+class OutputFile:
+    """A growing NAME.partial; subclasses say how rows become bytes and what surrounds them."""
+
+    header_bytes = 0
+
+    def __init__(self, target: Path, meta: dict[str, Any], resume_at: int | None = None) -> None:
+        """``meta`` describes the run (fingerprint, precision ...); ``resume_at`` continues after that many bytes."""
+        self.target, self.partial, self.meta = target, partial_path(target), meta
+        self.rows = 0
+        try:
+            self._handle: BinaryIO = open(self.partial, "r+b" if resume_at else "wb")  # noqa: SIM115 (closed by finish)
+            self._handle.truncate(resume_at or 0)
+            self._handle.seek(resume_at or self.header_bytes)
+        except OSError as error:
+            raise _cannot_write(self.partial, error) from error
+
+    def write(self, block: Block) -> None:
+        """Append the rows of ``block``."""
+        try:
+            self._handle.write(self.encode(block))
+            self._handle.flush()
+        except OSError as error:
+            raise _cannot_write(self.target, error) from error
+        self.rows += len(block.rows)
+
+    def skip(self, rows: Sequence[int], ids: Sequence[str | None]) -> None:
+        """Count rows that an interrupted run has written already."""
+        self.rows += len(rows)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._handle.tell()
+
+    def finish(self) -> None:
+        """Complete the file and give it its final name."""
+        try:
+            self.complete(self._handle)
+            self._handle.flush()
+            os.fsync(self._handle.fileno())
+            self._handle.close()
+            self.partial.replace(self.target)
+        except OSError as error:
+            raise _cannot_write(self.target, error) from error
+
+    def discard(self, keep: bool = False) -> None:
+        """Close, and remove the partial file unless ``keep`` (a run that may be resumed)."""
+        try:
+            self._handle.close()
+        except OSError as error:  # what could not be flushed is about to be dropped anyway
+            print(f"fastflow: {self.partial}: {error.strerror}", file=sys.stderr)
+        if not keep:
+            self.partial.unlink(missing_ok=True)
+
+    def encode(self, block: Block) -> bytes:
+        raise NotImplementedError
+
+    def complete(self, handle: BinaryIO) -> None:
+        """Patch headers; nothing by default."""
+
+
+class JsonLinesFile(OutputFile):
+    """.jsonl: the lines that standard output would get."""
+
+    def encode(self, block: Block) -> bytes:
+        return json_lines(block).encode("utf-8")
+
+
+class VectorFile(OutputFile):
+    """Raw little-endian rows after a header that is filled in at the end, when the number of rows is known."""
+
+    def encode(self, block: Block) -> bytes:
+        self.dtype, self.width = block.vectors.dtype, block.vectors.shape[1]
+        return block.vectors.tobytes()
+
+    def complete(self, handle: BinaryIO) -> None:
+        handle.seek(0)
+        handle.write(self.header())
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.width
+
+    def header(self) -> bytes:
+        raise NotImplementedError
+
+
+class NpyFile(VectorFile):
+    """.npy of shape (rows, D')."""
+
+    header_bytes = 128
+
+    def header(self) -> bytes:
+        return npy_header(self.shape, self.dtype, self.header_bytes)
+
+
+class SafetensorsFile(VectorFile):
+    """.safetensors with one tensor, ``embeddings``, and the run's description as metadata."""
+
+    header_bytes = 2048
+
+    def header(self) -> bytes:
+        names = {"float32": "F32", "float64": "F64", "float16": "F16", "int8": "I8", "uint8": "U8"}
+        size = self.rows * self.width * self.dtype.itemsize
+        tensor = {"dtype": names[self.dtype.name], "shape": list(self.shape), "data_offsets": [0, size]}
+        meta = {name: str(value) for name, value in self.meta.items()}
+        text = json.dumps({"__metadata__": meta, "embeddings": tensor}).encode()
+        room = self.header_bytes - 8  # the format allows trailing spaces
+        if len(text) > room:
+            text = json.dumps({"embeddings": tensor}).encode()
+        return struct.pack("<Q", room) + text.ljust(room)
+
+
+class NpzFile(NpyFile):
+    """.npz with ``embeddings``, ``index``, ``ids`` where asked for, and the run's description as ``meta`` (JSON)."""
+
+    def __init__(self, target: Path, meta: dict[str, Any], resume_at: int | None = None) -> None:
+        super().__init__(target, meta, resume_at)
+        self._rows: list[int] = []
+        self._ids: list[str] = []
+
+    def write(self, block: Block) -> None:
+        super().write(block)
+        self._remember(block.rows, block.ids)
+
+    def skip(self, rows: Sequence[int], ids: Sequence[str | None]) -> None:
+        super().skip(rows, ids)
+        self._remember(rows, ids)
+
+    def _remember(self, rows: Sequence[int], ids: Sequence[str | None]) -> None:
+        self._rows.extend(rows)
+        self._ids.extend(i for i in ids if i is not None)
+
+    def finish(self) -> None:
+        """Move the finished .npy into the archive, uncompressed, and rename that."""
+        archive = self.partial.with_name(self.partial.name + ".zip")
+        try:
+            super().complete(self._handle)
+            self._handle.close()
+            with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as bundle:
+                bundle.write(self.partial, "embeddings.npy")
+                _add(bundle, "index.npy", np.asarray(self._rows, np.int64))
+                if self._ids:
+                    _add(bundle, "ids.npy", np.asarray(self._ids))
+                _add(bundle, "meta.npy", np.asarray(json.dumps(self.meta)))
+            archive.replace(self.target)
+        except OSError as error:
+            raise _cannot_write(self.target, error) from error
+        finally:
+            archive.unlink(missing_ok=True)
+        self.partial.unlink()
+
+
+def _add(bundle: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    with bundle.open(name, "w", force_zip64=True) as handle:
+        npy.write_array(handle, array, allow_pickle=False)
+
+
+def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
+    """A version 1.0 .npy header of exactly ``size`` bytes (a multiple of 64)."""
+    fields = f"{{'descr': {npy.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    return npy.magic(1, 0) + struct.pack("<H", size - 10) + fields.ljust(size - 11).encode("latin1") + b"\n"
+
+
+WRITERS = {".npy": NpyFile, ".npz": NpzFile, ".jsonl": JsonLinesFile, ".safetensors": SafetensorsFile}
+
+
+def writer_for(target: Path) -> type[OutputFile]:
+    """The class that writes ``target``, by its suffix."""
+    if target.suffix not in WRITERS:
+        raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(SUFFIXES)}")
+    return WRITERS[target.suffix]
+
+
+def partial_path(target: Path) -> Path:
+    """Where ``target`` grows until it is whole."""
+    return target.with_name(target.name + ".partial")
+
+
+def _cannot_write(path: Path, error: OSError) -> FastflowError:
+    return FastflowError(f"{path} cannot be written: {error.strerror}; free some space or choose another place with -o")

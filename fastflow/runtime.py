@@ -1,0 +1,229 @@
+"""Runtime: texts -> tokens -> encoder -> pooling -> calibration -> embeddings."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.artifact import load_model
+from fastflow.calibration import describe, output_dim
+from fastflow.encoder import open_backend
+from fastflow.errors import FastflowError
+from fastflow.progress import Progress
+from fastflow.tokens import Tokenizer
+from fastflow.vectors import check_pooled, cosine, finish
+from fastflow.weights import encoder_shape, read_config
+
+BATCH_TOKENS = 8192  # tokens a backend sees at once: enough to keep BLAS busy, small enough for a small machine
+WINDOW = 4096  # texts that stream() holds and sorts by length at a time
+
+
+class Runtime:
+    """A model ready to embed texts. Safe to call from several threads; survives fork; pickles to its path.
+
+    ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package.
+    ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic (auto, float32, float64, bfloat16).
+    ``threads``: None leaves it to the numeric library. ``backend``: auto, reference (NumPy) or torch.
+    Raises FastflowError for a model that is absent, damaged or unsupported, and for a choice that cannot run here.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        threads: int | None = None,
+        *,
+        backend: str = "auto",
+    ) -> None:
+        self._arguments = (model, device, dtype, threads, backend)
+        self._model = load_model(None if model is None else Path(model))
+        self.tokenize = Tokenizer(self._model.encoder, self._model.max_length)
+        self._backend: Any = open_backend(self._model, backend, device, dtype, threads)
+        self._pooled_dim = encoder_shape(read_config(self._model.encoder), self._model.encoder).hidden
+        self.truncated = 0  # texts cut at max_length so far
+
+    def encode(
+        self,
+        inputs: str | Sequence[str] | None = None,
+        batch_size: int | None = None,
+        normalize_embeddings: bool = False,
+        convert_to_numpy: bool = True,
+        show_progress_bar: bool | None = None,
+        precision: str = "float32",
+        truncate_dim: int | None = None,
+        prompt: str | None = None,
+        *,
+        sentences: str | Sequence[str] | None = None,
+    ) -> Any:
+        """Embed one text, (D',), or many, (B, D') in their order; an empty list gives (0, D').
+
+        ``batch_size`` caps the texts in a batch (None: batches are cut by tokens). ``truncate_dim`` cuts first and
+        ``normalize_embeddings`` divides by the L2 norm after. ``precision``: float32, float16, int8, uint8, binary or
+        ubinary. ``prompt`` is put before every text. ``convert_to_numpy=False`` gives a list of vectors.
+        ``sentences`` is the older name of ``inputs``.
+        """
+        texts = _one_of(inputs, sentences)
+        if isinstance(texts, str):
+            return self.encode([texts], batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)[
+                0
+            ]
+        options: dict[str, Any] = {
+            "normalize_embeddings": normalize_embeddings,
+            "precision": precision,
+            "truncate_dim": truncate_dim,
+        }
+        with Progress("embed", len(texts), "texts", shown=bool(show_progress_bar)) as progress:
+            blocks = []
+            for _, block in self.stream(texts, batch_size=batch_size, prompt=prompt, **options):
+                blocks.append(block)
+                progress.advance(len(block))
+        out = np.concatenate(blocks) if blocks else self._finish(np.zeros((0, self._pooled_dim), self.dtype), **options)
+        return out if convert_to_numpy else list(out)
+
+    def stream(
+        self,
+        iterable: Iterable[str],
+        batch_size: int | None = None,
+        normalize_embeddings: bool = False,
+        precision: str = "float32",
+        truncate_dim: int | None = None,
+        prompt: str | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory."""
+        texts, start = iter(iterable), 0
+        while window := list(islice(texts, WINDOW)):
+            pooled = self._pool(
+                [(prompt or "") + _text(t, start + i) for i, t in enumerate(window)], batch_size, batch_tokens
+            )
+            yield start, self._finish(pooled, normalize_embeddings, precision, truncate_dim)
+            start += len(window)
+
+    def transform(self, array: Any) -> NDArray[Any]:
+        """Calibrate pooled vectors (B, D) made elsewhere: (B, D'). Raises on a wrong shape, or NaN, naming the row."""
+        return np.asarray(self._backend.calibration(check_pooled(array, self._pooled_dim, self.dtype)))
+
+    def pool(self, texts: Sequence[str], batch_size: int | None = None) -> NDArray[Any]:
+        """The pooled vectors (B, D) before calibration: what ``transform`` takes."""
+        return self._pool([_text(t, i) for i, t in enumerate(texts)], batch_size, BATCH_TOKENS)
+
+    def similarity(self, a: Any, b: Any) -> NDArray[Any]:
+        """(m, n) cosines between embeddings (m, D'), (n, D'), or the texts that are embedded for it."""
+        return cosine(*(self._vectors(side) for side in (a, b)))
+
+    def _pool(self, texts: Sequence[str], batch_size: int | None, batch_tokens: int) -> NDArray[Any]:
+        """The data's path as far as pooling: length-sorted, cut by tokens, unsorted again."""
+        tokens = self.tokenize(texts)
+        self._count_truncated(len(tokens.cut))
+        out = np.empty((len(texts), self._pooled_dim), self.dtype)
+        for rows in tokens.batches(batch_size or len(texts), batch_tokens):
+            batch = tokens.select(rows)
+            hidden = self._backend.encoder(batch)
+            out[rows] = self._backend.pooling(hidden, batch)
+        return out
+
+    def _finish(
+        self, pooled: NDArray[Any], normalize_embeddings: bool, precision: str, truncate_dim: int | None
+    ) -> NDArray[Any]:
+        z = self._backend.calibration(pooled)
+        return finish(z, truncate_dim, normalize_embeddings, precision, self._unit_variance)
+
+    @property
+    def _unit_variance(self) -> bool:
+        return bool(self._model.calibration) and self._model.calibration[-1].kind != "nullspace"
+
+    def _vectors(self, side: Any) -> NDArray[Any]:
+        if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
+            side = self.encode(side)
+        return np.atleast_2d(np.asarray(side, self.dtype))
+
+    def _count_truncated(self, texts: int) -> None:
+        if texts and not self.truncated:
+            warnings.warn(
+                f"texts longer than {self._model.max_length} tokens are cut (the model's max_length)", stacklevel=4
+            )
+        self.truncated += texts
+
+    @property
+    def dim(self) -> int:
+        """D', the width of an embedding."""
+        return output_dim(self._model.calibration, self._pooled_dim)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of embeddings: float32, or float64 when it was asked for."""
+        return np.dtype(np.float64 if self._backend.dtype == "float64" else np.float32)
+
+    @property
+    def backend(self) -> str:
+        """The backend that runs: reference or torch."""
+        return str(self._backend.name)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 that identifies model files and settings; equal fingerprints give comparable vectors."""
+        return self._model.fingerprint
+
+    def info(self) -> dict[str, Any]:
+        """What runs and how: model, backend, dtype, pooling with layer numbers, calibration, limits, notes."""
+        notes = [*([self._model.note] if self._model.note else []), *self._backend.notes]
+        return {
+            "model": "default" if self._arguments[0] is None else str(self._model.path),
+            "fingerprint": self.fingerprint,
+            "backend": self.backend,
+            "device": self._backend.device,
+            "dtype": self._backend.dtype,
+            "dim": self.dim,
+            "pooled_dim": self._pooled_dim,
+            "pooling": self._model.pooling.describe(),
+            "max_length": self._model.max_length,
+            "calibration": describe(self._model.calibration),
+            "notes": notes,
+        }
+
+    def close(self) -> None:
+        """Let go of weights; the Runtime cannot be used afterwards."""
+        self._backend = _Closed()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, self._arguments
+
+
+class _Closed:
+    """Stands where a closed Runtime's backend was."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise FastflowError("this Runtime is closed; make a new one")
+
+
+def _rebuild(model: Any, device: str, dtype: str, threads: int | None, backend: str) -> Runtime:
+    return Runtime(model, device, dtype, threads, backend=backend)
+
+
+def _one_of(inputs: Any, sentences: Any) -> Any:
+    if (inputs is None) == (sentences is None):
+        raise TypeError("encode takes the texts once, as inputs")
+    return sentences if inputs is None else inputs
+
+
+def _text(text: Any, index: int) -> str:
+    if not isinstance(text, str):
+        raise FastflowError(f"text {index} is {type(text).__name__}, not str; pooled vectors go to transform()")
+    return text

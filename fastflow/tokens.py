@@ -1,0 +1,109 @@
+"""texts -> packed token ids, through the ``tokenizers`` library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+
+
+class Tokens(NamedTuple):
+    """B texts as N token ids: text i owns ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length."""
+
+    ids: NDArray[np.int32]  # (N,)
+    offsets: NDArray[np.int64]  # (B+1,)
+    cut: NDArray[np.int64]
+
+    def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
+        """The texts numbered ``rows``, in that order."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        source = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[:-1][rows], lengths)
+        return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)))
+
+    def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
+        """Row numbers, longest text first, cut so that a batch holds at most ``texts`` texts and ``tokens`` tokens.
+
+        Tokens are counted as if padded to the batch's longest, which is what a padded backend computes.
+        """
+        lengths = np.diff(self.offsets)
+        order = np.argsort(-lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            count = max(1, min(texts, tokens // max(1, int(lengths[order[start]]))))
+            yield order[start : start + count]
+            start += count
+
+
+class Tokenizer:
+    """A saved tokenizer with its special tokens and a length limit; no padding is ever made."""
+
+    def __init__(self, directory: Path, max_length: int) -> None:
+        self.max_length = max_length
+        self._tokenizer = load_tokenizer(directory)
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_length)
+
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+        rows = [encoding.ids for encoding in encodings]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        ids = np.fromiter((i for row in rows for i in row), np.int32, int(offsets[-1]))
+        cut = np.flatnonzero([bool(encoding.overflowing) for encoding in encodings])
+        return Tokens(ids, offsets, cut)
+
+    @property
+    def size(self) -> int:
+        """Number of entries, added tokens included."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The ``tokenizers.Tokenizer`` of a Hugging Face directory: tokenizer.json, else BERT's vocab.txt."""
+    import tokenizers
+
+    saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
+    if saved.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(saved))
+        except Exception as error:  # the library raises a bare Exception for every malformed file
+            raise FastflowError(f"{saved} cannot be read as a tokenizer: {error}") from error
+    if vocabulary.is_file():
+        return _wordpiece(vocabulary, directory / "tokenizer_config.json")
+    raise FastflowError(
+        f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; save it with "
+        "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
+    )
+
+
+def _wordpiece(vocabulary: Path, config: Path) -> Any:
+    """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    lines = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028
+    pieces = {piece: i for i, piece in enumerate(lines)}
+    if missing := [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]:
+        raise FastflowError(f"{vocabulary} lacks {', '.join(missing)}: it is not a BERT vocabulary")
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=settings.get("do_lower_case", True),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens([t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in pieces])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", pieces["[CLS]"]), ("[SEP]", pieces["[SEP]"])]
+    )
+    return tokenizer

@@ -1,0 +1,75 @@
+"""What happens to finished embeddings: truncation, normalisation, precision, similarity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+
+PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
+INT8_SIGMAS = 4.0  # calibrated dimensions have unit variance, so a fixed range of 4 deviations serves every text
+
+
+def finish(
+    z: NDArray[Any], truncate_dim: int | None, normalize: bool, precision: str, calibrated: bool
+) -> NDArray[Any]:
+    """Truncate (B, D') to its first ``truncate_dim`` columns, then L2-normalise, then quantise, as asked.
+
+    int8 and uint8 use the fixed range of +-4 deviations of a calibrated dimension (after normalisation, 4/sqrt(D')),
+    and so need a model whose outputs have unit variance; binary and ubinary pack the signs, eight to a byte.
+    """
+    if truncate_dim is not None:
+        if not 1 <= truncate_dim <= z.shape[1]:
+            raise UsageError(f"truncate_dim must be 1 to {z.shape[1]}, the width of this model, not {truncate_dim}")
+        z = z[:, :truncate_dim]
+    if normalize:
+        z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(z.dtype).tiny)
+    return quantise(np.ascontiguousarray(z), precision, normalize, calibrated)
+
+
+def quantise(z: NDArray[Any], precision: str, normalized: bool, calibrated: bool) -> NDArray[Any]:
+    """(B, D') in ``precision``; the names and packings are those of Sentence Transformers."""
+    if precision == "float32":
+        return z
+    if precision == "float16":
+        return z.astype(np.float16)
+    if precision in ("binary", "ubinary"):
+        packed = np.packbits(z > 0, axis=1)
+        return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
+    if precision not in ("int8", "uint8"):
+        raise UsageError(f"unknown precision {precision!r}; known are {', '.join(PRECISIONS)}")
+    if not calibrated:
+        raise UsageError(
+            f"precision {precision!r} needs a flow, whiten or standardize model: its outputs have unit variance"
+        )
+    span = INT8_SIGMAS / np.sqrt(z.shape[1]) if normalized else INT8_SIGMAS
+    levels = np.clip(np.rint(z * (127 / span)), -127, 127)
+    return levels.astype(np.int8) if precision == "int8" else (levels + 128).astype(np.uint8)
+
+
+def check_pooled(x: Any, dim: int, dtype: Any) -> NDArray[Any]:
+    """``x`` as (B, dim) floats; raises naming what is wrong with its shape, or the first row with NaN or infinity."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
+        raise FastflowError(f"transform takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
+    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    if len(bad):
+        raise FastflowError(f"transform: row {bad[0]} holds NaN or infinity")
+    return array.astype(dtype, copy=False)
+
+
+def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (n, D) -> (m, n) cosines; a zero vector has cosine 0 with everything."""
+    tiny = np.finfo(np.float32).tiny
+    a = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), tiny)
+    b = b / np.maximum(np.linalg.norm(b, axis=1, keepdims=True), tiny)
+    return np.asarray(a @ b.T)
+
+
+def paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (m, D) -> (m,) cosines, row by row."""
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return np.asarray((a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float32).tiny))

@@ -1,0 +1,157 @@
+"""The frozen BERT and the pooling in NumPy: the definition that native kernels are tested against.
+
+Packed texts: N tokens in all, text i owns rows offsets[i]:offsets[i+1]. Everything is computed and accumulated in the
+dtype of the weights (float32 or float64). No argument is changed; no token is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import erf as exact_erf
+from math import pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating]
+Ints = NDArray[np.integer]
+Weights = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """What the equations need beside the weights: D hidden width, heads, layers and the variants of the BERT family."""
+
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    eps: float
+    activation: str  # gelu (erf form), gelu_tanh or relu
+    positions: int  # rows of the position table
+    position_start: int  # 0, or padding id + 1 for RoBERTa
+    pad_id: int | None  # RoBERTa numbers only the tokens that are not this one
+
+
+@cache
+def _erf_series(limit: float, degree: int) -> tuple[float, ...]:
+    """Chebyshev coefficients of erf(u)/u in u^2 over [0, limit^2]."""
+    nodes = np.polynomial.chebyshev.chebpts1(degree + 1)
+    u = np.sqrt((nodes + 1) * limit * limit / 2)
+    values = np.array([exact_erf(v) / v if v else 2 / sqrt(pi) for v in u])
+    return tuple(np.polynomial.chebyshev.chebfit(nodes, values, degree))
+
+
+def erf(x: Array) -> Array:
+    """The error function, elementwise, in x's dtype: absolute error below 4e-7 (float32) and 1e-13 (float64)."""
+    limit, degree = (4.0, 16) if x.dtype == np.float32 else (6.0, 36)
+    u = np.clip(x, -limit, limit)
+    series = np.array(_erf_series(limit, degree), x.dtype)
+    return u * np.polynomial.chebyshev.chebval(u * u * x.dtype.type(2 / limit**2) - x.dtype.type(1), series)
+
+
+def activate(x: Array, kind: str) -> Array:
+    """gelu: x/2 (1 + erf(x/sqrt 2)) (Hendrycks & Gimpel 2016); gelu_tanh: its tanh approximation; relu."""
+    if kind == "relu":
+        return np.maximum(x, 0)
+    half = x.dtype.type(0.5)
+    if kind == "gelu_tanh":
+        return half * x * (1 + np.tanh(x.dtype.type(sqrt(2 / pi)) * (x + x.dtype.type(0.044715) * x**3)))
+    return half * x * (1 + erf(x * x.dtype.type(sqrt(0.5))))
+
+
+def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
+    """(x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,)."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(variance + x.dtype.type(eps)) * scale + bias
+
+
+def _equal_runs(offsets: Ints) -> Iterator[tuple[int, int, int]]:
+    """(first row, texts, tokens each) of every run of neighbouring texts of one length."""
+    lengths = np.diff(offsets)
+    starts = [i for i in range(len(lengths)) if i == 0 or lengths[i] != lengths[i - 1]]
+    for start, stop in zip(starts, [*starts[1:], len(lengths)], strict=False):
+        yield int(offsets[start]), int(stop - start), int(lengths[start])
+
+
+def attention(qkv: Array, offsets: Ints, heads: int) -> Array:
+    """softmax(Q K^T / sqrt(d)) V within each text. qkv: (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1)."""
+    dim = qkv.shape[1] // 3
+    scale = qkv.dtype.type(1 / sqrt(dim // heads))
+    out = np.empty((len(qkv), dim), qkv.dtype)
+    for row, texts, tokens in _equal_runs(offsets):
+        rows = slice(row, row + texts * tokens)
+        q, k, v = qkv[rows].reshape(texts, tokens, 3, heads, dim // heads).transpose(2, 0, 3, 1, 4)
+        scores = (q @ k.swapaxes(-1, -2)) * scale  # (texts, heads, T, T)
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=-1, keepdims=True)
+        out[rows] = (scores @ v).swapaxes(1, 2).reshape(texts * tokens, dim)
+    return out
+
+
+def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
+    """(N,) row of the position table for each token."""
+    index = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
+    if shape.pad_id is None:
+        return index + shape.position_start
+    real = ids != shape.pad_id  # RoBERTa: a literal <pad> in a text keeps position pad_id and is not counted
+    counted = np.cumsum(real)
+    before = np.r_[0, counted][np.repeat(offsets[:-1], np.diff(offsets))]
+    return np.where(real, counted - before + shape.position_start - 1, shape.pad_id)
+
+
+def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
+    """Word + position + segment-0 embedding, LayerNorm, and ELECTRA's projection where present: ids (N,) -> (N, D)."""
+    x = weights["word"][ids].astype(dtype) + weights["position"][positions(ids, offsets, shape)]
+    x = layer_norm(x + weights["segment"], weights["embed_norm.scale"], weights["embed_norm.bias"], shape.eps)
+    if "projection.weight" in weights:
+        x = x @ weights["projection.weight"].T + weights["projection.bias"]
+    return x
+
+
+def encoder_layer(x: Array, weights: Weights, prefix: str, offsets: Ints, shape: EncoderShape) -> Array:
+    """One post-LayerNorm transformer layer (Devlin et al. 2019): x (N, D) -> (N, D)."""
+
+    def linear(x: Array, name: str) -> Array:
+        return x @ weights[f"{prefix}{name}.weight"].T + weights[f"{prefix}{name}.bias"]
+
+    def norm(x: Array, name: str) -> Array:
+        return layer_norm(x, weights[f"{prefix}{name}.scale"], weights[f"{prefix}{name}.bias"], shape.eps)
+
+    x = norm(x + linear(attention(linear(x, "qkv"), offsets, shape.heads), "out"), "norm1")
+    return norm(x + linear(activate(linear(x, "up"), shape.activation), "down"), "norm2")
+
+
+def encode(
+    weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype
+) -> dict[int, Array]:
+    """Hidden states of the wanted layers, {layer: (N, D)}; 0 is the embedding layer. Stops after the highest wanted."""
+    x = embed_tokens(weights, ids, offsets, shape, dtype)
+    wanted = {0: x} if 0 in layers else {}
+    for layer in range(1, max(layers) + 1):
+        x = encoder_layer(x, weights, f"layer.{layer - 1}.", offsets, shape)
+        if layer in layers:
+            wanted[layer] = x
+    return wanted
+
+
+def pool_mean(hidden: Array, offsets: Ints) -> Array:
+    """Masked mean pooling over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens."""
+    if len(offsets) == 1:
+        return np.zeros((0, hidden.shape[1]), hidden.dtype)
+    lengths = np.diff(offsets)[:, None].astype(hidden.dtype)
+    return np.add.reduceat(hidden, offsets[:-1], axis=0) / lengths
+
+
+def pool_first(hidden: Array, offsets: Ints) -> Array:
+    """The state of each text's first token, [CLS]: (N, D) -> (B, D)."""
+    return hidden[offsets[:-1]]
+
+
+def pooler(first: Array, weights: Weights) -> Array:
+    """BERT's pooler, tanh(W [CLS] + b): (B, D) -> (B, D). The official BERT-flow code calls this ``cls``."""
+    return np.tanh(first @ weights["pooler.weight"].T + weights["pooler.bias"])

@@ -1,0 +1,102 @@
+"""The closed-form calibrations, fitted from exact, mergeable streaming statistics in float64.
+
+Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), whiten is Su et al. 2021.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.calibration import Stage
+from fastflow.errors import FastflowError
+
+NEGLIGIBLE = 1e-10  # relative to the largest eigenvalue: below it a direction is rounding noise
+BLOCK = 8192
+
+
+class Moments:
+    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact."""
+
+    def __init__(self, dim: int) -> None:
+        self.count = 0
+        self.mean: NDArray[np.float64] = np.zeros(dim)
+        self.scatter: NDArray[np.float64] = np.zeros((dim, dim))
+
+    def update(self, x: NDArray[Any]) -> Moments:
+        """Take in a block (b, D); returns self."""
+        if len(x):
+            block = Moments(x.shape[1])
+            wide = x.astype(np.float64)
+            block.count, block.mean = len(x), wide.mean(axis=0)
+            centred = wide - block.mean
+            block.scatter = centred.T @ centred
+            self.merge(block)
+        return self
+
+    def merge(self, other: Moments) -> Moments:
+        """Take in another stream's statistics (Chan, Golub & LeVeque 1979); returns self."""
+        total = self.count + other.count
+        if other.count:
+            shift = other.mean - self.mean
+            self.scatter = self.scatter + other.scatter + np.outer(shift, shift) * (self.count * other.count / total)
+            self.mean = self.mean + shift * (other.count / total)
+            self.count = total
+        return self
+
+    @property
+    def covariance(self) -> NDArray[np.float64]:
+        """(D, D), divided by the count."""
+        return self.scatter / max(self.count, 1)
+
+
+def moments(x: NDArray[Any]) -> Moments:
+    """The statistics of (n, D), taken in blocks, so ``x`` may be a memory map larger than memory."""
+    out = Moments(x.shape[1])
+    for start in range(0, len(x), BLOCK):
+        out.update(np.asarray(x[start : start + BLOCK]))
+    return out
+
+
+def fit_standardize(m: Moments) -> Stage:
+    """(x - mean) / deviation; raises for a channel that is constant on the corpus."""
+    variance = np.diag(m.covariance)
+    constant = np.flatnonzero(variance <= NEGLIGIBLE * variance.max())
+    if len(constant):
+        raise FastflowError(f"standardize: channel {constant[0]} is constant over the {m.count} texts; give more text")
+    return Stage("standardize", {}, {"mean": m.mean, "deviation": np.sqrt(variance)})
+
+
+def fit_nullspace(m: Moments, remove: int = 1) -> Stage:
+    """Centre and remove the ``remove`` leading principal directions."""
+    _check_dims("nullspace", remove, len(m.mean) - 1)
+    _, vectors = _principal(m)
+    return Stage("nullspace", {}, {"mean": m.mean, "directions": vectors[:, :remove].T.copy()})
+
+
+def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
+    """(x - mean) Q Lambda^(-1/2), the leading ``dims`` columns (None: all); raises when the corpus has less rank."""
+    dims = len(m.mean) if dims is None else dims
+    _check_dims("whiten", dims, len(m.mean))
+    values, vectors = _principal(m)
+    rank = int((values > NEGLIGIBLE * values[0]).sum())
+    if dims > rank:
+        raise FastflowError(
+            f"whiten: {m.count} texts span {rank} of the {dims} dimensions; use whiten:{rank} or more text"
+        )
+    return Stage("whiten", {}, {"mean": m.mean, "matrix": vectors[:, :dims] / np.sqrt(values[:dims])})
+
+
+def _principal(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Eigenvalues, descending, and eigenvectors (D, D) in columns, each with its largest entry positive."""
+    values, vectors = np.linalg.eigh(m.covariance)
+    vectors = vectors[:, ::-1]
+    largest = np.abs(vectors).argmax(axis=0)
+    return values[::-1], vectors * np.sign(vectors[largest, np.arange(len(values))])
+
+
+def _check_dims(what: str, dims: int, most: int) -> None:
+    if not 1 <= dims <= most:
+        raise FastflowError(f"{what}:{dims} is out of range: it takes 1 to {most}")

@@ -1,0 +1,201 @@
+"""The ``fastflow-train`` command: corpus + frozen encoder -> model directory."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastflow import __version__
+from fastflow.cli import plain_errors, say
+from fastflow.errors import FastflowError, UsageError
+
+
+class TrainCommand(click.Command):
+    """A command whose failures are one plain sentence; --debug shows the traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return plain_errors(super().invoke, ctx, bool(ctx.params.pop("debug")))
+
+
+@click.command(cls=TrainCommand, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...|-")
+@click.option(
+    "--encoder",
+    required=True,
+    metavar="DIR_OR_HUB_ID",
+    help="A BERT-family encoder; 'default' is the one in the package.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The model directory to make.")
+@click.option(
+    "--method", default="flow", help="flow, whiten[:K], standardize, nullspace[:K], none, or a chain: whiten:128,flow."
+)
+@click.option(
+    "--pooling", default="first-last", help="first-last (layers 1 and L), last, cls, pooler, mean-of-layers:I,J,..."
+)
+@click.option("--max-length", type=int, help="Tokens of the longest text.  [default: 128, or the encoder's limit]")
+@click.option("--levels", default=2, type=click.IntRange(1, 4), help="Flow: levels.")
+@click.option("--depth", default=3, type=click.IntRange(1), help="Flow: steps in a level.")
+@click.option("--width", default=32, type=click.IntRange(1), help="Flow: hidden units of a coupling net.")
+@click.option("--coupling", default="additive", type=click.Choice(["additive", "affine"]), help="Flow: coupling.")
+@click.option(
+    "--permutation",
+    default="reversal",
+    type=click.Choice(["reversal", "random", "lu"]),
+    help="Flow: channel mixing; lu is learned.",
+)
+@click.option(
+    "--init",
+    default="data",
+    type=click.Choice(["data", "glorot"]),
+    help="ActNorms start from the corpus, or as in the official code.",
+)
+@click.option("--encoder-dropout", is_flag=True, help="Run the encoder anew at every step with its dropout on (slow).")
+@click.option(
+    "--epochs", default=1.0, type=click.FloatRange(0, min_open=True), help="Passes over the corpus; fractions count."
+)
+@click.option("--batch-size", default=64, type=click.IntRange(2), help="Texts in a step.")
+@click.option("--lr", default=1e-3, type=click.FloatRange(0, min_open=True), help="Learning rate, constant.")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Decides sampling, start and order.")
+@click.option("--sample", type=click.IntRange(1), help="Use a random N of the distinct texts.")
+@click.option(
+    "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
+)
+@click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    default="strict",
+    help="What to do with bytes that are not UTF-8.",
+)
+@click.option("--cache", metavar="DIR", help="Where pooled embeddings are kept.  [default: ~/.cache/fastflow]")
+@click.option("--resume", is_flag=True, help="Continue from the last checkpoint of an interrupted run.")
+@click.option("--save-steps", default=500, type=click.IntRange(0), help="Steps between checkpoints; 0 for none.")
+@click.option(
+    "--eval",
+    "pairs",
+    multiple=True,
+    metavar="PAIRS.tsv|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Score before and after on these pairs.",
+)
+@click.option("--device", default="cpu", help="Where the encoder runs: cpu or cuda.")
+@click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
+@click.option("--dry-run", is_flag=True, help="Read everything, say what would be done, and stop.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(__version__)
+def main(**options: Any) -> None:
+    """Calibrate a frozen encoder on a corpus, without labels.
+
+    A CORPUS is .txt (one text a line), .tsv, .csv or .jsonl, also gzipped; - is standard input. A pairs file counts as
+    two texts a row. Texts are deduplicated.
+
+    \b
+    fastflow-train corpus.txt --encoder default --out my-model
+    fastflow-train sts.tsv --encoder ./my-bert --out m --method whiten:256 --eval sts.tsv
+
+    The defaults are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a large
+    general corpus it used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the similarity.
+    """
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise FastflowError(
+            f"fastflow-train needs {error.name}, which is not installed: run pip install 'fastflow[train]'"
+        ) from error
+    _train(**options)
+
+
+def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs: tuple[Path, ...], **o: Any) -> None:
+    from fastflow.train import report
+    from fastflow.train.calibrate import fit, parse_method
+    from fastflow.train.corpus import corpus_hash, read_corpus
+    from fastflow.train.embeddings import cache_directory, cache_key, embed_corpus, open_encoder
+    from fastflow.train.export import export
+    from fastflow.train.flow import FlowConfig
+    from fastflow.train.loop import Schedule
+
+    from fastflow import calibration
+    from fastflow.evaluate import find_sets
+
+    started = time.monotonic()
+    if out.exists():
+        raise UsageError(f"{out} exists already; remove it or choose another --out")
+    methods = parse_method(method)
+    schedule = Schedule(**{name: o[name] for name in ("epochs", "batch_size", "lr", "seed", "init", "save_steps")})
+    shape = {name: o[name] for name in ("levels", "depth", "width", "coupling", "permutation")}
+    frozen = open_encoder(encoder, o["pooling"], o["max_length"])
+    sets = find_sets(pairs) if pairs else []
+    texts = read_corpus(corpus, o["text_field"], o["errors"], o["sample"], o["seed"])
+    has_flow = any(link.kind == "flow" for link in methods)
+    if has_flow:
+        schedule.steps(len(texts))
+        if [link.kind for link in methods] == ["flow"]:
+            FlowConfig(dim=frozen.dim, **shape)
+    say(f"corpus: {len(texts)} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
+    if has_flow:
+        say(
+            f"flow: {schedule.steps(len(texts))} steps of {schedule.batch_size} texts; "
+            "embeddings are continuous, so negative bits per dimension are in order"
+        )
+    if o["dry_run"]:
+        say(f"dry run: would fit {method} and write {out}")
+        return
+    pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"])
+    checkpoints = out.with_name(out.name + ".training")
+    live = _live(texts, frozen, o["device"]) if o["encoder_dropout"] and has_flow else None
+    identity = f"{cache_key(frozen, texts)} {method} dropout={o['encoder_dropout']}"
+    with _scalars(o["log_dir"]) as log:
+        fitted = fit(methods, pooled, shape, schedule, live, checkpoints, identity, o["resume"], log)
+    measures = report.before_and_after(fitted, pooled)
+    if sets:
+        measures["spearman"] = report.spearman(fitted, frozen, sets, o["device"])
+    training = {
+        "corpus": [Path(path).name for path in corpus], "texts": len(texts), "corpus_sha256": corpus_hash(texts),
+        "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"], **measures,
+    }  # fmt: skip
+    chain = calibration.describe(fitted.stages)
+    mark = export(out, frozen, fitted, training, report.card(frozen, chain, training, measures), texts)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    click.echo(report.table(measures))
+    for warning in report.warnings(measures):
+        say(f"WARNING: {warning}")
+    say(f"{out}: {chain}, fingerprint {mark[:16]}, {time.monotonic() - started:.0f} s")
+
+
+def _live(texts: list[str], frozen: Any, device: str) -> Any:
+    """Pooled embeddings computed anew for each batch, with the encoder's dropout on."""
+    from fastflow.train.embeddings import Embedder
+
+    embedder = Embedder(frozen, device, dropout=True)
+    return lambda rows: embedder([texts[i] for i in rows])
+
+
+class _scalars:
+    """``with _scalars(directory) as log``: log(step, {name: value}) writes TensorBoard scalars if asked."""
+
+    def __init__(self, directory: str | None) -> None:
+        self._writer: Any = None
+        if directory is not None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise FastflowError(
+                    "--log-dir needs tensorboard, which is not installed: run pip install 'fastflow[train]'"
+                ) from error
+            self._writer = SummaryWriter(directory)
+
+    def __enter__(self) -> Any:
+        return self._log
+
+    def _log(self, step: int, values: dict[str, float]) -> None:
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def __exit__(self, *unused: object) -> None:
+        if self._writer is not None:
+            self._writer.close()

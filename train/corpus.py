@@ -1,0 +1,63 @@
+"""files -> unique texts."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+
+from fastflow.errors import FastflowError
+from fastflow.texts import read_records
+
+
+def read_corpus(
+    paths: Sequence[str],
+    field: str | None = None,
+    errors: str = "strict",
+    sample: int | None = None,
+    seed: int = 0,
+) -> list[str]:
+    """The distinct non-empty texts of ``paths`` in order of first appearance; a pairs file gives both texts of a row.
+
+    ``sample`` keeps that many, drawn uniformly by a reservoir, so that a corpus need not fit in memory.
+    """
+    texts = _distinct(paths, field, errors)
+    if sample is None:
+        out = list(texts)
+    else:
+        out = _reservoir(texts, sample, random.Random(seed))
+    if not out:
+        raise FastflowError(f"{', '.join(paths)}: holds no text")
+    return out
+
+
+def corpus_hash(texts: Sequence[str]) -> str:
+    """sha256 over the texts in order: what a cache of their embeddings is keyed by."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def _distinct(paths: Sequence[str], field: str | None, errors: str) -> Iterator[str]:
+    seen: set[bytes] = set()  # digests: 16 bytes a text instead of the text
+    for path in paths:
+        for record in read_records(path, field=field, errors=errors):
+            for text in record.texts:
+                text = text.strip()
+                key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+                if text and key not in seen:
+                    seen.add(key)
+                    yield text
+
+
+def _reservoir(texts: Iterator[str], size: int, rng: random.Random) -> list[str]:
+    """Algorithm R; the kept texts come back in corpus order."""
+    kept: list[tuple[int, str]] = []
+    for index, text in enumerate(texts):
+        if index < size:
+            kept.append((index, text))
+        elif (slot := rng.randrange(index + 1)) < size:
+            kept[slot] = (index, text)
+    return [text for _, text in sorted(kept)]

@@ -1,0 +1,145 @@
+"""texts -> pooled embeddings (n, D) of the frozen encoder, computed once and kept as a memory-mapped cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastflow.train.corpus import corpus_hash
+from numpy.typing import NDArray
+
+from fastflow.artifact import DEFAULT, ENCODER, MANIFEST, Model, encoder_hash, hub_snapshot
+from fastflow.encoder import TorchBackend
+from fastflow.errors import FastflowError, UsageError
+from fastflow.pooling import Pooling, parse_pooling
+from fastflow.progress import Progress
+from fastflow.tokens import Tokenizer
+from fastflow.weights import encoder_shape, has_pooler, max_tokens, read_config
+
+WINDOW = 32768  # texts tokenized and length-sorted at a time
+BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """An encoder as training uses it: where it is, how to pool, and its identity."""
+
+    directory: Path
+    pooling: Pooling
+    max_length: int
+    hash: str
+    hub_id: str | None = None
+    revision: str | None = None
+
+    @property
+    def model(self) -> Model:
+        """The uncalibrated model: what a backend runs."""
+        return Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
+
+    @property
+    def dim(self) -> int:
+        """D, the width of a pooled embedding."""
+        return encoder_shape(read_config(self.directory), self.directory).hidden
+
+
+def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
+    """The encoder ``name``: a Hugging Face directory, a fastflow model (its encoder), ``default``, or a Hub id."""
+    directory, hub_id, revision = _locate(name)
+    shape = encoder_shape(read_config(directory), directory)
+    limit = max_tokens(shape)
+    length = min(128, limit) if max_length is None else max_length
+    if not 3 <= length <= limit:
+        raise UsageError(f"--max-length must be 3 to {limit} for this encoder, not {length}")
+    tokenizer = Tokenizer(directory, length)
+    if tokenizer.size > int(read_config(directory)["vocab_size"]):
+        raise FastflowError(
+            f"{directory}: the tokenizer has {tokenizer.size} entries, more than the encoder's vocabulary"
+        )
+    pool = parse_pooling(pooling, shape.layers)
+    if pool.mode == "pooler" and not has_pooler(directory):
+        raise UsageError(f"{directory}: pooling 'pooler' needs a pooler, and this encoder has none")
+    return FrozenEncoder(directory, pool, length, encoder_hash(directory), hub_id, revision)
+
+
+def _locate(name: str) -> tuple[Path, str | None, str | None]:
+    """(directory, Hub id or None, revision or None)."""
+    directory = DEFAULT if name == "default" else Path(name)
+    if (directory / MANIFEST).is_file():
+        directory = directory / ENCODER
+    if directory.is_dir():
+        return directory, None, None
+    if directory.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise FastflowError(f"{name}: no such encoder directory")
+    snapshot = hub_snapshot(name)
+    return snapshot, name, snapshot.name  # a snapshot's folder is named by its commit
+
+
+class Embedder:
+    """Runs the frozen encoder; with ``dropout`` the encoder stays in training mode, a fresh noise at every call."""
+
+    def __init__(self, encoder: FrozenEncoder, device: str, dropout: bool = False) -> None:
+        self._tokenizer = Tokenizer(encoder.directory, encoder.max_length)
+        self.backend = TorchBackend(encoder.model, "float32", device, None)
+        if dropout:
+            self.backend.train_mode()
+        self.dim = encoder.dim
+
+    def __call__(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> NDArray[np.float32]:
+        """(n, D) float32 in the order of ``texts``; batches are length-sorted, so little is spent on padding."""
+        tokens = self._tokenizer(texts)
+        out = np.empty((len(texts), self.dim), np.float32)
+        for rows in tokens.batches(len(texts), BATCH_TOKENS):
+            batch = tokens.select(rows)
+            out[rows] = self.backend.pooling(self.backend.encoder(batch), batch)
+            advance(len(rows))
+        return out
+
+
+def cache_key(encoder: FrozenEncoder, texts: Sequence[str]) -> str:
+    """Encoder hash + pooling + length limit + corpus hash."""
+    parts = [encoder.hash, encoder.pooling.as_dict(), encoder.max_length, corpus_hash(texts)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def cache_directory(given: str | None) -> Path:
+    """``given``, else fastflow's folder under $XDG_CACHE_HOME or ~/.cache."""
+    if given is not None:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastflow"
+
+
+def embed_corpus(texts: Sequence[str], encoder: FrozenEncoder, cache: Path, device: str = "cpu") -> NDArray[np.float32]:
+    """(n, D) read-only memory map of the pooled embeddings, from the cache or computed into it."""
+    path = cache / f"{cache_key(encoder, texts)}.npy"
+    if path.is_file():
+        found: NDArray[Any] = np.load(path, mmap_mode="r")
+        if found.shape == (len(texts), encoder.dim) and found.dtype == np.float32:
+            return found
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        _fill(partial, texts, encoder, device)
+        partial.replace(path)
+    except OSError as error:
+        raise FastflowError(
+            f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def _fill(path: Path, texts: Sequence[str], encoder: FrozenEncoder, device: str) -> None:
+    embedder = Embedder(encoder, device)
+    with path.open("wb") as handle:  # plain writes: a full disk raises here, where a memory map would kill the process
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), encoder.dim)}
+        np.lib.format.write_array_header_1_0(handle, header)
+        with Progress("encoder", len(texts), "texts") as progress:
+            for start in range(0, len(texts), WINDOW):
+                handle.write(embedder(texts[start : start + WINDOW], progress.advance).tobytes())

@@ -1,0 +1,157 @@
+"""The trained calibration -> a model directory, written under a temporary name, proved, and only then renamed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fastflow.train.calibrate import Fitted
+from fastflow.train.embeddings import FrozenEncoder
+from numpy.typing import NDArray
+
+from fastflow import __version__, calibration
+from fastflow.artifact import (
+    CALIBRATION,
+    CARD,
+    ENCODER,
+    FORMAT_VERSION,
+    MANIFEST,
+    encoder_hash,
+    file_hash,
+    fingerprint,
+    load_model,
+    verify,
+)
+from fastflow.encoder import ReferenceBackend, TorchBackend
+from fastflow.errors import FastflowError
+from fastflow.tokens import Tokenizer, load_tokenizer
+from fastflow.weights import weight_files
+
+AGREEMENT = 1e-5  # of a unit-normalised embedding: NumPy and PyTorch in float32
+EXACT = 1e-9  # relative, the flow alone in float64
+PROOF_TEXTS = 32
+
+
+def export(
+    out: Path, encoder: FrozenEncoder, fitted: Fitted, training: dict[str, Any], card: str, texts: Sequence[str]
+) -> str:
+    """Write the model to ``out`` and return its fingerprint; raises and leaves nothing if it does not prove itself.
+
+    The proof re-runs the saved files through the NumPy reference on some ``texts`` and compares with PyTorch.
+    """
+    partial = out.with_name(out.name + ".partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _write(partial, encoder, fitted, training, card)
+        verify(partial)
+        prove(partial, fitted, texts[:PROOF_TEXTS])
+        partial.rename(out)
+    except OSError as error:
+        raise FastflowError(
+            f"{out} cannot be written: {error.strerror}; free some space or choose another --out"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return load_model(out).fingerprint
+
+
+def _write(directory: Path, encoder: FrozenEncoder, fitted: Fitted, training: dict[str, Any], card: str) -> None:
+    from safetensors.numpy import save_file
+
+    identity: dict[str, Any] = {"sha256": encoder.hash}
+    if encoder.hub_id:
+        identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}
+    else:
+        _copy_encoder(encoder.directory, directory / ENCODER)
+        identity["sha256"] = encoder_hash(directory / ENCODER)
+    arrays = {
+        f"{i}.{name}": np.ascontiguousarray(a)
+        for i, stage in enumerate(fitted.stages)
+        for name, a in stage.params.items()
+    }
+    if arrays:
+        save_file(arrays, str(directory / CALIBRATION))
+        (directory / CALIBRATION).chmod(0o644)  # the library makes it readable to its owner alone
+    (directory / CARD).write_text(card, encoding="utf-8")
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "fastflow_version": __version__,
+        "encoder": identity,
+        "pooling": encoder.pooling.as_dict(),
+        "max_length": encoder.max_length,
+        "calibration": [{"kind": stage.kind, **stage.settings} for stage in fitted.stages],
+        "dim": calibration.output_dim(fitted.stages, encoder.dim),
+        "training": training,
+        "files": {str(p.relative_to(directory)): file_hash(p) for p in sorted(directory.rglob("*")) if p.is_file()},
+    }
+    manifest["fingerprint"] = fingerprint(manifest)
+    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _copy_encoder(source: Path, target: Path) -> None:
+    """Config, weights and tokenizer; a vocab.txt becomes the tokenizer.json it stands for."""
+    target.mkdir()
+    index = source / "model.safetensors.index.json"
+    optional = [source / "tokenizer_config.json", index]
+    for path in [source / "config.json", *weight_files(source), *(p for p in optional if p.is_file())]:
+        shutil.copyfile(path, target / path.name)
+    tokenizer = load_tokenizer(source)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.save(str(target / "tokenizer.json"), pretty=False)
+
+
+def prove(directory: Path, fitted: Fitted, texts: Sequence[str]) -> None:
+    """Compare the saved model in NumPy with PyTorch, text to vector, and each flow's z and log-determinant."""
+    model = load_model(directory)
+    tokens = Tokenizer(model.encoder, model.max_length)(texts)
+    numpy_backend = ReferenceBackend(model, "float32", "cpu", None)
+    torch_backend = TorchBackend(model, "float32", "cpu", None)
+    ours, theirs = (b.pooling(b.encoder(tokens), tokens) for b in (numpy_backend, torch_backend))
+    _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
+    _agree("the embedding", _unit(numpy_backend.calibration(ours)), _unit(_torch_chain(fitted, theirs)), AGREEMENT)
+    x = theirs.astype(np.float64)
+    for index, stage in enumerate(model.calibration):
+        wide = stage.astype(np.float64)
+        if index in fitted.flows:
+            flow = fitted.flows[index]
+            with torch.no_grad():
+                expected = [t.numpy() for t in flow.double()(torch.from_numpy(x))]
+            flow.float()
+            for what, a, b in zip(
+                ("z", "the log-determinant"), calibration.apply_with_log_det(wide, x), expected, strict=True
+            ):
+                _agree(f"{what} of stage {index}", a, b, EXACT * max(1.0, float(np.abs(b).max())))
+        x = np.asarray(calibration.apply([wide], x))
+
+
+@torch.no_grad()
+def _torch_chain(fitted: Fitted, pooled: NDArray[Any]) -> NDArray[Any]:
+    """The chain in PyTorch float32, flows by their own modules."""
+    x = torch.from_numpy(np.ascontiguousarray(pooled, np.float32))
+    for index, stage in enumerate(fitted.stages):
+        if index in fitted.flows:
+            x = fitted.flows[index](x)[0]
+        else:
+            tensors = {name: torch.from_numpy(np.array(a, np.float32)) for name, a in stage.params.items()}
+            x = calibration.apply([calibration.Stage(stage.kind, stage.settings, tensors)], x)
+    return np.asarray(x.numpy())
+
+
+def _unit(x: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
+
+
+def _agree(what: str, ours: NDArray[Any], theirs: NDArray[Any], tolerance: float) -> None:
+    difference = float(np.abs(ours - theirs).max(initial=0.0))
+    if not difference <= tolerance:  # NaN must fail too
+        raise FastflowError(
+            f"export stopped: {what} of the saved model differs from PyTorch's by {difference:.2g}, "
+            f"more than {tolerance:.2g}; nothing was written, please report it"
+        )
