@@ -16,6 +16,10 @@ from fastflow.errors import FastflowError
 from fastflow.kernels import calibration as equations
 
 KINDS = ("flow", "whiten", "standardize", "nullspace")
+SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what each may be
+    "levels": int, "depth": int, "width": int,
+    "coupling": ("additive", "affine"), "permutation": ("reversal", "random", "lu"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
     if stage.kind != "flow":
         raise FastflowError(f"unknown calibration {stage.kind!r}; known: {', '.join(KINDS)}")
     s = stage.settings
+    _check_settings(s)
     if dim % 2 ** s["levels"]:
         raise FastflowError(f"a flow of {s['levels']} levels cannot run on {dim} dimensions")
     shapes: dict[str, tuple[int | None, ...]] = {}
@@ -126,6 +131,18 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
             for name, shape in _step_shapes(dim >> level, s["width"], s["coupling"], s["permutation"]).items():
                 shapes[f"levels.{level}.{depth}.{name}"] = shape
     return shapes
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise a FastflowError for a flow's setting that no code here can follow; a missing one is a KeyError."""
+    for name, known in SETTINGS.items():
+        if not (settings[name] in known if isinstance(known, tuple) else _is_count(settings[name])):
+            wanted = " or ".join(known) if isinstance(known, tuple) else "a whole number of at least 1"
+            raise FastflowError(f"calibration flow, setting {name}: must be {wanted}, not {settings[name]!r}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _step_shapes(channels: int, width: int, coupling: str, permutation: str) -> dict[str, tuple[int, ...]]:

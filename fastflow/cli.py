@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -32,6 +31,18 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
+def emit(text: str) -> None:
+    """Lines of data, on standard output."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:  # the reader has gone away: click ends the process quietly
+        raise
+    except OSError as error:
+        from fastflow.outputs import lost_output
+
+        raise lost_output(error) from error
+
+
 class Commands(click.Group):
     """A group whose failures are one plain sentence: exit 1, or 2 for wrong usage; --debug shows the traceback."""
 
@@ -52,6 +63,13 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
         if debug:
             raise
         say("fastflow: out of memory; use a smaller --batch-tokens or a smaller model")
+        ctx.exit(1)
+    except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        say(f"fastflow: unexpected {type(error).__name__}: {error}; please report it with what --debug shows")
         ctx.exit(1)
 
 
@@ -163,9 +181,14 @@ def eval_command(
 
     sets = find_sets(pairs)
     runtime = open_runtime(model, device, dtype, threads, quiet=False)
-    result = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint, **evaluate(runtime.encode, sets)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # said below, with the number
+        scores = evaluate(runtime.encode, sets)
+    if runtime.truncated:
+        say(f"fastflow: {runtime.truncated} texts cut at {runtime.info()['max_length']} tokens")
+    result = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint, **scores}
     if json_file != "-":
-        click.echo(table(result))
+        emit(table(result))
     if json_file:
         write_json(json_file, result)
 
@@ -175,7 +198,7 @@ def eval_command(
 def info(model: str | None) -> None:
     """What a model is and how it would run here, as JSON."""
     runtime = open_runtime(model, "auto", "auto", None, quiet=True)
-    click.echo(json.dumps(runtime.info(), indent=2))
+    emit(json.dumps(runtime.info(), indent=2))
 
 
 @main.command()
@@ -184,8 +207,33 @@ def verify(model: Path) -> None:
     """Check every file of a model directory against its hashes, and that it loads."""
     from fastflow.artifact import verify as check
 
-    for line in check(model):
-        click.echo(line)
+    emit("\n".join(check(model)))
+
+
+@main.command()
+@MODEL
+@click.option("--suite", default="flow", show_default=True, metavar="NAME,...", help="What to measure.")
+@click.option("--against", metavar="NAME,...", help="Measure these peers only.  [default: all that are installed]")
+@click.option("--quick", is_flag=True, help="Fewer sizes and runs.")
+@click.option("--json", "json_file", metavar="FILE", help="Write machine, rows and ratios as JSON.")
+@click.option("--plot", metavar="FILE.png", help="Write a plot.")
+@THREADS
+@DEVICE
+def bench(
+    model: str | None,
+    suite: str,
+    against: str | None,
+    quick: bool,
+    json_file: str | None,
+    plot: str | None,
+    threads: int | None,
+    device: str,
+) -> None:
+    """Time the runtime against its peers: alternating, in one process, with equal threads, outputs checked first."""
+    from fastflow.bench.cli import run
+
+    peers = None if against is None else against.split(",")
+    run(model, suite.split(","), peers, quick, json_file, plot, device, threads)
 
 
 def open_runtime(model: str | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
@@ -205,15 +253,24 @@ def open_runtime(model: str | None, device: str, dtype: str, threads: int | None
 
 
 def write_json(path: str, value: Any) -> None:
-    """``value`` as indented JSON to a file, by way of a temporary name, or to standard output for ``-``."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """``value`` as indented JSON to a file, by way of a temporary name, or to standard output for ``-``; NaN is null."""
+    text = json.dumps(_without_nan(value), indent=2)
     if path == "-":
-        sys.stdout.write(text)
+        emit(text)
         return
     temporary = Path(path + ".partial")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FastflowError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _without_nan(value: Any) -> Any:
+    """``value`` with None for NaN, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: _without_nan(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and value != value else value

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.outputs import Block, OutputFile, StandardOutput, partial_path, writer_for
+from fastflow.outputs import Block, OutputFile, StandardOutput, cannot_write, partial_path, writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import BATCH_TOKENS, WINDOW, Runtime
 from fastflow.texts import Record, read_records
@@ -70,6 +70,10 @@ def embed_file(
             raise UsageError("--resume needs an output file: -o OUT")
         return _run(runtime, source, StandardOutput(), None, settings, 0, quiet)
     kind = writer_for(target)
+    if resume and source == "-":
+        raise UsageError("--resume cannot reread standard input; give a file")
+    if source != "-" and target.exists() and os.path.exists(source) and target.samefile(source):
+        raise UsageError(f"{target} is the input; choose another output with -o")
     state = _State(target, source, runtime, settings)
     rows, position = state.load() if resume else (0, None)
     writer = kind(target, state.key, position)
@@ -118,16 +122,22 @@ class _State:
     def save(self, rows: int, position: int) -> None:
         """Record that ``rows`` rows, ``position`` bytes, are safely written."""
         temporary = self.path.with_suffix(".json.tmp")
-        temporary.write_text(json.dumps({"rows": rows, "bytes": position, "run": self._identity()}), encoding="utf-8")
-        temporary.replace(self.path)
+        content = json.dumps({"rows": rows, "bytes": position, "run": self._identity()})
+        try:
+            temporary.write_text(content, encoding="utf-8")
+            temporary.replace(self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise cannot_write(self.path, error) from error
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
 
     def _identity(self) -> dict[str, Any]:
-        if self._source == "-":
-            raise UsageError("--resume cannot reread standard input; give a file")
-        stat = os.stat(self._source)
+        try:
+            stat = os.stat(self._source)
+        except OSError as error:
+            raise FastflowError(f"{self._source} cannot be opened: {error.strerror}") from error
         return {"input": [stat.st_size, stat.st_mtime_ns], "options": self._options, **self.key}
 
 
@@ -142,16 +152,16 @@ def _run(
 ) -> Summary:
     s, summary = settings, Summary(resumed=skip)
     records = _sharded(read_records(source, s.format, s.text_field, s.id_field, s.errors), s.shard)
-    if skip and isinstance(writer, OutputFile):
-        done = list(islice(records, skip))
+    while skip and isinstance(writer, OutputFile) and (done := list(islice(records, min(skip, WINDOW)))):
         writer.skip([row for row, _ in done], [record.id for _, record in done])
+        skip -= len(done)
     encoder = _Encoder(runtime, settings)
     writer.write(Block([], [], [], encoder([])))  # an empty input still gives a file of the right width and dtype
     before = runtime.truncated
     with Progress("embed", None, "texts", shown=not quiet) as progress:
         while window := list(islice(records, WINDOW)):
             rows, texts = [row for row, _ in window], [_one_text(record, source) for _, record in window]
-            if s.truncate == "error" and len(cut := runtime.tokenize(texts).cut):
+            if s.truncate == "error" and len(cut := runtime.tokenize([(s.prompt or "") + t for t in texts]).cut):
                 line = window[cut[0]][1].line
                 raise FastflowError(
                     f"{source}, line {line}: longer than the model's {runtime.info()['max_length']} tokens"
@@ -202,7 +212,8 @@ class _Encoder:
             texts, normalize_embeddings=s.normalize, precision=s.precision, truncate_dim=s.dim, prompt=s.prompt,
             batch_tokens=s.batch_tokens,
         )  # fmt: skip
-        out = [block for _, block in blocks]
-        if out:
-            return np.concatenate(out)
-        return np.asarray(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
+        out = [block for _, block in blocks] or [
+            self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim)
+        ]
+        vectors = np.concatenate(out)
+        return vectors.astype(np.float32) if vectors.dtype == np.float64 else vectors  # --precision says what is stored

@@ -36,9 +36,13 @@ class Pairs(NamedTuple):
 def read_pairs(path: Path) -> Pairs:
     """A TSV with the header ``subset score sentence1 sentence2`` and no quoting; errors name file and line."""
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FastflowError(f"{path} cannot be read: {error}") from error
+        data = path.read_bytes()
+        lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be opened: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
     if lines[0].removesuffix("\r") != HEADER:
         raise FastflowError(f"{path}, line 1: the header must be {HEADER.split()} separated by tabs")
     rows = [line.removesuffix("\r").split("\t") for line in lines[1:]]

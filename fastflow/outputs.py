@@ -6,14 +6,17 @@ result. Blocks go to disk as they come: memory does not grow with the input.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import struct
 import sys
 import zipfile
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -48,28 +51,30 @@ def json_lines(block: Block) -> str:
 
 
 class StandardOutput:
-    """JSON Lines on standard output."""
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+    """JSON Lines on standard output, in UTF-8 whatever the locale."""
 
     def write(self, block: Block) -> None:
         """Print the rows; a reader that has gone away (``| head``) is left to the caller."""
         try:
-            self._stream.write(json_lines(block))
-            self._stream.flush()
+            sys.stdout.buffer.write(json_lines(block).encode("utf-8"))
+            sys.stdout.buffer.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
-            # the interpreter would try to flush the same bytes again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            raise FastflowError(f"standard output cannot be written: {error.strerror}") from error
+            raise lost_output(error) from error
 
     def finish(self) -> None:
         """Nothing is pending: every block was flushed."""
 
     def discard(self, keep: bool = False) -> None:
         """Nothing to remove."""
+
+
+def lost_output(error: OSError) -> FastflowError:
+    """The sentence for a standard output that takes no more; what is pending is dropped, or exit would try it again."""
+    with contextlib.suppress(OSError):  # not a real file, as under a test's capture: then there is no exit to spoil
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FastflowError(f"standard output cannot be written: {error.strerror}")
 
 
 class OutputFile:
@@ -86,7 +91,7 @@ class OutputFile:
             self._handle.truncate(resume_at or 0)
             self._handle.seek(resume_at or self.header_bytes)
         except OSError as error:
-            raise _cannot_write(self.partial, error) from error
+            raise cannot_write(self.partial, error) from error
 
     def write(self, block: Block) -> None:
         """Append the rows of ``block``."""
@@ -94,7 +99,7 @@ class OutputFile:
             self._handle.write(self.encode(block))
             self._handle.flush()
         except OSError as error:
-            raise _cannot_write(self.target, error) from error
+            raise cannot_write(self.target, error) from error
         self.rows += len(block.rows)
 
     def skip(self, rows: Sequence[int], ids: Sequence[str | None]) -> None:
@@ -114,14 +119,12 @@ class OutputFile:
             self._handle.close()
             self.partial.replace(self.target)
         except OSError as error:
-            raise _cannot_write(self.target, error) from error
+            raise cannot_write(self.target, error) from error
 
     def discard(self, keep: bool = False) -> None:
         """Close, and remove the partial file unless ``keep`` (a run that may be resumed)."""
-        try:
+        with contextlib.suppress(OSError):  # of a full disk, which write() has reported
             self._handle.close()
-        except OSError as error:  # what could not be flushed is about to be dropped anyway
-            print(f"fastflow: {self.partial}: {error.strerror}", file=sys.stderr)
         if not keep:
             self.partial.unlink(missing_ok=True)
 
@@ -189,7 +192,7 @@ class NpzFile(NpyFile):
 
     def __init__(self, target: Path, meta: dict[str, Any], resume_at: int | None = None) -> None:
         super().__init__(target, meta, resume_at)
-        self._rows: list[int] = []
+        self._rows = array("q")  # eight bytes a row, where a list would take forty
         self._ids: list[str] = []
 
     def write(self, block: Block) -> None:
@@ -211,14 +214,15 @@ class NpzFile(NpyFile):
             super().complete(self._handle)
             self._handle.close()
             with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as bundle:
-                bundle.write(self.partial, "embeddings.npy")
+                with self.partial.open("rb") as rows, bundle.open("embeddings.npy", "w", force_zip64=True) as entry:
+                    shutil.copyfileobj(rows, entry, 1 << 20)
                 _add(bundle, "index.npy", np.asarray(self._rows, np.int64))
                 if self._ids:
                     _add(bundle, "ids.npy", np.asarray(self._ids))
                 _add(bundle, "meta.npy", np.asarray(json.dumps(self.meta)))
             archive.replace(self.target)
         except OSError as error:
-            raise _cannot_write(self.target, error) from error
+            raise cannot_write(self.target, error) from error
         finally:
             archive.unlink(missing_ok=True)
         self.partial.unlink()
@@ -250,5 +254,6 @@ def partial_path(target: Path) -> Path:
     return target.with_name(target.name + ".partial")
 
 
-def _cannot_write(path: Path, error: OSError) -> FastflowError:
+def cannot_write(path: Path, error: OSError) -> FastflowError:
+    """The sentence for a file that could not be written."""
     return FastflowError(f"{path} cannot be written: {error.strerror}; free some space or choose another place with -o")

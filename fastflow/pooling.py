@@ -36,8 +36,8 @@ def parse_pooling(name: str, depth: int) -> Pooling:
 
     ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). The historical names keep what
     they really computed in the official code (UKP and early SimCSE averaged the embedding layer and the last):
-    avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-last-N = layer L+1-N;
-    first-last-avg = layers 0, L.
+    avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
+    avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
     """
     if name in ("last", "avg"):
         return Pooling("mean", (depth,))
@@ -49,7 +49,9 @@ def parse_pooling(name: str, depth: int) -> Pooling:
         return Pooling(name, (depth,))
     if match := re.fullmatch(r"avg-last-last-(\d+)", name):
         return _mean(name, depth, depth + 1 - int(match[1]))
-    if match := re.fullmatch(r"avg-last-(\d+)", name):
+    if match := re.fullmatch(r"avg-last-(?:concat-)?([1-9]\d*)", name):
+        if int(match[1]) > depth:
+            raise UsageError(f"pooling {name!r} asks for more layers than the {depth} of this encoder")
         # the official loop indexes all_encoder_layers[-i] for i = 0..N-1, and -0 is the first layer
         return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
     if match := re.fullmatch(r"mean-of-layers:(\d+(?:,\d+)*)", name):

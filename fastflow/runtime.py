@@ -19,7 +19,7 @@ from fastflow.encoder import open_backend
 from fastflow.errors import FastflowError
 from fastflow.progress import Progress
 from fastflow.tokens import Tokenizer
-from fastflow.vectors import check_pooled, cosine, finish
+from fastflow.vectors import check_pooled, check_truncation, cosine, quantise
 from fastflow.weights import encoder_shape, read_config
 
 BATCH_TOKENS = 8192  # tokens a backend sees at once: enough to keep BLAS busy, small enough for a small machine
@@ -31,7 +31,7 @@ class Runtime:
 
     ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package.
     ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic (auto, float32, float64, bfloat16).
-    ``threads``: None leaves it to the numeric library. ``backend``: auto, reference (NumPy) or torch.
+    ``threads``: None leaves it to the numeric library. ``backend``: auto, cpu (compiled), reference (NumPy) or torch.
     Raises FastflowError for a model that is absent, damaged or unsupported, and for a choice that cannot run here.
     """
 
@@ -134,8 +134,9 @@ class Runtime:
     def _finish(
         self, pooled: NDArray[Any], normalize_embeddings: bool, precision: str, truncate_dim: int | None
     ) -> NDArray[Any]:
-        z = self._backend.calibration(pooled)
-        return finish(z, truncate_dim, normalize_embeddings, precision, self._unit_variance)
+        check_truncation(truncate_dim, self.dim)
+        z = self._backend.calibration(pooled, normalize_embeddings, truncate_dim)
+        return quantise(z, precision, normalize_embeddings, self._unit_variance)
 
     @property
     def _unit_variance(self) -> bool:
@@ -165,7 +166,7 @@ class Runtime:
 
     @property
     def backend(self) -> str:
-        """The backend that runs: reference or torch."""
+        """The backend that runs: cpu, torch or reference."""
         return str(self._backend.name)
 
     @property

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,14 +51,15 @@ def read_records(
     not UTF-8. Raises a FastflowError naming file and line.
     """
     kind = format_of(path, format)
-    if kind == "txt" and id_field:
-        raise UsageError(f"{path}: a txt file has no fields, so --id-field {id_field} cannot be read from it")
+    if kind == "txt" and (field or id_field):
+        option = f"--text-field {field}" if field else f"--id-field {id_field}"
+        raise UsageError(f"{path}: a txt file has no fields, so {option} cannot be read from it")
     with _open(path) as handle:
         lines = _decoded(handle, path, errors)
         if kind == "txt":
             yield from (Record((line,), None, number) for number, line in enumerate(lines, 1))
         elif kind == "jsonl":
-            yield from _json_records(lines, path, field, id_field)
+            yield from _json_records(lines, path, field, id_field, errors)
         else:
             yield from _table_records(lines, path, kind, field, id_field)
 
@@ -65,6 +67,8 @@ def read_records(
 @contextmanager
 def _open(path: str) -> Iterator[BinaryIO]:
     if path == "-":
+        if sys.stdin is None:
+            raise FastflowError("standard input is closed; name a file instead of -")
         yield sys.stdin.buffer
         return
     try:
@@ -87,23 +91,39 @@ def _decoded(handle: BinaryIO, path: str, errors: str) -> Iterator[str]:
         raise FastflowError(
             f"{path}, line {number}: byte {error.start + 1} is not UTF-8; convert the file, or use --errors replace"
         ) from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise FastflowError(f"{path}, line {number + 1}: cannot be read: {error}") from error
 
 
-def _json_records(lines: Iterator[str], path: str, field: str | None, id_field: str | None) -> Iterator[Record]:
-    for number, line in enumerate(lines, 1):
+def _json_records(
+    lines: Iterator[str], path: str, field: str | None, id_field: str | None, errors: str
+) -> Iterator[Record]:
+    for number, line in _without_blank_end(enumerate(lines, 1)):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FastflowError(f"{path}, line {number}: is not JSON: {error}") from error
         row = {"text": value} if isinstance(value, str) else value
         if not isinstance(row, dict):
             raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
         fields = _text_fields(list(row), path, number, field)
-        yield Record(
-            tuple(_string(row, name, path, number) for name in fields), _id(row, id_field, path, number), number
-        )
+        texts = tuple(_string(row, name, path, number, errors) for name in fields)
+        identity = _id(row, id_field, path, number)
+        if identity is not None:
+            identity = _paired(identity, errors, str(id_field), path, number)
+        yield Record(texts, identity, number)
+
+
+def _without_blank_end(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """``lines`` without the blank ones at their end; one before a filled line is given, and so found at fault."""
+    blank: tuple[int, str] | None = None
+    for number, line in lines:
+        if not line.strip():
+            blank = blank or (number, line)
+            continue
+        if blank is not None:
+            yield blank
+        yield number, line
 
 
 def _table_records(
@@ -121,9 +141,14 @@ def _table_records(
         if header is None:
             return
         fields = _text_fields(header, path, 1, field)
+        blank = 0
         for values in rows:
-            if not values:  # csv gives [] for an empty line
-                values = [""]
+            if not values and len(header) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
+                blank = blank or rows.line_num
+                continue
+            if blank:
+                raise FastflowError(f"{path}, line {blank}: is empty, the header has {len(header)} fields")
+            values = values or [""]
             if len(values) != len(header):
                 raise FastflowError(f"{path}, line {rows.line_num}: has {len(values)} fields, the header {len(header)}")
             row = dict(zip(header, values, strict=True))
@@ -150,11 +175,21 @@ def _text_fields(names: list[str], path: str, line: int, field: str | None) -> t
     )
 
 
-def _string(row: dict[str, object], name: str, path: str, line: int) -> str:
+def _string(row: dict[str, object], name: str, path: str, line: int, errors: str) -> str:
     value = row[name]
     if not isinstance(value, str):
         raise FastflowError(f"{path}, line {line}: field {name!r} is not a string")
-    return value
+    return _paired(value, errors, name, path, line)
+
+
+def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
+    """``text``, or U+FFFD for what JSON can spell and UTF-8 cannot: half a surrogate pair such as \\ud800."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", errors)
+    except UnicodeDecodeError as error:
+        raise FastflowError(
+            f"{path}, line {line}: field {name!r} holds half a surrogate pair; mend it, or use --errors replace"
+        ) from error
 
 
 def _id(row: dict[str, str] | dict[str, object], field: str | None, path: str, line: int) -> str | None:

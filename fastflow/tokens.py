@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
+from fastflow.weights import read_config
 
 
 class Tokens(NamedTuple):
@@ -50,10 +51,20 @@ class Tokenizer:
         self._tokenizer = load_tokenizer(directory)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_length)
+        if not self._tokenizer.num_special_tokens_to_add(is_pair=False):  # an empty text would have no token to pool
+            raise FastflowError(f"{directory / 'tokenizer.json'} adds no [CLS] or [SEP]: it has no post-processor")
+        if self.size > (known := read_config(directory).get("vocab_size", 0)):
+            raise FastflowError(
+                f"{directory}: the tokenizer has {self.size} entries, more than the {known} of the encoder's vocabulary"
+            )
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+        except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
+            broken = next((text for text in texts if text != text.encode("utf-8", "replace").decode()), "")
+            raise FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {broken!r:.80}") from error
         rows = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -89,8 +100,11 @@ def _wordpiece(vocabulary: Path, config: Path) -> Any:
     """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    lines = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028
+    settings = _settings(config) if config.is_file() else {}
+    try:
+        lines = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028
+    except (OSError, ValueError) as error:
+        raise FastflowError(f"{vocabulary} cannot be read: {error}") from error
     pieces = {piece: i for i, piece in enumerate(lines)}
     if missing := [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]:
         raise FastflowError(f"{vocabulary} lacks {', '.join(missing)}: it is not a BERT vocabulary")
@@ -107,3 +121,13 @@ def _wordpiece(vocabulary: Path, config: Path) -> Any:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", pieces["[CLS]"]), ("[SEP]", pieces["[SEP]"])]
     )
     return tokenizer
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FastflowError(f"{path} cannot be read: {error}") from error
+    if not isinstance(settings, dict):
+        raise FastflowError(f"{path} cannot be read: it does not hold a JSON object")
+    return settings

@@ -13,25 +13,26 @@ PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 INT8_SIGMAS = 4.0  # calibrated dimensions have unit variance, so a fixed range of 4 deviations serves every text
 
 
-def finish(
-    z: NDArray[Any], truncate_dim: int | None, normalize: bool, precision: str, calibrated: bool
-) -> NDArray[Any]:
-    """Truncate (B, D') to its first ``truncate_dim`` columns, then L2-normalise, then quantise, as asked.
-
-    int8 and uint8 use the fixed range of +-4 deviations of a calibrated dimension (after normalisation, 4/sqrt(D')),
-    and so need a model whose outputs have unit variance; binary and ubinary pack the signs, eight to a byte.
-    """
-    if truncate_dim is not None:
-        if not 1 <= truncate_dim <= z.shape[1]:
-            raise UsageError(f"truncate_dim must be 1 to {z.shape[1]}, the width of this model, not {truncate_dim}")
-        z = z[:, :truncate_dim]
+def shorten(z: NDArray[Any], normalize: bool, truncate: int | None) -> NDArray[Any]:
+    """The first ``truncate`` columns of (B, D') (None: all), then divided by their L2 norm if asked; zero rows stay zero."""
+    z = z[:, :truncate]
     if normalize:
         z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(z.dtype).tiny)
-    return quantise(np.ascontiguousarray(z), precision, normalize, calibrated)
+    return np.ascontiguousarray(z)
+
+
+def check_truncation(truncate: int | None, dim: int) -> None:
+    """Raise unless ``truncate`` is None or 1 to ``dim``."""
+    if truncate is not None and not 1 <= truncate <= dim:
+        raise UsageError(f"truncate_dim must be 1 to {dim}, the width of this model, not {truncate}")
 
 
 def quantise(z: NDArray[Any], precision: str, normalized: bool, calibrated: bool) -> NDArray[Any]:
-    """(B, D') in ``precision``; the names and packings are those of Sentence Transformers."""
+    """(B, D') in ``precision``; the names and packings are those of Sentence Transformers.
+
+    int8 and uint8 use the fixed range of +-4 deviations of a calibrated dimension (4/sqrt(D') once normalised), and so
+    need a model whose outputs have unit variance; binary and ubinary pack the signs, eight to a byte.
+    """
     if precision == "float32":
         return z
     if precision == "float16":

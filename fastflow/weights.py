@@ -37,11 +37,24 @@ def read_config(directory: Path) -> dict[str, Any]:
     """config.json of an encoder directory; raises when it is absent or not JSON."""
     path = directory / "config.json"
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FastflowError(f"{directory} is not an encoder: it has no config.json") from None
-    except (ValueError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise FastflowError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise FastflowError(f"{path} does not hold a JSON object")
+    return config
+
+
+def _number(config: dict[str, Any], name: str, where: Path, least: int = 1) -> int:
+    try:
+        value = int(config[name])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FastflowError(f"{where / 'config.json'}, field {name}: missing or not a whole number") from error
+    if value < least:
+        raise FastflowError(f"{where / 'config.json'}, field {name}: must be at least {least}, not {value}")
+    return value
 
 
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
@@ -55,21 +68,21 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
         raise FastflowError(f"{where}: activation {activation!r} is not supported; known are {', '.join(ACTIVATIONS)}")
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise FastflowError(f"{where}: only absolute position embeddings are supported")
-    try:
-        pad = int(config.get("pad_token_id", 1)) if family in ROBERTA else None
-        return EncoderShape(
-            layers=int(config["n_layers" if distil else "num_hidden_layers"]),
-            hidden=int(config["dim" if distil else "hidden_size"]),
-            heads=int(config["n_heads" if distil else "num_attention_heads"]),
-            intermediate=int(config["hidden_dim" if distil else "intermediate_size"]),
-            eps=1e-12 if distil else float(config.get("layer_norm_eps", 1e-12)),
-            activation=ACTIVATIONS[activation],
-            positions=int(config["max_position_embeddings"]),
-            position_start=0 if pad is None else pad + 1,
-            pad_id=pad,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FastflowError(f"{where}: config.json lacks or garbles {error}") from error
+    pad = _number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) if family in ROBERTA else None
+    shape = EncoderShape(
+        layers=_number(config, "n_layers" if distil else "num_hidden_layers", where),
+        hidden=_number(config, "dim" if distil else "hidden_size", where),
+        heads=_number(config, "n_heads" if distil else "num_attention_heads", where),
+        intermediate=_number(config, "hidden_dim" if distil else "intermediate_size", where),
+        eps=1e-12 if distil else float(config.get("layer_norm_eps", 1e-12)),
+        activation=ACTIVATIONS[activation],
+        positions=_number(config, "max_position_embeddings", where),
+        position_start=0 if pad is None else pad + 1,
+        pad_id=pad,
+    )
+    if shape.hidden % shape.heads:
+        raise FastflowError(f"{where / 'config.json'}: {shape.heads} heads do not divide {shape.hidden} dimensions")
+    return shape
 
 
 def max_tokens(shape: EncoderShape) -> int:
@@ -81,8 +94,11 @@ def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that hold the weights, sharded or not."""
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return [directory / name for name in sorted(set(names))]
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            return [directory / name for name in sorted(names)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FastflowError(f"{index} is damaged: it maps no tensors to files") from error
     if (directory / "model.safetensors").is_file():
         return [directory / "model.safetensors"]
     hint = ""
@@ -93,12 +109,15 @@ def weight_files(directory: Path) -> list[Path]:
 
 def has_pooler(directory: Path) -> bool:
     """Whether the weights hold BERT's pooler; without it transformers would invent a random one."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     for path in weight_files(directory):
-        with safe_open(str(path), "numpy") as handle:
-            if any(name.endswith("pooler.dense.weight") for name in handle.keys()):  # noqa: SIM118 (not a dict)
-                return True
+        try:
+            with safe_open(str(path), "numpy") as handle:
+                if any(name.endswith("pooler.dense.weight") for name in handle.keys()):  # noqa: SIM118 (not a dict)
+                    return True
+        except (OSError, SafetensorError) as error:
+            raise FastflowError(f"{path} is damaged or not safetensors: {error}") from error
     return False
 
 
@@ -152,7 +171,7 @@ class _Source:
         prefixes = ("", f"{family.removeprefix('xlm-')}.", "bert.", "roberta.", "model.")
         marker = "embeddings.word_embeddings.weight"
         self._prefix = next((p for p in prefixes if p + marker in raw), "")
-        self._raw, self._directory = raw, directory
+        self._raw, self.directory = raw, directory
 
     def has(self, name: str) -> bool:
         return self._prefix + name in self._raw
@@ -161,27 +180,30 @@ class _Source:
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         array = self._raw.get(self._prefix + name, self._raw.get(self._prefix + old))
         if array is None:
-            raise FastflowError(f"{self._directory}: the weights lack tensor {self._prefix}{name}")
+            raise FastflowError(f"{self.directory}: the weights lack tensor {self._prefix}{name}")
         if array.shape != shape:
-            raise FastflowError(f"{self._directory}: tensor {name} has shape {array.shape}, config.json wants {shape}")
+            raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json wants {shape}")
         if not np.isfinite(array).all():
-            raise FastflowError(f"{self._directory}: tensor {name} holds NaN or infinity")
+            raise FastflowError(f"{self.directory}: tensor {name} holds NaN or infinity")
         return array
 
 
 def _embeddings(source: _Source, shape: EncoderShape, config: dict[str, Any]) -> Arrays:
-    width = int(config.get("embedding_size", shape.hidden)) if config["model_type"] == "electra" else shape.hidden
+    family, width = config["model_type"], shape.hidden
+    if family == "electra":
+        width = _number({"embedding_size": 128, **config}, "embedding_size", source.directory)  # transformers' default
     stem = "embeddings."
     out = {
-        "word": source(f"{stem}word_embeddings.weight", int(config["vocab_size"]), width),
+        "word": source(f"{stem}word_embeddings.weight", _number(config, "vocab_size", source.directory), width),
         "position": source(f"{stem}position_embeddings.weight", shape.positions, width),
         "segment": np.zeros(width, np.float32),
         "embed_norm.scale": source(f"{stem}LayerNorm.weight", width),
         "embed_norm.bias": source(f"{stem}LayerNorm.bias", width),
     }
-    if source.has(f"{stem}token_type_embeddings.weight"):
-        out["segment"] = source(f"{stem}token_type_embeddings.weight", int(config["type_vocab_size"]), width)[0]
-    if source.has("embeddings_project.weight"):
+    if family != "distilbert":
+        types = _number(config, "type_vocab_size", source.directory)
+        out["segment"] = source(f"{stem}token_type_embeddings.weight", types, width)[0]
+    if width != shape.hidden:
         out["projection.weight"] = source("embeddings_project.weight", shape.hidden, width)
         out["projection.bias"] = source("embeddings_project.bias", shape.hidden)
     return out

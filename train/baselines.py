@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.calibration import Stage
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 
 NEGLIGIBLE = 1e-10  # relative to the largest eigenvalue: below it a direction is rounding noise
 BLOCK = 8192
@@ -70,22 +70,24 @@ def fit_standardize(m: Moments) -> Stage:
 
 
 def fit_nullspace(m: Moments, remove: int = 1) -> Stage:
-    """Centre and remove the ``remove`` leading principal directions."""
-    _check_dims("nullspace", remove, len(m.mean) - 1)
-    _, vectors = _principal(m)
+    """Centre and remove the ``remove`` leading principal directions; raises when that leaves only rounding noise."""
+    check_dims("nullspace", remove, len(m.mean) - 1)
+    values, vectors = _principal(m)
+    if remove >= (rank := _rank(values)):
+        raise FastflowError(
+            f"nullspace: {m.count} texts span {rank} dimensions, and removing {remove} leaves nothing; give more text"
+        )
     return Stage("nullspace", {}, {"mean": m.mean, "directions": vectors[:, :remove].T.copy()})
 
 
 def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
     """(x - mean) Q Lambda^(-1/2), the leading ``dims`` columns (None: all); raises when the corpus has less rank."""
     dims = len(m.mean) if dims is None else dims
-    _check_dims("whiten", dims, len(m.mean))
+    check_dims("whiten", dims, len(m.mean))
     values, vectors = _principal(m)
-    rank = int((values > NEGLIGIBLE * values[0]).sum())
-    if dims > rank:
-        raise FastflowError(
-            f"whiten: {m.count} texts span {rank} of the {dims} dimensions; use whiten:{rank} or more text"
-        )
+    if dims > (rank := _rank(values)):
+        remedy = f"use whiten:{rank} or more text" if rank else "give more text"
+        raise FastflowError(f"whiten: {m.count} texts span {rank} of the {dims} dimensions; {remedy}")
     return Stage("whiten", {}, {"mean": m.mean, "matrix": vectors[:, :dims] / np.sqrt(values[:dims])})
 
 
@@ -97,6 +99,12 @@ def _principal(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return values[::-1], vectors * np.sign(vectors[largest, np.arange(len(values))])
 
 
-def _check_dims(what: str, dims: int, most: int) -> None:
+def _rank(values: NDArray[np.float64]) -> int:
+    """How many of the descending eigenvalues are more than rounding noise."""
+    return int((values > NEGLIGIBLE * values[0]).sum())
+
+
+def check_dims(what: str, dims: int, most: int) -> None:
+    """Raise a UsageError unless ``what`` can take 1 <= ``dims`` <= ``most``."""
     if not 1 <= dims <= most:
-        raise FastflowError(f"{what}:{dims} is out of range: it takes 1 to {most}")
+        raise UsageError(f"{what}:{dims} is out of range: it takes 1 to {most}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten, moments
+from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten, moments
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.loop import Log, Schedule, Source, fit_flow
 from numpy.typing import NDArray
 
 from fastflow.calibration import Stage, apply
-from fastflow.errors import UsageError
+from fastflow.errors import FastflowError, UsageError
 
 METHODS = "flow, whiten[:K], standardize, nullspace[:K], none, or a chain such as whiten:128,flow"
 SAMPLE = 4096  # texts on which before and after are measured
@@ -52,6 +53,16 @@ def parse_method(text: str) -> list[Method]:
     return links
 
 
+def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> None:
+    """Raise a UsageError if the chain cannot run on ``dim`` dimensions: known before anything is embedded."""
+    for method in methods:
+        if method.kind == "flow":
+            FlowConfig(dim=dim, **shape)
+        elif method.dims is not None:
+            check_dims(method.kind, method.dims, dim if method.kind == "whiten" else dim - 1)
+            dim = method.dims if method.kind == "whiten" else dim
+
+
 def flow_stage(flow: Flow) -> Stage:
     """The plain-data description of a trained flow."""
     params = {name: tensor.detach().cpu().numpy() for name, tensor in flow.state_dict().items()}
@@ -83,7 +94,10 @@ def fit(
             source = _source(stages, live or pooled.__getitem__)
             flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log)
             fitted.flows[index] = flow
-            fitted.bits.append((_gaussian_bits(_through(stages, sample(pooled))), _bits(flow, stages, pooled)))
+            bits = _bits(flow, stages, pooled)
+            if not math.isfinite(bits):
+                raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
+            fitted.bits.append((_gaussian_bits(_through(stages, sample(pooled))), bits))
             fitted.stages.append(flow_stage(flow))
         else:
             fitted.stages.append(_closed_form(method, stages, pooled))
@@ -96,7 +110,7 @@ def _closed_form(method: Method, stages: list[Stage], pooled: NDArray[Any]) -> S
         return fit_standardize(statistics)
     if method.kind == "whiten":
         return fit_whiten(statistics, method.dims)
-    return fit_nullspace(statistics, method.dims or 1)
+    return fit_nullspace(statistics, 1 if method.dims is None else method.dims)
 
 
 class _View:

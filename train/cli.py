@@ -11,7 +11,7 @@ import click
 
 from fastflow import __version__
 from fastflow.cli import plain_errors, say
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 
 
 class TrainCommand(click.Command):
@@ -81,7 +81,7 @@ class TrainCommand(click.Command):
     type=click.Path(exists=True, path_type=Path),
     help="Score before and after on these pairs.",
 )
-@click.option("--device", default="cpu", help="Where the encoder runs: cpu or cuda.")
+@click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="Where the encoder runs.")
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
 @click.option("--dry-run", is_flag=True, help="Read everything, say what would be done, and stop.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -111,30 +111,32 @@ def main(**options: Any) -> None:
 
 def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs: tuple[Path, ...], **o: Any) -> None:
     from fastflow.train import report
-    from fastflow.train.calibrate import fit, parse_method
+    from fastflow.train.calibrate import check_chain, fit, parse_method
     from fastflow.train.corpus import corpus_hash, read_corpus
     from fastflow.train.embeddings import cache_directory, cache_key, embed_corpus, open_encoder
-    from fastflow.train.export import export
-    from fastflow.train.flow import FlowConfig
+    from fastflow.train.export import check_out, export
     from fastflow.train.loop import Schedule
 
     from fastflow import calibration
+    from fastflow.encoder import cannot_run
     from fastflow.evaluate import find_sets
 
     started = time.monotonic()
-    if out.exists():
-        raise UsageError(f"{out} exists already; remove it or choose another --out")
+    check_out(out)
+    if reason := cannot_run("torch", o["device"]):
+        raise reason
     methods = parse_method(method)
     schedule = Schedule(**{name: o[name] for name in ("epochs", "batch_size", "lr", "seed", "init", "save_steps")})
     shape = {name: o[name] for name in ("levels", "depth", "width", "coupling", "permutation")}
     frozen = open_encoder(encoder, o["pooling"], o["max_length"])
+    check_chain(methods, frozen.dim, shape)
     sets = find_sets(pairs) if pairs else []
     texts = read_corpus(corpus, o["text_field"], o["errors"], o["sample"], o["seed"])
     has_flow = any(link.kind == "flow" for link in methods)
     if has_flow:
         schedule.steps(len(texts))
-        if [link.kind for link in methods] == ["flow"]:
-            FlowConfig(dim=frozen.dim, **shape)
+    if len(texts) < 2:
+        raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
     say(f"corpus: {len(texts)} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
     if has_flow:
         say(
@@ -186,7 +188,10 @@ class _scalars:
                 raise FastflowError(
                     "--log-dir needs tensorboard, which is not installed: run pip install 'fastflow[train]'"
                 ) from error
-            self._writer = SummaryWriter(directory)
+            try:
+                self._writer = SummaryWriter(directory)
+            except OSError as error:
+                raise FastflowError(f"--log-dir {directory} cannot be written: {error.strerror}") from error
 
     def __enter__(self) -> Any:
         return self._log

@@ -14,8 +14,8 @@ import numpy as np
 from fastflow.train.corpus import corpus_hash
 from numpy.typing import NDArray
 
-from fastflow.artifact import DEFAULT, ENCODER, MANIFEST, Model, encoder_hash, hub_snapshot
-from fastflow.encoder import TorchBackend
+from fastflow.artifact import DEFAULT, MANIFEST, Model, encoder_hash, hub_snapshot, load_model
+from fastflow.encoder import TorchBackend, cannot_run
 from fastflow.errors import FastflowError, UsageError
 from fastflow.pooling import Pooling, parse_pooling
 from fastflow.progress import Progress
@@ -56,11 +56,7 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
     length = min(128, limit) if max_length is None else max_length
     if not 3 <= length <= limit:
         raise UsageError(f"--max-length must be 3 to {limit} for this encoder, not {length}")
-    tokenizer = Tokenizer(directory, length)
-    if tokenizer.size > int(read_config(directory)["vocab_size"]):
-        raise FastflowError(
-            f"{directory}: the tokenizer has {tokenizer.size} entries, more than the encoder's vocabulary"
-        )
+    Tokenizer(directory, length)  # raises if it is missing or does not fit
     pool = parse_pooling(pooling, shape.layers)
     if pool.mode == "pooler" and not has_pooler(directory):
         raise UsageError(f"{directory}: pooling 'pooler' needs a pooler, and this encoder has none")
@@ -71,10 +67,11 @@ def _locate(name: str) -> tuple[Path, str | None, str | None]:
     """(directory, Hub id or None, revision or None)."""
     directory = DEFAULT if name == "default" else Path(name)
     if (directory / MANIFEST).is_file():
-        directory = directory / ENCODER
+        model = load_model(directory)
+        return model.encoder, model.manifest["encoder"].get("hub_id"), model.manifest["encoder"].get("revision")
     if directory.is_dir():
         return directory, None, None
-    if directory.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if directory.exists() or directory == DEFAULT or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FastflowError(f"{name}: no such encoder directory")
     snapshot = hub_snapshot(name)
     return snapshot, name, snapshot.name  # a snapshot's folder is named by its commit
@@ -84,11 +81,14 @@ class Embedder:
     """Runs the frozen encoder; with ``dropout`` the encoder stays in training mode, a fresh noise at every call."""
 
     def __init__(self, encoder: FrozenEncoder, device: str, dropout: bool = False) -> None:
+        if reason := cannot_run("torch", device):
+            raise reason
         self._tokenizer = Tokenizer(encoder.directory, encoder.max_length)
         self.backend = TorchBackend(encoder.model, "float32", device, None)
         if dropout:
             self.backend.train_mode()
         self.dim = encoder.dim
+        self._where = encoder.directory
 
     def __call__(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> NDArray[np.float32]:
         """(n, D) float32 in the order of ``texts``; batches are length-sorted, so little is spent on padding."""
@@ -98,6 +98,8 @@ class Embedder:
             batch = tokens.select(rows)
             out[rows] = self.backend.pooling(self.backend.encoder(batch), batch)
             advance(len(rows))
+        if len(bad := np.flatnonzero(~np.isfinite(out).all(axis=1))):
+            raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {texts[bad[0]][:60]!r}")
         return out
 
 
@@ -117,28 +119,37 @@ def cache_directory(given: str | None) -> Path:
 def embed_corpus(texts: Sequence[str], encoder: FrozenEncoder, cache: Path, device: str = "cpu") -> NDArray[np.float32]:
     """(n, D) read-only memory map of the pooled embeddings, from the cache or computed into it."""
     path = cache / f"{cache_key(encoder, texts)}.npy"
-    if path.is_file():
-        found: NDArray[Any] = np.load(path, mmap_mode="r")
-        if found.shape == (len(texts), encoder.dim) and found.dtype == np.float32:
-            return found
+    found = _open(path, (len(texts), encoder.dim))
+    if found is not None:
+        return found
+    embedder = Embedder(encoder, device)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        _fill(partial, texts, encoder, device)
+        _fill(partial, texts, embedder)
         partial.replace(path)
     except OSError as error:
         raise FastflowError(
             f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache"
         ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        if partial.is_file():
+            partial.unlink()
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
-def _fill(path: Path, texts: Sequence[str], encoder: FrozenEncoder, device: str) -> None:
-    embedder = Embedder(encoder, device)
+def _open(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """The cached array; None when it is absent, or damaged and so to be made anew."""
+    try:
+        found: NDArray[Any] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return None
+    return np.asarray(found) if found.shape == shape and found.dtype == np.float32 else None
+
+
+def _fill(path: Path, texts: Sequence[str], embedder: Embedder) -> None:
     with path.open("wb") as handle:  # plain writes: a full disk raises here, where a memory map would kill the process
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), encoder.dim)}
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), embedder.dim)}
         np.lib.format.write_array_header_1_0(handle, header)
         with Progress("encoder", len(texts), "texts") as progress:
             for start in range(0, len(texts), WINDOW):

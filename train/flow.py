@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 import torch
-from fastflow.train.layers import COUPLINGS, ActNorm, AdditiveCoupling, AffineCoupling, permutation
+from fastflow.train.layers import COUPLINGS, PERMUTATIONS, ActNorm, AdditiveCoupling, AffineCoupling, permutation
 from torch import Tensor, nn
 
 from fastflow.errors import UsageError
@@ -41,6 +41,8 @@ class FlowConfig:
             )
         if self.coupling not in COUPLINGS:
             raise UsageError(f"unknown coupling {self.coupling!r}; known: {', '.join(COUPLINGS)}")
+        if self.permutation not in PERMUTATIONS:
+            raise UsageError(f"unknown permutation {self.permutation!r}; known: {', '.join(PERMUTATIONS)}")
 
     def as_dict(self) -> dict[str, int | str]:
         """The entry written into ``fastflow.json``."""

@@ -51,7 +51,7 @@ def measure(x: NDArray[Any]) -> dict[str, float]:
 def is_worse(before: dict[str, float], after: dict[str, float]) -> bool:
     """Whether calibration left the embeddings less isotropic than it found them, by either measure."""
     margin = 0.01
-    return (
-        after["isoscore"] < before["isoscore"] - margin
-        or abs(after["mean_cosine"]) > abs(before["mean_cosine"]) + margin
+    return not (  # so that NaN is worse
+        after["isoscore"] >= before["isoscore"] - margin
+        and abs(after["mean_cosine"]) <= abs(before["mean_cosine"]) + margin
     )

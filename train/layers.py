@@ -180,6 +180,7 @@ class AffineCoupling(nn.Module):
         return torch.cat([kept, changed / torch.sigmoid(out[:, 1::2] + 2.0) - out[:, 0::2]], dim=1)
 
 
+PERMUTATIONS = ("reversal", "random", "lu")
 COUPLINGS: dict[str, type[AdditiveCoupling | AffineCoupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
 
 
@@ -191,4 +192,4 @@ def permutation(kind: str, channels: int) -> Permutation | LUPermutation:
         return Permutation(torch.randperm(channels), derived=False)
     if kind == "lu":
         return LUPermutation(channels)
-    raise FastflowError(f"unknown permutation {kind!r}; known: reversal, random, lu")
+    raise FastflowError(f"unknown permutation {kind!r}; known: {', '.join(PERMUTATIONS)}")

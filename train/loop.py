@@ -6,14 +6,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from fastflow.train.flow import Flow, FlowConfig
-from fastflow.train.objective import PaperAdamW, step_loss
+from fastflow.train.objective import SIDES, PaperAdamW, step_loss
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -63,6 +63,17 @@ def batch_rows(texts: int, schedule: Schedule, start: int, stop: int) -> Iterato
         yield order[index * schedule.batch_size : (index + 1) * schedule.batch_size]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A flow's matrices are too small to share: one thread is faster, and the weights do not depend on the machine's cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def fit_flow(
     source: Source,
     texts: int,
@@ -83,16 +94,19 @@ def fit_flow(
     flow = Flow(config)
     if schedule.init == "data":
         rows = np.random.default_rng((schedule.seed, 1 << 32)).permutation(texts)[:INITIAL_TEXTS]
-        flow.initialise(torch.from_numpy(source(np.sort(rows))))
+        first = torch.from_numpy(source(np.sort(rows)))
+        with one_thread():
+            flow.initialise(first)
     optimiser = PaperAdamW(flow.parameters(), schedule.lr)
     run = run_identity(identity, config, schedule)
     start = load_checkpoint(checkpoint, flow, optimiser, run) if resume and checkpoint else 0
     with Progress("flow", steps - start, "steps") as progress:
         for step, rows in enumerate(batch_rows(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
-            loss = step_loss(flow, x)
-            loss.backward()
-            norm, bits = optimiser.step(), loss.item() / 2
+            with one_thread():
+                loss = step_loss(flow, x)
+                loss.backward()
+                norm, bits = optimiser.step(), loss.item() / SIDES
             if not (math.isfinite(bits) and math.isfinite(norm)):
                 raise FastflowError(
                     f"training diverged at step {step} of {steps}: the likelihood is not finite; use a smaller --lr"
@@ -112,19 +126,22 @@ def run_identity(identity: str, config: FlowConfig, schedule: Schedule) -> str:
 
 def save_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, step: int, run: str) -> None:
     """Write weights, both moments and the random state as safetensors, under a temporary name first."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {f"flow.{name}": tensor for name, tensor in flow.state_dict().items()}
     tensors |= {f"first.{i}": tensor for i, tensor in enumerate(optimiser.first)}
     tensors |= {f"second.{i}": tensor for i, tensor in enumerate(optimiser.second)}
     tensors["random"] = torch.get_rng_state()
+    if torch.cuda.is_initialized():  # the encoder's dropout then draws there
+        tensors["random_cuda"] = torch.cuda.get_rng_state()
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, str(partial), {"step": str(step), "run": run})
+        partial.write_bytes(save(tensors, {"step": str(step), "run": run}))
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        if partial.is_file():  # unlink would raise anew where the folder itself is the trouble
+            partial.unlink()
         raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
 
 
@@ -134,18 +151,19 @@ def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str) -> 
 
     if not path.is_file():
         return 0
-    tensors: dict[str, Tensor] = {}
-    with safe_open(str(path), "pt") as handle:
-        meta: dict[str, Any] = handle.metadata()
-        if meta["run"] != run:
-            raise UsageError(
-                f"{path} is from a run with another corpus, encoder or settings; remove it or drop --resume"
-            )
-        for name in handle.keys():  # noqa: SIM118 (not a dict)
-            tensors[name] = handle.get_tensor(name)
+    try:
+        with safe_open(str(path), "pt") as handle:
+            meta: dict[str, str] = handle.metadata() or {}
+            tensors: dict[str, Tensor] = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    except Exception as error:  # SafetensorError is raised for every malformed file
+        raise FastflowError(f"the checkpoint {path} is damaged: {error}; remove it or drop --resume") from error
+    if meta.get("run") != run:
+        raise UsageError(f"{path} is from a run with another corpus, encoder or settings; remove it or drop --resume")
     flow.load_state_dict({name.removeprefix("flow."): t for name, t in tensors.items() if name.startswith("flow.")})
     for i in range(len(optimiser.parameters)):
         optimiser.first[i].copy_(tensors[f"first.{i}"])
         optimiser.second[i].copy_(tensors[f"second.{i}"])
     torch.set_rng_state(tensors["random"])
+    if "random_cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random_cuda"])
     return int(meta["step"])
