@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastflow.artifact import load_model
 from fastflow.calibration import describe, output_dim
 from fastflow.encoder import open_backend
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.progress import Progress
 from fastflow.tokens import Tokenizer
 from fastflow.vectors import check_pooled, check_truncation, cosine, quantise
@@ -44,7 +44,8 @@ class Runtime:
         *,
         backend: str = "auto",
     ) -> None:
-        self._arguments = (model, device, dtype, threads, backend)
+        path = None if model is None else os.path.abspath(model)  # a pickle may be opened in another folder
+        self._arguments = (path, device, dtype, threads, backend)
         self._model = load_model(None if model is None else Path(model))
         self.tokenize = Tokenizer(self._model.encoder, self._model.max_length)
         self._backend: Any = open_backend(self._model, backend, device, dtype, threads)
@@ -122,6 +123,8 @@ class Runtime:
 
     def _pool(self, texts: Sequence[str], batch_size: int | None, batch_tokens: int) -> NDArray[Any]:
         """The data's path as far as pooling: length-sorted, cut by tokens, unsorted again."""
+        if batch_tokens < 1 or (batch_size is not None and batch_size < 1):
+            raise UsageError(f"a batch holds at least one: not batch_size {batch_size}, batch_tokens {batch_tokens}")
         tokens = self.tokenize(texts)
         self._count_truncated(len(tokens.cut))
         out = np.empty((len(texts), self._pooled_dim), self.dtype)

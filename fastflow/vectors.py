@@ -14,7 +14,7 @@ INT8_SIGMAS = 4.0  # calibrated dimensions have unit variance, so a fixed range 
 
 
 def shorten(z: NDArray[Any], normalize: bool, truncate: int | None) -> NDArray[Any]:
-    """The first ``truncate`` columns of (B, D') (None: all), then divided by their L2 norm if asked; zero rows stay zero."""
+    """The first ``truncate`` columns of (B, D') (None: all), divided by their L2 norm if asked; zero rows stay zero."""
     z = z[:, :truncate]
     if normalize:
         z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(z.dtype).tiny)
@@ -53,13 +53,18 @@ def quantise(z: NDArray[Any], precision: str, normalized: bool, calibrated: bool
 
 def check_pooled(x: Any, dim: int, dtype: Any) -> NDArray[Any]:
     """``x`` as (B, dim) floats; raises naming what is wrong with its shape, or the first row with NaN or infinity."""
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise FastflowError(f"transform takes numbers of shape (B, {dim}), rows of one length: {error}") from error
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
         raise FastflowError(f"transform takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
+    with np.errstate(over="ignore"):  # what is too large for dtype becomes infinite, and is refused as such
+        array = array.astype(dtype, copy=False)
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if len(bad):
         raise FastflowError(f"transform: row {bad[0]} holds NaN or infinity")
-    return array.astype(dtype, copy=False)
+    return array
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:

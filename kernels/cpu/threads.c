@@ -1,0 +1,168 @@
+/* A small pool of threads that survives fork. A job is open until its caller has finished its own share; a worker that
+   wakes too late finds it closed and goes back to sleep, so a busy machine never makes a call slower than one thread. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu.h"
+
+#define MAX_WORKERS 255
+#define SPINS 4000  /* about 50 microseconds of pause before a worker sleeps */
+#define CLOSED (1u << 31)
+
+static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;  /* held by the call that uses the pool */
+static pthread_mutex_t bed = PTHREAD_MUTEX_INITIALIZER;    /* guards the two conditions below */
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
+static int workers;                 /* threads started; changed by the owner only */
+static ff_task job_task;            /* written by the owner before it opens the job */
+static void *job_context;
+static _Atomic unsigned joined = CLOSED;    /* workers that joined the job, or CLOSED */
+static _Atomic unsigned places;     /* workers that may join */
+static _Atomic unsigned finished;   /* workers that left the job */
+static _Atomic unsigned epoch;      /* jobs opened so far */
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Index (from 1) of a place in the open job, or 0. */
+static unsigned join(void)
+{
+    unsigned n = atomic_load(&joined);
+    while (!(n & CLOSED) && n < atomic_load(&places))
+        if (atomic_compare_exchange_weak(&joined, &n, n + 1))
+            return n + 1;
+    return 0;
+}
+
+static void *work(void *unused)
+{
+    unsigned seen = 0;
+    (void)unused;
+    for (;;) {
+        for (int i = 0; i < SPINS && atomic_load(&epoch) == seen; i++)
+            relax();
+        if (atomic_load(&epoch) == seen) {
+            pthread_mutex_lock(&bed);
+            while (atomic_load(&epoch) == seen)
+                pthread_cond_wait(&wake, &bed);
+            pthread_mutex_unlock(&bed);
+        }
+        seen = atomic_load(&epoch);
+        unsigned place = join();
+        if (!place)
+            continue;
+        job_task(job_context, (int)place);
+        pthread_mutex_lock(&bed);
+        atomic_fetch_add(&finished, 1);
+        pthread_cond_signal(&done);
+        pthread_mutex_unlock(&bed);
+    }
+    return NULL;
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&owner);
+    pthread_mutex_lock(&bed);
+}
+
+static void parent_after_fork(void)
+{
+    pthread_mutex_unlock(&bed);
+    pthread_mutex_unlock(&owner);
+}
+
+static void child_after_fork(void)
+{
+    workers = 0;  /* they exist in the parent only */
+    pthread_mutex_init(&bed, NULL);
+    pthread_mutex_init(&owner, NULL);
+    pthread_cond_init(&wake, NULL);
+    pthread_cond_init(&done, NULL);
+}
+
+/* Start workers until there are `wanted`, or the system refuses; signals stay with the caller's threads. */
+static void grow(int wanted)
+{
+    static int registered;
+    sigset_t all, old;
+    pthread_t thread;
+    if (!registered)
+        registered = pthread_atfork(before_fork, parent_after_fork, child_after_fork) == 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (; registered && workers < wanted && pthread_create(&thread, NULL, work, NULL) == 0; workers++)
+        pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void ff_run(ff_task task, void *context, int threads)
+{
+    if (threads > MAX_WORKERS + 1)
+        threads = MAX_WORKERS + 1;
+    if (threads < 2 || pthread_mutex_trylock(&owner)) {  /* another call has the pool: run alone */
+        task(context, 0);
+        return;
+    }
+    grow(threads - 1);
+    job_task = task;
+    job_context = context;
+    atomic_store(&finished, 0);
+    atomic_store(&places, (unsigned)(threads - 1));
+    atomic_store(&joined, 0);
+    pthread_mutex_lock(&bed);
+    atomic_fetch_add(&epoch, 1);
+    pthread_cond_broadcast(&wake);
+    pthread_mutex_unlock(&bed);
+    task(context, 0);
+    unsigned count = atomic_fetch_or(&joined, CLOSED);
+    for (int i = 0; i < SPINS && atomic_load(&finished) != count; i++)
+        relax();
+    pthread_mutex_lock(&bed);
+    while (atomic_load(&finished) != count)
+        pthread_cond_wait(&done, &bed);
+    pthread_mutex_unlock(&bed);
+    pthread_mutex_unlock(&owner);
+}
+
+/* Scratch memory, freed when its thread ends. */
+
+typedef struct {
+    void *memory;
+    size_t bytes;
+} arena;
+
+static pthread_key_t key;
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static __thread arena mine;
+
+static void make_key(void)
+{
+    pthread_key_create(&key, free);
+}
+
+void *ff_scratch(size_t bytes)
+{
+    if (bytes <= mine.bytes)
+        return mine.memory;
+    pthread_once(&key_once, make_key);
+    void *memory = NULL;
+    bytes = (bytes + 4095) / 4096 * 4096;
+    if (posix_memalign(&memory, 64, bytes))
+        return NULL;
+    if (pthread_setspecific(key, memory)) {
+        free(memory);
+        return NULL;
+    }
+    memset(memory, 0, bytes);  /* slack columns are computed with, though never kept */
+    free(mine.memory);
+    mine = (arena){memory, bytes};
+    return memory;
+}

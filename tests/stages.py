@@ -1,0 +1,100 @@
+"""Calibration stages with random parameters: well conditioned, and no array of zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from fastflow.calibration import Stage, describe, expected_shapes
+
+KINDS = ("flow", "whiten", "standardize", "nullspace")
+
+
+@dataclass(frozen=True, repr=False)
+class Chain:
+    """Stages in order, their input width, and the seed that made them."""
+
+    stages: list[Stage]
+    dim: int
+    seed: int
+
+    def __repr__(self) -> str:
+        return f"{self.dim} -> {describe(self.stages)}, seed {self.seed}"
+
+    @property
+    def one_plan(self) -> bool:
+        """Whether the chain must fold to a single plan: linear stages and additive flows only."""
+        return all(stage.settings.get("coupling") != "affine" for stage in self.stages)
+
+    def rng(self) -> np.random.Generator:
+        """A generator for the data."""
+        return np.random.default_rng(self.seed + 1)
+
+
+def standardize(rng: np.random.Generator, dim: int) -> Stage:
+    return Stage("standardize", {}, {"mean": rng.normal(size=dim), "deviation": rng.uniform(0.5, 2, dim)})
+
+
+def nullspace(rng: np.random.Generator, dim: int, count: int = 3) -> Stage:
+    directions = np.linalg.qr(rng.normal(size=(dim, count)))[0].T
+    return Stage("nullspace", {}, {"mean": rng.normal(size=dim), "directions": directions})
+
+
+def whiten(rng: np.random.Generator, dim: int, outputs: int) -> Stage:
+    matrix = rng.normal(size=(dim, outputs)) / np.sqrt(dim)
+    return Stage("whiten", {}, {"mean": rng.normal(size=dim), "matrix": matrix})
+
+
+def flow(
+    rng: np.random.Generator,
+    dim: int,
+    levels: int = 3,
+    depth: int = 3,
+    width: int = 32,
+    coupling: str = "additive",
+    permutation: str = "reversal",
+) -> Stage:
+    settings: dict[str, Any] = {"levels": levels, "depth": depth, "width": width}
+    stage = Stage("flow", settings | {"coupling": coupling, "permutation": permutation})
+    params = {name: _values(rng, name, shape) for name, shape in expected_shapes(stage, dim).items()}
+    return Stage("flow", stage.settings, params)
+
+
+def _values(rng: np.random.Generator, name: str, shape: Any) -> Any:
+    if name.endswith("index"):
+        return rng.permutation(shape[0])
+    if name.endswith("sign"):
+        return rng.choice([-1.0, 1.0], shape)
+    if "logscale" in name or name.endswith("logdiag"):
+        return rng.uniform(-0.15, 0.15, shape)
+    if "weight" in name:
+        return rng.normal(size=shape) / np.sqrt(shape[1])
+    if name.endswith(("lower", "upper")):
+        return rng.normal(size=shape) / (2 * np.sqrt(shape[0]))
+    return 0.3 * rng.normal(size=shape)
+
+
+@st.composite
+def chains(draw: st.DrawFn, widths: tuple[int, ...] = (8, 17, 32, 64, 100, 256)) -> Chain:
+    """Up to three stages in any order, at least one of them a flow."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    dim = inputs = draw(st.sampled_from((16, 48, 80, 112, 272, 384, 768)))
+    kinds = draw(st.permutations(("flow", *draw(st.lists(st.sampled_from(KINDS), max_size=2)))))
+    stages = []
+    for kind in kinds:
+        if kind == "flow":
+            levels = draw(st.integers(1, min(4, (dim & -dim).bit_length() - 1)))
+            shape = levels, draw(st.integers(1, 4)), draw(st.sampled_from(widths))
+            coupling = draw(st.sampled_from(("additive", "affine")))
+            stages.append(flow(rng, dim, *shape, coupling, draw(st.sampled_from(("reversal", "random", "lu")))))
+        elif kind == "whiten":
+            outputs = draw(st.sampled_from((dim, *(max(8, n & ~1) for n in (dim // 2, dim // 4 + 2)))))
+            stages.append(whiten(rng, dim, outputs))
+            dim = outputs
+        else:
+            stages.append(standardize(rng, dim) if kind == "standardize" else nullspace(rng, dim))
+    return Chain(stages, inputs, seed)

@@ -1,0 +1,409 @@
+"""The compiled flow, on every instruction set of this machine: right to float32, and the same bits for a row always."""
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+import stages as make
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
+
+from fastflow.calibration import apply
+from fastflow.flow import fold
+from fastflow.kernels import _cpu, cpu
+
+LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
+REQUIRED = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
+
+
+@pytest.fixture(params=_cpu.isas())
+def isa(request, monkeypatch):
+    """Every instruction set that is compiled in; those this machine lacks are reported as not run."""
+    if request.param not in cpu.usable_isas():
+        assert request.param not in REQUIRED, f"{request.param} is required here and cannot run"
+        pytest.skip(f"this machine has no {request.param}")
+    monkeypatch.setenv("FASTFLOW_ISA", request.param)
+    return request.param
+
+
+def vectors(rng, rows, dim):
+    """Pooled vectors as BERT makes them: two channels far larger than the others, one of them with a large mean."""
+    x = rng.normal(size=(rows, dim))
+    x[:, dim // 3] = 20 + 3 * x[:, dim // 3]
+    x[:, dim // 2] *= 8
+    return x.astype(np.float32)
+
+
+def bits(z):
+    return z.view(np.int32)
+
+
+def assert_right(z, x, stages):
+    """The error of ``z`` is at most twice that of the unfused float32 computation."""
+    exact = apply(stages, x.astype(np.float64))
+    with np.errstate(over="ignore"):  # the unfused sigmoid passes through infinity for a gate that is nearly 0
+        unfused = apply([stage.astype(np.float32) for stage in stages], x)
+    assert z.shape == exact.shape
+    assert z.dtype == np.float32
+    assert np.isfinite(z).all()
+    assert np.std(exact) > 0.1
+    error, allowed = (np.linalg.norm(y - exact) / np.linalg.norm(exact) for y in (z, unfused))
+    assert error <= FUSED_FACTOR * allowed + FLOW_FLOOR
+
+
+@pytest.fixture
+def chain():
+    """Stages whose plans use every operation: dense prologue, both forms, dense output, runs and single gathers."""
+    rng = np.random.default_rng(11)
+    return [
+        make.whiten(rng, 104, 96),
+        make.flow(rng, 96, 3, 2, 20, permutation="random"),
+        make.whiten(rng, 96, 72),
+        make.flow(rng, 72, 2, 2, 40, "affine"),
+        make.nullspace(rng, 72),
+        make.flow(rng, 72, 2, 3, 70),
+    ]
+
+
+def test_the_compiled_module_is_there():
+    assert _cpu.__file__.endswith(".so")
+    assert "portable" in cpu.usable_isas()
+    assert cpu.isa() in cpu.usable_isas()
+
+
+@pytest.mark.parametrize("rows", [0, *LENGTHS])
+def test_any_number_of_rows(isa, rows):
+    rng = np.random.default_rng(rows)
+    stages = [make.flow(rng, 48, 3, 2, 24)]
+    flow = cpu.CpuFlow(fold(stages, 48), threads=2)
+    assert flow.isa == isa
+    x = vectors(rng, rows, 48)
+    z = flow(x)
+    assert z.shape == (rows, 48)
+    if rows:
+        assert_right(z, x, stages)
+
+
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize("width", LENGTHS)
+def test_any_width_and_odd_tails(isa, width, coupling):
+    rng = np.random.default_rng(width)
+    dim = 2 * width + 8 - 2 * width % 4  # halves and quarters of every residue
+    stages = [make.flow(rng, dim, 2, 2, width, coupling)]
+    x = vectors(rng, 19, dim)
+    assert_right(cpu.CpuFlow(fold(stages, dim))(x), x, stages)
+
+
+@pytest.mark.parametrize("columns", LENGTHS)
+def test_any_number_of_columns(isa, columns):
+    rng = np.random.default_rng(columns)
+    stages = [make.standardize(rng, columns), make.whiten(rng, columns, max(1, columns - 2))]
+    x = vectors(rng, 9, columns)
+    assert_right(cpu.CpuFlow(fold(stages, columns))(x), x, stages)
+    assert_right(cpu.CpuFlow(fold(stages[:1], columns))(x), x, stages[:1])
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(make.chains(), st.sampled_from((1, 2, 5, 14, 30)))
+def test_any_calibration(chain, rows):
+    x = vectors(chain.rng(), rows, chain.dim)
+    plans = fold(chain.stages, chain.dim)
+    for name in cpu.usable_isas():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FASTFLOW_ISA", name)
+            assert_right(cpu.CpuFlow(plans)(x), x, chain.stages)
+
+
+@pytest.mark.parametrize(
+    ("dim", "coupling"), [(768, "additive"), (768, "affine"), (1024, "additive"), (312, "additive")]
+)
+def test_the_papers_flow(isa, dim, coupling):
+    rng = np.random.default_rng(dim)
+    stages = [make.flow(rng, dim, coupling=coupling)]
+    x = vectors(rng, 40, dim)
+    assert_right(cpu.CpuFlow(fold(stages, dim))(x), x, stages)
+
+
+def test_a_row_has_the_same_bits_in_any_batch_order_and_number_of_threads(isa, chain):
+    rng = np.random.default_rng(1)
+    plans = fold(chain, 104)
+    x = vectors(rng, 257, 104)
+    expected = bits(cpu.CpuFlow(plans, threads=1)(x))
+    order = rng.permutation(257)
+    for threads in (1, 2, 3, 4):
+        flow = cpu.CpuFlow(plans, threads)
+        assert np.array_equal(bits(flow(x)), expected)
+        assert np.array_equal(bits(flow(x[order])), expected[order])
+    for rows in (*range(1, 34), 56, 57):
+        start = int(rng.integers(0, 257 - rows))
+        assert np.array_equal(bits(flow(x[start : start + rows])), expected[start : start + rows]), rows
+
+
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+def test_the_papers_flow_alone_and_in_a_batch_has_the_same_bits(isa, coupling):
+    rng = np.random.default_rng(2)
+    flow = cpu.CpuFlow(fold([make.flow(rng, 768, coupling=coupling)], 768), threads=2)
+    x = vectors(rng, 64, 768)
+    together = bits(flow(x, normalize=True))
+    assert all(np.array_equal(bits(flow(x[i : i + 1], normalize=True))[0], together[i]) for i in range(64))
+
+
+def test_the_callers_floating_point_mode_changes_no_bit_and_is_kept(isa):
+    rng = np.random.default_rng(3)
+    identity = cpu.CpuFlow(fold([], 48), threads=1)
+    x = vectors(rng, 20, 48)
+    x[:, ::3] *= np.float32(1e-40)
+    plain = bits(identity(x))
+    tiny = np.float32(1e-30)
+    assert tiny * np.float32(1e-10) != 0  # subnormals still work out here
+    try:
+        assert torch.set_flush_denormal(True)
+        assert np.array_equal(bits(identity(x)), plain)
+        assert tiny * np.float32(1e-10) == 0
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_normalise_and_truncate(isa, chain):
+    rng = np.random.default_rng(4)
+    flow = cpu.CpuFlow(fold(chain, 104))
+    x = vectors(rng, 23, 104)
+    exact = apply(chain, x.astype(np.float64))
+    for keep in (1, 8, 31, 40, 72, None):
+        z = flow(x, truncate=keep)
+        assert np.array_equal(bits(z), bits(flow(x))[:, :keep])
+        unit = flow(x, normalize=True, truncate=keep)
+        expected = exact[:, :keep] / np.linalg.norm(exact[:, :keep], axis=1, keepdims=True)
+        assert np.isfinite(unit).all()
+        assert np.abs(unit - expected).max() <= UNIT
+
+
+def test_a_zero_vector_stays_zero_when_normalised(isa):
+    x = np.zeros((3, 40), np.float32)
+    assert not cpu.CpuFlow(fold([], 40))(x, normalize=True).any()
+
+
+def test_out_receives_the_result_and_may_be_the_input(isa):
+    rng = np.random.default_rng(5)
+    flow = cpu.CpuFlow(fold([make.flow(rng, 48)], 48))
+    x = vectors(rng, 33, 48)
+    z, out = flow(x), np.empty((33, 48), np.float32)
+    assert flow(x, out=out) is out
+    assert np.array_equal(out, z)
+    before = x.copy()
+    assert np.array_equal(flow(x, out=x), z)
+    assert not np.array_equal(x, before)
+
+
+def test_read_only_input_is_taken_and_left_alone(isa):
+    rng = np.random.default_rng(6)
+    x = vectors(rng, 5, 48)
+    x.flags.writeable = False
+    before = x.copy()
+    cpu.CpuFlow(fold([make.flow(rng, 48)], 48))(x)
+    assert np.array_equal(x, before)
+
+
+def test_a_spoiled_row_spoils_no_other(isa, chain):
+    rng = np.random.default_rng(7)
+    flow = cpu.CpuFlow(fold(chain, 104))
+    x = vectors(rng, 30, 104)
+    good = bits(flow(x))
+    x[3], x[17] = np.nan, np.inf
+    others = [i for i in range(30) if i not in (3, 17)]
+    assert np.array_equal(bits(flow(x))[others], good[others])
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "message"),
+    [
+        (np.zeros((2, 47), np.float32), {}, r"\(B, 48\).*\(2, 47\)"),
+        (np.zeros(48, np.float32), {}, r"\(B, 48\).*\(48,\)"),
+        (np.zeros((2, 48)), {}, "float32.*not float64"),
+        (np.zeros((4, 48), np.float32)[::2], {}, "C-contiguous"),
+        (np.zeros((2, 48), np.float32), {"truncate": 0}, "truncate must be 1 to 48"),
+        (np.zeros((2, 48), np.float32), {"truncate": 49}, "truncate must be 1 to 48"),
+        (np.zeros((2, 48), np.float32), {"out": np.zeros((2, 47), np.float32)}, r"out must be.*\(2, 48\)"),
+        (np.zeros((2, 48), np.float32), {"out": np.zeros((2, 48))}, "out must be .*float32"),
+        (np.zeros((2, 48), np.float32), {"out": np.zeros((4, 48), np.float32)[::2]}, "out must be C-contiguous"),
+    ],
+)
+def test_wrong_arguments_are_named(x, options, message):
+    flow = cpu.CpuFlow(fold([make.flow(np.random.default_rng(0), 48)], 48))
+    with pytest.raises(ValueError, match=message) as caught:
+        flow(x, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_instruction_set_that_cannot_run_is_an_error_that_lists_what_can(monkeypatch):
+    monkeypatch.setenv("FASTFLOW_ISA", "avx1024")
+    with pytest.raises(ValueError, match=r"FASTFLOW_ISA=avx1024.*usable here:.*portable"):
+        cpu.CpuFlow(fold([], 8))
+
+
+def test_no_threads_is_an_error():
+    with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
+        cpu.CpuFlow(fold([], 8), threads=0)
+
+
+def test_the_packed_flow_refuses_what_it_could_not_run():
+    aligned, numbers = np.zeros(64, np.float32), {"inputs": 1, "outputs": 1, "result": 0, "stride": 16, "block": 14}
+    ops, table = np.zeros((1, 8), np.int32), np.zeros(1, np.int32)
+    offset = -(aligned.ctypes.data // 4) % 16
+    with pytest.raises(ValueError, match="64-byte aligned"):
+        _cpu.Flow(aligned[offset + 1 :], ops, table, **numbers, cost=1, isa=0)
+    with pytest.raises(ValueError, match="instruction set 99"):
+        _cpu.Flow(aligned[offset:], ops, table, **numbers, cost=1, isa=99)
+    with pytest.raises(ValueError, match="eight numbers"):
+        _cpu.Flow(aligned[offset:], np.zeros((0, 8), np.int32), table, **numbers, cost=1, isa=0)
+
+
+def test_several_python_threads_at_once(isa, chain):
+    rng = np.random.default_rng(8)
+    flow = cpu.CpuFlow(fold(chain, 104), threads=3)
+    inputs = [vectors(rng, rows, 104) for rows in (1, 40, 77, 130, 257)]
+    expected = [bits(flow(x)) for x in inputs]
+    wrong = []
+
+    def call(i):
+        for _ in range(20):
+            if not np.array_equal(bits(flow(inputs[i])), expected[i]):
+                wrong.append(i)
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(len(inputs))]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def system_threads():
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def in_a_child(check):
+    """Fork, run ``check`` in the child, and require it to end well within a minute."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            threading.Timer(60, os._exit, (2,)).start()
+            check()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def at_the_end_of_memory(rows, columns):
+    """A float32 array behind whose last element the next page may not be touched."""
+    page, size = mmap.PAGESIZE, 4 * rows * columns
+    pages = -(-size // page)
+    memory = mmap.mmap(-1, (pages + 1) * page)
+    start = np.frombuffer(memory, np.uint8).ctypes.data
+    forbid = ctypes.CDLL(None, use_errno=True).mprotect
+    assert forbid(ctypes.c_void_p(start + pages * page), ctypes.c_size_t(page), 0) == 0
+    return np.frombuffer(memory, np.float32, rows * columns, pages * page - size).reshape(rows, columns)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("dim", [48, 100, 768])
+def test_nothing_beyond_the_arrays_is_touched(isa, dim):
+    rng = np.random.default_rng(dim)
+    flow = cpu.CpuFlow(fold([make.flow(rng, dim, 2, 1, 8)], dim), threads=1)
+
+    def child():
+        for rows in (1, 2, 3, 5, 9, 13, 15, 29):
+            x, z = at_the_end_of_memory(rows, dim), at_the_end_of_memory(rows, dim)
+            x[:] = vectors(rng, rows, dim)
+            assert np.array_equal(flow(x, out=z), flow(x.copy()))
+            short = at_the_end_of_memory(rows, dim - 3)
+            assert np.array_equal(flow(x, truncate=dim - 3, out=short), z[:, : dim - 3])
+
+    in_a_child(child)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_threads_join_and_a_fork_gets_its_own(isa, chain):
+    rng = np.random.default_rng(9)
+    flow = cpu.CpuFlow(fold(chain, 104), threads=3)
+    x = vectors(rng, 400, 104)
+    expected = bits(flow(x))
+    assert system_threads() >= 3
+
+    def child():
+        before = system_threads()
+        assert np.array_equal(bits(flow(x)), expected)
+        assert system_threads() == before + 2
+
+    in_a_child(child)
+    in_a_child(lambda: in_a_child(child))
+    assert np.array_equal(bits(flow(x)), expected)
+
+
+def test_a_fork_during_calls_of_other_threads(isa, chain):
+    code = """
+import os, sys, threading
+import numpy as np
+sys.path.insert(0, {tests!r})
+import stages as make
+from fastflow.flow import fold
+from fastflow.kernels.cpu import CpuFlow
+rng = np.random.default_rng(0)
+flow = CpuFlow(fold([make.flow(rng, 96)], 96), threads=2)
+x = rng.normal(size=(600, 96)).astype(np.float32)
+expected = flow(x)
+stop = threading.Event()
+def busy():
+    while not stop.is_set():
+        flow(x)
+callers = [threading.Thread(target=busy) for _ in range(2)]
+for caller in callers:
+    caller.start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(flow(x), expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stop.set()
+for caller in callers:
+    caller.join()
+print("done")
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code.format(tests=str(Path(__file__).parent))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_default_threads_are_those_this_process_may_use():
+    assert 1 <= cpu.default_threads() <= len(os.sched_getaffinity(0))
+
+
+def test_calls_keep_no_memory(isa):
+    rng = np.random.default_rng(10)
+    flow = cpu.CpuFlow(fold([make.flow(rng, 384)], 384), threads=2)
+    x = vectors(rng, 100, 384)
+    out = np.empty_like(x)
+    one, one_out = x[:1], out[:1]
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for _ in range(50):
+        flow(x, out=out), flow(one, out=one_out)
+    before = resident()
+    for _ in range(2000):
+        flow(x, out=out), flow(one, out=one_out)
+    assert resident() - before <= 1 << 20

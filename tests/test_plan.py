@@ -1,0 +1,235 @@
+"""Folding: the plan says what the unfolded calibration says, in float64 and with nothing else in it."""
+
+import copy
+
+import numpy as np
+import pytest
+import stages as make
+import torch
+from hypothesis import given, settings
+from tolerances import FLOW_FLOOR, FOLDED, FUSED_FACTOR
+
+from fastflow.calibration import Stage, apply, apply_with_log_det
+from fastflow.errors import FastflowError
+from fastflow.flow import fold
+from fastflow.kernels.plan import UNTOUCHED, execute, execute_with_log_det
+from fastflow.train.flow import Flow, FlowConfig
+
+
+def run(plans, x):
+    for plan in plans:
+        x = execute(plan, x)
+    return x
+
+
+def assert_close(z, expected, bound=FOLDED):
+    assert z.shape == expected.shape
+    assert np.isfinite(z).all()
+    assert np.std(expected) > 0.1  # the data vary, so that agreeing means something
+    assert np.abs(z - expected).max() <= bound * np.abs(expected).max()
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(make.chains())
+def test_folded_is_unfolded(chain):
+    plans = fold(chain.stages, chain.dim)
+    x = chain.rng().normal(size=(7, chain.dim)) * 2 + 1
+    assert_close(run(plans, x), apply(chain.stages, x))
+    assert len(plans) == 1 or not chain.one_plan
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(make.chains())
+def test_ranges_are_the_supports(chain):
+    for plan in fold(chain.stages, chain.dim):
+        w = plan.width
+        for k in range(plan.steps):
+            own = slice(k * w, (k + 1) * w)
+            for matrix, axis, table in ((plan.U[own], 0, plan.reads), (plan.V[:, own], 1, plan.writes)):
+                support = np.flatnonzero((matrix != 0).any(axis=axis))
+                assert (support[0], support[-1] + 1) == tuple(table[k])
+            if plan.form == "hidden":
+                assert not plan.G[own, k * w :].any()
+                continue
+            assert plan.G is None
+            outside = np.ones(plan.state, bool)
+            outside[slice(*plan.writes[k])] = False
+            assert not plan.R[outside, own].any()
+            assert not plan.p[k, outside].any()
+            assert (plan.q[k, outside] == UNTOUCHED).all()
+
+
+TABLES = {
+    2: (
+        [(384, 768), (0, 384), (384, 768), (384, 576), (576, 768), (384, 576)],
+        [(0, 384), (384, 768), (0, 384), (576, 768), (384, 576), (576, 768)],
+        [[], [0], [1], [1], [1, 3], [1, 4]],
+        [*range(383, -1, -1), *range(384, 768)],
+    ),
+    3: (
+        [(384, 768), (0, 384), (384, 768), (384, 576), (576, 768), (384, 576), (480, 576), (384, 480), (480, 576)],
+        [(0, 384), (384, 768), (0, 384), (384, 576), (576, 768), (384, 576), (672, 768), (576, 672), (672, 768)],
+        [[], [0], [1], [1], [1, 3], [1, 4], [1, 4], [1, 4, 6], [1, 4, 7]],
+        [*range(383, -1, -1), *range(576, 768), *range(575, 383, -1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("levels", TABLES)
+def test_the_ranges_of_the_papers_flow(levels):
+    (plan,) = fold([make.flow(np.random.default_rng(0), 768, levels)], 768)
+    reads, writes, links, gather = TABLES[levels]
+    assert plan.reads.tolist() == [list(r) for r in reads]
+    assert plan.writes.tolist() == [list(r) for r in writes]
+    assert [np.flatnonzero(row).tolist() for row in plan.links] == links
+    assert plan.gather.tolist() == gather
+
+
+@pytest.mark.parametrize("levels", TABLES)
+def test_the_state_form_writes_where_the_next_step_reads(levels):
+    (plan,) = fold([make.flow(np.random.default_rng(0), 768, levels, coupling="affine")], 768)
+    physical = [
+        [(0, 384), (384, 768), (0, 384)],
+        [(576, 768), (384, 576), (576, 768)],
+        [(384, 480), (480, 576), (384, 480)],
+    ]
+    assert plan.writes.tolist() == [list(r) for level in physical[:levels] for r in level]
+    assert plan.gather.tolist() == TABLES[levels][3]
+
+
+def test_no_stage_is_the_identity():
+    (plan,) = fold([], 24)
+    x = np.random.default_rng(0).normal(size=(3, 24)).astype(np.float32)
+    assert np.array_equal(execute(plan.astype(np.float32), x), x)
+    assert plan.logdet == 0
+
+
+def test_zero_coupling_weights_leave_a_diagonal_map():
+    stage = make.flow(np.random.default_rng(0), 48)
+    params = {k: np.zeros_like(v) if "weight3" in k or "bias3" in k else v for k, v in stage.params.items()}
+    stage = Stage("flow", stage.settings, params)
+    (plan,) = fold([stage], 48)
+    assert not plan.V.any()
+    x = np.random.default_rng(1).normal(size=(5, 48))
+    assert_close(((x - plan.m) * plan.s)[:, plan.gather] * plan.S + plan.t, apply([stage], x))
+
+
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize("permutation", ["reversal", "random", "lu"])
+def test_the_log_determinant(coupling, permutation):
+    rng = np.random.default_rng(3)
+    stage = make.flow(rng, 48, 2, 2, 16, coupling, permutation)
+    x = rng.normal(size=(9, 48))
+    expected = apply_with_log_det(stage, x)[1]
+    total = np.zeros(9)
+    for plan in fold([stage], 48):
+        x, log_det = execute_with_log_det(plan, x)
+        total = total + log_det
+    assert np.abs(total - expected).max() <= FOLDED * np.abs(expected).max()
+    assert (np.ptp(total) == 0) == (coupling == "additive")
+
+
+def test_the_log_determinant_of_linear_stages():
+    rng = np.random.default_rng(4)
+    square = make.whiten(rng, 24, 24)
+    (plan,) = fold([make.standardize(rng, 24), square], 24)
+    jacobian = run([plan], np.eye(24)) - run([plan], np.zeros((1, 24)))
+    assert plan.logdet == pytest.approx(np.linalg.slogdet(jacobian)[1], abs=1e-10)
+    assert np.isnan(fold([make.whiten(rng, 24, 8)], 24)[0].logdet)
+    assert np.isnan(fold([make.nullspace(rng, 24)], 24)[0].logdet)
+
+
+def test_the_first_centring_becomes_the_prologue():
+    rng = np.random.default_rng(5)
+    standard, flow = make.standardize(rng, 48), make.flow(rng, 48)
+    (plan,) = fold([standard, flow], 48)
+    assert np.array_equal(plan.m, standard.params["mean"])
+    assert np.array_equal(plan.s, 1 / standard.params["deviation"])
+    (plan,) = fold([flow], 48)
+    assert np.array_equal(plan.m, -flow.params["levels.0.0.actnorm.shift"])
+    assert np.array_equal(plan.s, np.exp(3 * flow.params["levels.0.0.actnorm.logscale"]))
+
+
+def test_whitening_in_front_becomes_a_dense_prologue_and_the_couplings_read_halves():
+    rng = np.random.default_rng(6)
+    (plan,) = fold([make.whiten(rng, 96, 48), make.flow(rng, 48, 2, 2, 8)], 96)
+    assert plan.L.shape == (48, 96)
+    assert plan.S.shape == (48,)
+    assert max(high - low for low, high in plan.reads) == 24
+
+
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize("permutation", ["reversal", "random", "lu"])
+def test_the_trained_pytorch_flow(coupling, permutation):
+    torch.manual_seed(0)
+    flow = Flow(FlowConfig(48, 3, 2, 12, coupling, permutation)).double().eval()
+    with torch.no_grad():
+        for name, parameter in flow.named_parameters():
+            if name.endswith(("weight3", "bias3")):
+                parameter.normal_(0, 0.2)
+    state = {k: v.numpy() for k, v in flow.state_dict().items()}
+    settings = {"levels": 3, "depth": 2, "width": 12, "coupling": coupling, "permutation": permutation}
+    x = np.random.default_rng(0).normal(size=(11, 48))
+    expected = flow(torch.from_numpy(x))[0].detach().numpy()
+    assert_close(run(fold([Stage("flow", settings, state)], 48), x), expected)
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(make.chains())
+def test_float32_plans_err_no_more_than_twice_the_unfolded_float32(chain):
+    stages = chain.stages
+    x = chain.rng().normal(size=(16, chain.dim)).astype(np.float32)
+    exact = apply(stages, x.astype(np.float64))
+    unfused = apply([stage.astype(np.float32) for stage in stages], x)
+    folded = run([plan.astype(np.float32) for plan in fold(stages, chain.dim)], x)
+    assert folded.dtype == np.float32
+    assert np.isfinite(folded).all()
+    error, allowed = (np.linalg.norm(z - exact) / np.linalg.norm(exact) for z in (folded, unfused))
+    assert error <= FUSED_FACTOR * allowed + FLOW_FLOOR
+
+
+def test_folding_changes_nothing_it_was_given():
+    rng = np.random.default_rng(7)
+    stages = [make.whiten(rng, 64, 48), make.flow(rng, 48, permutation="lu"), make.flow(rng, 48, coupling="affine")]
+    before = copy.deepcopy(stages)
+    plans = fold(stages, 64)
+    x = rng.normal(size=(3, 64))
+    kept = [{name: array.copy() for name, array in plan.arrays().items()} for plan in plans]
+    run(plans, x.copy())
+    for stage, old in zip(stages, before, strict=True):
+        assert all(np.array_equal(stage.params[name], old.params[name]) for name in old.params)
+    for plan, arrays in zip(plans, kept, strict=True):
+        assert all(np.array_equal(plan.arrays()[name], array) for name, array in arrays.items())
+
+
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+def test_no_rows(coupling):
+    (plan,) = fold([make.flow(np.random.default_rng(0), 16, coupling=coupling)], 16)
+    z, log_det = execute_with_log_det(plan, np.zeros((0, 16)))
+    assert z.shape == (0, 16)
+    assert log_det.shape == (0,)
+
+
+def spoiled(change, coupling="additive"):
+    stage = make.flow(np.random.default_rng(0), 16, 2, 2, 8, coupling)
+    return Stage("flow", stage.settings, change({k: v.copy() for k, v in stage.params.items()}))
+
+
+@pytest.mark.parametrize(
+    ("change", "coupling", "message"),
+    [
+        (lambda p: p | {"levels.0.1.actnorm.shift": np.full(16, np.nan)}, "additive", r"stage 0 \(flow\).*NaN"),
+        (lambda p: p | {"levels.0.1.actnorm.shift": np.zeros(15)}, "additive", r"stage 0 \(flow\).*shape"),
+        (
+            lambda p: p | {"levels.0.1.actnorm.logscale": np.full(16, 300.0)},
+            "additive",
+            r"stage 0 \(flow\).*fit it again",
+        ),
+        (lambda p: p | {"levels.0.1.actnorm.logscale": np.full(16, 40.0)}, "additive", "float32 cannot hold.*array"),
+        (lambda p: p | {"levels.0.1.actnorm.logscale": np.full(16, -24.0)}, "affine", "float32 cannot undo"),
+    ],
+)
+def test_what_cannot_be_folded_is_refused_in_one_sentence(change, coupling, message):
+    with pytest.raises(FastflowError, match=message) as caught:
+        fold([spoiled(change, coupling)], 16)
+    assert "\n" not in str(caught.value)
