@@ -1,0 +1,169 @@
+"""The Triton flow: tables and messages here, the kernels themselves in processes of their own.
+
+Triton decides at its import whether it interprets or compiles, and cannot do both in one process; so the interpreter's
+tests (tests/triton_interpret) and the compiler's (tests/triton_compile) are run by pytest from here.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastflow.calibration import Stage
+from fastflow.flow import fold
+from fastflow.kernels import flow_triton
+from fastflow.kernels.flow_packing import pack, padded_width, without_prologue
+from fastflow.kernels.flow_triton_table import PRECISIONS, TABLE, choose
+
+HERE = Path(__file__).parent
+NEEDS = pytest.mark.skipif(
+    not (find_spec("triton") and find_spec("torch")), reason="needs torch and triton: pip install 'fastflow[dev]'"
+)
+
+
+def in_its_own_process(file, cache, *options, **variables):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | variables
+    environment |= {"TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--noconftest", "-p", "no:cacheprovider"]
+    command.append(f"--rootdir={HERE.parent}")
+    # not from the checkout, whose folders would shadow an installed package
+    return subprocess.Popen(
+        [*command, *options, str(file)], env=environment, cwd=cache, stdout=subprocess.PIPE, text=True
+    )
+
+
+def passed(process):
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-20_000:]
+    return int(re.search(r"(\d+) passed", output)[1])
+
+
+@NEEDS
+def test_the_kernels_in_the_interpreter(tmp_path):
+    file = HERE / "triton_interpret" / "check_flow.py"
+    assert passed(in_its_own_process(file, tmp_path, TRITON_INTERPRET="1")) >= 90
+
+
+@NEEDS
+def test_the_stored_configurations_compile(tmp_path):
+    file = HERE / "triton_compile" / "check_compile.py"
+    runs = [in_its_own_process(file, tmp_path, "-k", f"{arch}]") for arch in (80, 90)]
+    counts = [passed(run) for run in runs]
+    assert counts[0] == counts[1] >= 40
+
+
+@NEEDS
+def test_the_gpu_script_is_sound_as_far_as_a_cpu_can_tell(tmp_path):
+    environment = os.environ | {"BENCH_DRY_RUN": "1", "PYTHON": sys.executable}
+    script = HERE.parent / "bench" / "gpu.sh"
+    done = subprocess.run([script, tmp_path], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
+    assert done.stdout.rstrip().endswith("failed: nothing")
+
+
+@pytest.fixture
+def plans():
+    return fold([Stage("standardize", {}, {"mean": np.zeros(8), "deviation": np.ones(8)})], 8)
+
+
+@pytest.mark.parametrize("module", ["torch", "triton"])
+def test_a_missing_module_is_named_with_the_command_that_installs_it(module, plans, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match=rf"needs {module}.*pip install 'fastflow\[gpu\]'"):
+        flow_triton.TritonFlow(plans)
+
+
+@NEEDS
+def test_a_missing_gpu_is_said_in_one_sentence(plans, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="needs an NVIDIA GPU") as caught:
+        flow_triton.TritonFlow(plans)
+    assert "\n" not in str(caught.value)
+
+
+@NEEDS
+def test_the_cpu_is_refused_outside_the_interpreter(plans):
+    with pytest.raises(ValueError, match="use device='cuda'"):
+        flow_triton.TritonFlow(plans, "cpu")
+
+
+def test_unknown_precisions_and_no_plans_are_refused(plans):
+    with pytest.raises(ValueError, match=r"unknown precision 'half'.*float32, bf16x3"):
+        flow_triton.TritonFlow(plans, precision="half")
+    with pytest.raises(ValueError, match="at least one plan"):
+        flow_triton.TritonFlow(())
+
+
+def test_importing_the_front_loads_neither_torch_nor_triton():
+    code = "import sys, fastflow.kernels.flow_triton; print(sorted({'torch', 'triton'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", code] if sys.version_info >= (3, 11) else
+                          [sys.executable, "-c", code], capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("key", TABLE)
+def test_each_table_serves_every_batch_in_order(key):
+    configs = TABLE[key]
+    assert [c.rows for c in configs] == sorted({c.rows for c in configs})
+    assert configs[-1].rows == float("inf")
+    assert [choose(*key, rows) for rows in (1, 2, 10**8)] == [configs[0], configs[1], configs[-1]]
+    for config in configs:
+        assert (config.SCHEME == "fma") == (config.BM == 1)
+        assert all(size & (size - 1) == 0 for size in (config.BM, config.BN, config.BK, config.HB))
+        assert config.SCHEME in ("fma", {"float32": "tf32x3", "bf16x3": "bf16x3"}[key[1]])
+
+
+def test_every_kind_and_precision_has_a_table():
+    assert set(TABLE) == {(kind, precision) for kind in ("hidden", "dense", "state") for precision in PRECISIONS}
+
+
+@pytest.mark.parametrize(("width", "padded"), [(0, 16), (1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (200, 256)])
+def test_widths_are_padded_to_powers_of_two(width, padded):
+    assert padded_width(width) == padded
+
+
+def flow(width, coupling="additive"):
+    rng = np.random.default_rng(3)
+    from fastflow.calibration import expected_shapes
+
+    settings = {"levels": 2, "depth": 3, "width": width, "coupling": coupling, "permutation": "reversal"}
+    shapes = expected_shapes(Stage("flow", settings, {}), 48)
+    return [Stage("flow", settings, {name: rng.standard_normal(shape) * 0.1 for name, shape in shapes.items()})]
+
+
+@pytest.mark.parametrize(("width", "tile"), [(5, 32), (16, 16), (20, 64), (40, 32), (40, 64)])
+def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
+    (plan,) = fold(flow(width), 48)
+    packed = pack(plan, tile, 32, 32)
+    for name, of_plan in {"U_ptr": plan.U, "V_ptr": plan.V, "G_ptr": plan.G, "B_ptr": plan.B}.items():
+        assert np.isclose(np.abs(packed.arrays[name]).sum(), np.abs(of_plan).sum(), rtol=1e-6)
+    columns = packed.arrays["U_ptr"].reshape(packed.columns, packed.pitch)
+    for number, (low, high) in enumerate(packed.arrays["tile_ptr"] * 16):
+        outside = columns[number * tile : (number + 1) * tile].copy()
+        outside[:, low:high] = 0
+        assert not outside.any()
+        assert high <= packed.pitch
+    needed = packed.arrays["chunk_ptr"][:, 0]
+    assert needed.max() == plan.steps
+    assert needed.min() < plan.steps, "channels emitted at the first level need fewer steps"
+
+
+def test_steps_that_read_the_same_range_share_a_tile():
+    (plan,) = fold(flow(32), 48)
+    assert pack(plan, 64, 32, 32).tiles == 4 < pack(plan, 32, 32, 32).tiles == plan.steps
+
+
+def test_a_prologue_becomes_a_plan_of_its_own():
+    whiten = Stage("whiten", {}, {"mean": np.ones(60), "matrix": np.random.default_rng(4).standard_normal((60, 48))})
+    (plan,) = fold([whiten, *flow(8)], 60)
+    first, second = without_prologue(plan)
+    assert (first.inputs, first.outputs, first.steps) == (60, 48, 0)
+    assert (second.inputs, second.steps, second.L) == (48, plan.steps, None)
+    assert without_prologue(second) == (second,)

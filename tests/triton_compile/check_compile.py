@@ -1,0 +1,154 @@
+"""Every stored configuration, compiled without a GPU for sm_80 and sm_90: nothing spilled, small, on the tensor cores.
+
+Run in a process of its own without TRITON_INTERPRET, as tests/test_flow_triton.py does.
+"""
+
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fastflow.bench.subjects import pooled_like, trained_like
+from fastflow.flow import fold
+from fastflow.kernels import flow_triton
+from fastflow.kernels import flow_triton_bodies as bodies
+from fastflow.kernels.flow_packing import Packed
+from fastflow.kernels.flow_triton import constants, pool_constants, unit_constants
+from fastflow.kernels.flow_triton_table import TABLE
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset")}
+ALIGNED = {"C", "pitch"}  # always multiples of 16; D and N are when they are 768, say
+LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write"), "state": ("flow_state",)}
+LARGEST_SHARED = 99 * 1024  # what a block may use on every GPU from sm_80 on
+
+
+def packed(dim, dense):
+    return Packed({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0)
+
+
+def cases():
+    """(kernel, constants and options, dtype of x), each once: all flags on, then variations of the widest loop."""
+    found = {}
+
+    def add(kernel, options, x="*fp32"):
+        found.setdefault((kernel, tuple(sorted(options.items())), x), (kernel, options, x))
+
+    for (kind, precision), configs in TABLE.items():
+        every, dense = precision == "float32", kind == "dense"
+        for config in configs:
+            one, hidden = config.SCHEME == "fma", kind == "hidden"
+            for body in LAUNCHES[config.body]:
+                for width in (32, 16, 64) if every and config in (configs[1], configs[-1]) else (32,):
+                    add(body, constants(config, body, packed(768, dense), width, True, one and hidden, True))
+                if one and hidden:
+                    add(body, constants(config, body, packed(768, dense), 32, True, True), "*bf16")
+    widest = TABLE["hidden", "float32"][-1]
+    for dim in (768, 312, 33):
+        add("flow_loop", constants(widest, "flow_loop", packed(dim, False), 32))
+    add("flow_loop", constants(widest, "flow_loop", packed(768, False), 256))
+    add("pool_mean", pool_constants(768), "*bf16")
+    add("unit_rows", unit_constants(768))
+    return list(found.values())
+
+
+def compiled(name, options, x, arch):
+    kernel = getattr(bodies, name)
+    launch = {k: options[k] for k in ("num_warps", "num_stages", "enable_fp_fusion")}
+    constexprs = {k: v for k, v in options.items() if k not in launch}
+    aligned = ALIGNED | ({"D", "N", "layer_pitch"} if constexprs["VEC"] == 16 else set())
+    signature, attributes = {}, {}
+    for position, argument in enumerate(kernel.arg_names):
+        if argument.endswith("_ptr"):
+            signature[argument] = x if argument == "x_ptr" else "*i32" if argument in TABLES else "*fp32"
+        elif argument not in constexprs:
+            signature[argument] = "fp32" if argument == "log_det" else "i32"
+        if argument.endswith("_ptr") or argument in aligned:
+            attributes[(position,)] = [["tt.divisibility", 16]]
+    signature |= dict.fromkeys(constexprs, "constexpr")
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=launch)
+
+
+def dump(flag, cubin):
+    return subprocess.run([CUOBJDUMP, flag, cubin], capture_output=True, text=True, check=True).stdout
+
+
+def label(value):
+    return "-".join(f"{k}{v}" for k, v in value.items() if not k.startswith(("num_", "enable_"))) if isinstance(value, dict) else None
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize(("name", "options", "x"), cases(), ids=label)
+def test_a_stored_configuration_compiles_within_the_limits(name, options, x, arch, tmp_path):
+    kernel = compiled(name, options, x, arch)
+    cubin = tmp_path / "kernel.cubin"
+    cubin.write_bytes(kernel.asm["cubin"])
+    usage = dump("--dump-resource-usage", cubin)
+    stack, local = (int(re.search(rf"{field}:(\d+)", usage)[1]) for field in ("STACK", "LOCAL"))
+    assert (local, stack <= 16) == (0, True), usage
+    assert cubin.stat().st_size < 256_000
+    assert kernel.metadata.shared <= LARGEST_SHARED
+    assert ".nc" not in kernel.asm["ptx"]  # a read-only load might return what was there before a barrier
+    if arch == 90 and options.get("BM", 0) >= 64:
+        assert "HGMMA" in dump("-sass", cubin)
+
+
+class NoDevice:
+    """The driver of a GPU that is not there: enough for compiling what a call would launch."""
+
+    def __init__(self, arch):
+        self.arch = arch
+
+    def get_current_target(self):
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+@pytest.fixture
+def compiling(request, monkeypatch):
+    """The names of the kernels that a TritonFlow compiles, specialised on its arguments, instead of launching them."""
+    names = []
+
+    def compile_only(_, kernel, grid, constants, arrays, **values):
+        pointers = {n: arrays.get(n, values.get("x_ptr")) for n in kernel.arg_names if n.endswith("_ptr")}
+        if math.prod(grid):
+            kernel.warmup(**(pointers | values | constants), grid=grid)
+            names.append(kernel.fn.__name__)
+
+    monkeypatch.setattr(flow_triton, "_prepare", lambda device: (torch, 132))
+    monkeypatch.setattr(flow_triton.TritonFlow, "launch", compile_only)
+    triton.runtime.driver.set_active(NoDevice(request.param))
+    yield names
+    triton.runtime.driver.reset_active()
+
+
+@pytest.mark.parametrize("compiling", [80, 90], indirect=True)
+def test_calls_compile_with_the_arguments_they_really_have(compiling):
+    x = pooled_like(256, 48, 1)
+    stage = trained_like(x, 1, levels=2, depth=1, width=8)
+    flow = flow_triton.TritonFlow(fold([stage], 48), "cpu")
+    rows = torch.from_numpy(np.ascontiguousarray(x))
+    flow(rows[:1])
+    flow(rows[:1].bfloat16(), offsets=torch.tensor([0, 1], dtype=torch.int32))
+    flow(torch.zeros(2, 200, 48), offsets=torch.tensor([0, 1, 200], dtype=torch.int32), normalize=True)
+    flow(torch.zeros(1025, 48))
+    affine = trained_like(x, 1, levels=1, depth=1, width=40, coupling="affine")
+    flow_triton.TritonFlow(fold([affine], 48), "cpu").with_log_det(rows[:1])
+    flow_triton.TritonFlow(fold([], 48), "cpu")(rows[:17])
+    assert compiling == [
+        *("flow_read", "flow_write", "flow_read", "flow_write", "pool_mean", "flow_read", "flow_write", "unit_rows"),
+        *("flow_loop", "flow_state", "flow_write"),
+    ]

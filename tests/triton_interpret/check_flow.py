@@ -1,0 +1,275 @@
+"""The Triton kernels against float64: in Triton's interpreter on a CPU (TRITON_INTERPRET=1), else on a GPU.
+
+tests/test_flow_triton.py runs this file in a process of its own. Every buffer starts as NaN, so that a value that was
+never written shows.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import triton
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastflow.bench.subjects import pooled_like, trained_like
+from fastflow.calibration import Stage, apply, apply_with_log_det
+from fastflow.flow import fold
+from fastflow.kernels import flow_triton
+from fastflow.kernels.flow_triton_table import TABLE
+
+DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
+FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed
+BODIES = {kind: range(len(TABLE[kind, "float32"])) for kind in ("hidden", "dense", "state")}
+
+
+def poisoned(*size, **options):
+    return torch.full(size, torch.nan, **options)
+
+
+def on_device(stages, dim, precision="float32"):
+    flow = flow_triton.TritonFlow(fold(stages, dim), DEVICE, precision)
+    flow.torch = SimpleNamespace(**(vars(torch) | {"empty": poisoned}))
+    if DEVICE == "cpu":
+        flow.programs = 1  # so that a program takes more than one block
+    return flow
+
+
+def run(flow, x, **options):
+    given_x = torch.from_numpy(x).to(DEVICE)
+    z = flow(given_x, **options)
+    for _ in range(3 if DEVICE == "cuda" else 0):
+        assert torch.equal(z, flow(given_x, **options)), "two runs on the same input differ: a race"
+    return z.cpu().numpy()
+
+
+def error(z, exact):
+    assert z.shape == exact.shape
+    assert np.isfinite(z).all()
+    return np.linalg.norm(z - exact) / max(np.linalg.norm(exact), 1e-30)
+
+
+def assert_as_good_as_unfused(z, x, stages):
+    exact = apply([stage.astype(np.float64) for stage in stages], x.astype(np.float64))
+    unfused = apply([stage.astype(np.float32) for stage in stages], x)
+    assert error(z, exact) <= 2 * error(unfused, exact) + FLOOR
+    worst, worst_unfused = np.abs(z - exact).max(), np.abs(unfused - exact).max()
+    assert worst <= 2 * worst_unfused + FLOOR * np.abs(exact).max()
+
+
+def use(monkeypatch, number):
+    """Serve every batch with one configuration of the table."""
+    monkeypatch.setattr(flow_triton, "choose", lambda kind, precision, rows: TABLE[kind, precision][number])
+
+
+def vectors(rows, dim, seed=7):
+    return pooled_like(max(rows, 64), dim, seed)
+
+
+def whitening(x, outputs):
+    mean = x.mean(axis=0).astype(np.float64)
+    values, axes = np.linalg.eigh(np.cov((x - mean).T) + 1e-3 * np.eye(x.shape[1]))
+    order = np.argsort(-values)[:outputs]
+    return Stage("whiten", {}, {"mean": mean, "matrix": axes[:, order] / np.sqrt(values[order])})
+
+
+SHAPES = [
+    (768, {"levels": 3, "depth": 3, "width": 32}),
+    (1024, {"levels": 2, "depth": 2, "width": 32}),
+    (312, {"levels": 3, "depth": 3, "width": 17}),
+    (384, {"levels": 2, "depth": 3, "width": 64}),
+    (256, {"levels": 1, "depth": 2, "width": 9}),
+    (66, {"levels": 1, "depth": 4, "width": 97}),
+]
+
+
+@pytest.mark.parametrize("number", BODIES["hidden"])
+@pytest.mark.parametrize(("dim", "shape"), SHAPES)
+def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch):
+    x = vectors(64, dim)
+    stages = [trained_like(x, 1, **shape)]
+    use(monkeypatch, number)
+    rows = x[: {1: 1, 16: 17}.get(TABLE["hidden", "float32"][number].BM, 37)]
+    assert_as_good_as_unfused(run(on_device(stages, dim), rows), rows, stages)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_program_takes_several_blocks(number, monkeypatch):
+    x = vectors(97, 64)
+    stages = [trained_like(x, 2, levels=2, depth=2, width=8)]
+    use(monkeypatch, number)
+    z = run(on_device(stages, 64), x)
+    assert_as_good_as_unfused(z, x, stages)
+    affine = [trained_like(x, 2, levels=2, depth=2, width=8, coupling="affine")]
+    assert_as_good_as_unfused(run(on_device(affine, 64), x), x, affine)
+
+
+@pytest.mark.parametrize("number", BODIES["dense"])
+@pytest.mark.parametrize("permutation", ["lu", "whiten, then reversal", "whiten"])
+def test_dense_linears(permutation, number, monkeypatch):
+    x = vectors(512, 120)
+    if permutation == "lu":
+        stages = [trained_like(x, 3, levels=2, depth=2, width=12, permutation="lu")]
+    else:
+        whiten = whitening(x, 88)
+        flow = trained_like(apply([whiten], x).astype(np.float32), 3, levels=2, depth=2, width=12)
+        stages = [whiten] if permutation == "whiten" else [whiten, flow]
+    use(monkeypatch, number)
+    rows = x[: 1 if TABLE["dense", "float32"][number].BM == 1 else 19]
+    assert_as_good_as_unfused(run(on_device(stages, 120), rows), rows, stages)
+
+
+@pytest.mark.parametrize("number", BODIES["state"])
+@pytest.mark.parametrize(
+    ("dim", "width", "permutation"), [(768, 32, "reversal"), (76, 16, "random"), (312, 70, "reversal")]
+)
+def test_affine_flows_and_their_log_determinants(dim, width, permutation, number, monkeypatch):
+    x = vectors(64, dim)
+    stage = trained_like(x, 4, levels=2, depth=2, width=width, coupling="affine", permutation=permutation)
+    for name in (n for n in stage.params if n.endswith("bias3")):
+        stage.params[name][1::4] -= 6  # every other gate nearly shut, its argument being negative
+    stages = [stage]
+    use(monkeypatch, number)
+    rows = x[: 1 if TABLE["state", "float32"][number].BM == 1 else 21]
+    flow = on_device(stages, dim)
+    assert_as_good_as_unfused(run(flow, rows), rows, stages)
+    z, log_det = (t.cpu().numpy() for t in flow.with_log_det(torch.from_numpy(rows).to(DEVICE)))
+    assert_as_good_as_unfused(z, rows, stages)
+    exact = apply_with_log_det(stages[0].astype(np.float64), rows.astype(np.float64))[1]
+    unfused = apply_with_log_det(stages[0].astype(np.float32), rows)[1]
+    assert np.isfinite(log_det).all()
+    assert np.abs(log_det - exact).max() <= 2 * np.abs(unfused - exact).max() + 1e-6 * np.abs(exact).max()
+
+
+def test_additive_log_determinants_are_the_constant():
+    x = vectors(5, 64)
+    stages = [trained_like(x, 5, levels=2, depth=2, width=8)]
+    log_det = on_device(stages, 64).with_log_det(torch.from_numpy(x[:5]).to(DEVICE))[1].cpu().numpy()
+    exact = apply_with_log_det(stages[0].astype(np.float64), x[:5].astype(np.float64))[1]
+    assert np.abs(log_det - exact).max() <= 1e-6 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("kind", ["standardize", "nullspace", "none"])
+@pytest.mark.parametrize("rows", [1, 3, 33])
+def test_calibrations_without_couplings(kind, rows):
+    x = vectors(64, 97)
+    mean = x.mean(axis=0).astype(np.float64)
+    directions = np.linalg.svd(x - mean, full_matrices=False)[2][:3]
+    stages = {
+        "standardize": [Stage("standardize", {}, {"mean": mean, "deviation": x.std(axis=0).astype(np.float64)})],
+        "nullspace": [Stage("nullspace", {}, {"mean": mean, "directions": directions})],
+        "none": [],
+    }[kind]
+    assert_as_good_as_unfused(run(on_device(stages, 97), x[:rows]), x[:rows], stages)
+
+
+def test_a_flow_of_zero_couplings_is_an_affine_map_for_each_channel():
+    x = vectors(17, 64)
+    stage = trained_like(x, 6, levels=2, depth=2, width=8)
+    params = {k: np.zeros_like(v) if k.endswith(("weight3", "bias3")) else v for k, v in stage.params.items()}
+    z = run(on_device([Stage("flow", stage.settings, params)], 64), x[:17])
+    shifted = run(on_device([Stage("flow", stage.settings, params)], 64), x[:17] + np.eye(64, dtype=np.float32)[11])
+    assert np.count_nonzero(np.abs(shifted - z).max(axis=0) > 1e-5) == 1
+
+
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize(("number", "rows"), [(0, 1), (1, 7), (1, 33), (2, 7), (2, 33)])
+def test_normalised_rows_are_the_rows_divided_by_their_length(coupling, rows, number, monkeypatch):
+    x = vectors(rows, 104)[:rows]
+    stages = [trained_like(vectors(64, 104), 8, levels=2, depth=2, width=12, coupling=coupling)]
+    use(monkeypatch, number)
+    flow = on_device(stages, 104)
+    z = run(flow, x).astype(np.float64)
+    unit = run(flow, x, normalize=True)
+    assert np.abs(unit - z / np.linalg.norm(z, axis=1, keepdims=True)).max() <= 3e-7
+    assert np.abs(np.linalg.norm(unit.astype(np.float64), axis=1) - 1).max() <= 1e-6
+
+
+def packed_texts(counts, dim, layers, dtype):
+    offsets = torch.tensor(np.concatenate([[0], np.cumsum(counts)]), dtype=torch.int32)
+    hidden = torch.from_numpy(np.random.default_rng(9).standard_normal((layers, int(offsets[-1]), dim)) + 1).to(dtype)
+    means = [
+        hidden[:, a:b].double().mean(dim=(0, 1)).numpy() if b > a else np.zeros(dim)
+        for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]
+    return hidden.to(DEVICE), offsets.to(DEVICE), np.array(means)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("dim", "layers"), [(768, 1), (312, 2), (97, 3)])
+def test_pooling_is_the_mean_over_tokens_and_layers(dim, layers, dtype):
+    hidden, offsets, means = packed_texts([1, 3, 0, 17, 33, 16], dim, layers, dtype)
+    flow = on_device([], dim)
+    pooled = flow.pool(hidden, offsets).cpu().numpy()
+    assert pooled.shape == means.shape
+    assert np.abs(pooled - means).max() <= 1e-6
+    if layers == 1:
+        assert np.array_equal(flow.pool(hidden[0], offsets).cpu().numpy(), pooled)
+
+
+@pytest.mark.parametrize("counts", [[1], [31], [64], [65], [5, 40, 2]])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_flow_pools_on_the_way(counts, layers):
+    dim = 128
+    stages = [trained_like(vectors(64, dim), 10, levels=2, depth=2, width=16)]
+    hidden, offsets, means = packed_texts(counts, dim, layers, torch.float32)
+    z = on_device(stages, dim)(hidden, offsets=offsets).cpu().numpy()
+    exact = apply([stages[0].astype(np.float64)], means)
+    unfused = apply([stages[0].astype(np.float32)], means.astype(np.float32))
+    assert error(z, exact) <= 2 * error(unfused, exact) + FLOOR
+
+
+def test_no_rows_and_no_texts_give_empty_results():
+    stages = [trained_like(vectors(64, 64), 11, levels=2, depth=2, width=8)]
+    flow = on_device(stages, 64)
+    none = torch.zeros(0, 64, device=DEVICE)
+    assert flow(none).shape == flow(none, normalize=True).shape == (0, 64)
+    assert [t.shape for t in flow.with_log_det(none)] == [(0, 64), (0,)]
+    assert flow(none, offsets=torch.zeros(1, dtype=torch.int32, device=DEVICE)).shape == (0, 64)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda f: f(torch.zeros(3, 63, device=DEVICE)), "must be"),
+        (lambda f: f(torch.zeros(64, device=DEVICE)), "must be"),
+        (lambda f: f(torch.zeros(3, 64, dtype=torch.float64, device=DEVICE)), "float64"),
+        (lambda f: f(torch.zeros(3, 64, device="meta")), "move it"),
+        (lambda f: f(torch.zeros(3, 64, device=DEVICE), offsets=torch.zeros(2, device=DEVICE)), "int32"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_sentence(make, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        make(on_device([], 64))
+    assert "\n" not in str(caught.value)
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(
+    levels=st.integers(1, 4),
+    depth=st.integers(1, 4),
+    width=st.sampled_from([1, 7, 16, 31, 33, 65]),
+    channels=st.integers(1, 9),
+    rows=st.sampled_from([1, 2, 17]),
+    coupling=st.sampled_from(["additive", "affine"]),
+    permutation=st.sampled_from(["reversal", "random"]),
+    seed=st.integers(0, 99),
+)
+def test_random_flows(levels, depth, width, channels, rows, coupling, permutation, seed):
+    dim = channels << levels
+    x = vectors(64, dim, seed)
+    shape = {"levels": levels, "depth": depth, "width": width, "coupling": coupling, "permutation": permutation}
+    stages = [trained_like(x, seed, **shape)]
+    assert_as_good_as_unfused(run(on_device(stages, dim), x[:rows]), x[:rows], stages)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter computes in float32 whatever is asked for; needs a GPU")
+@pytest.mark.parametrize(("precision", "allowed"), [("float32", 2e-6), ("bf16x3", 2e-5)])
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize("rows", [1, 2, 64, 1000, 1025, 9000, 40_000])
+def test_every_batch_regime_on_a_gpu(rows, coupling, precision, allowed):
+    x = vectors(rows, 768)[:rows]
+    stages = [trained_like(vectors(512, 768), 12, levels=3, depth=3, width=32, coupling=coupling)]
+    exact = apply([stages[0].astype(np.float64)], x.astype(np.float64))
+    assert error(run(on_device(stages, 768, precision), x), exact) <= allowed
