@@ -1,0 +1,79 @@
+"""``fastflow bench``: which suites there are, and one run from the options to table, JSON and plot."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fastflow.bench.machine import Neighbours, describe, usable_threads
+from fastflow.bench.report import plot, table, write_json
+from fastflow.errors import FastflowError, UsageError, missing_extra
+
+SUITES = ("flow",)
+QUIET = 0.1  # the share of the processors that others may use while targets are judged
+
+
+def run(
+    model: str | None = None,
+    suites: Sequence[str] = SUITES,
+    against: Sequence[str] | None = None,
+    quick: bool = False,
+    json_path: str | Path | None = None,
+    plot_path: str | Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Run ``suites``, print the table on standard output, write the files asked for, and return the report.
+
+    ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda where there is one).
+    ``threads``: for everybody alike, None for one a core. The report is {machine, rows, ratios, subjects, skipped}; on
+    a machine that others keep busy no ratio is said to be reached or missed.
+    """
+    for suite in suites:
+        if suite not in SUITES:
+            raise UsageError(f"there is no bench suite {suite!r}; suites: {', '.join(SUITES)}")
+    for path in (json_path, plot_path):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise UsageError(f"{path}: its folder does not exist")
+    if plot_path is not None and find_spec("matplotlib") is None:
+        raise missing_extra("bench", "matplotlib", "--plot")  # now, not after minutes of measuring
+    if find_spec("torch") is None:
+        raise missing_extra("bench", "torch", "fastflow bench")
+    from fastflow.bench.flow import run_flow
+
+    device = _device(device)
+    start, neighbours = time.monotonic(), Neighbours()
+    results = run_flow(model, against, quick, device, threads, _say)
+    others = neighbours.processors()
+    machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
+    if others is not None and others > QUIET * usable_threads():
+        for ratio in results.ratios:  # the peers suffer more than we do, so nothing is claimed
+            ratio["reached"] = None
+    report = {
+        "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
+        "skipped": results.skipped, "quick": quick, "seconds": time.monotonic() - start,
+    }  # fmt: skip
+    print(table(report))
+    if json_path is not None:
+        write_json(report, Path(json_path))
+    if plot_path is not None:
+        plot(report, Path(plot_path))
+    return report
+
+
+def _say(message: str) -> None:
+    print(f"bench: {message}", file=sys.stderr, flush=True)
+
+
+def _device(device: str) -> str:
+    import torch
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {device!r}; use auto, cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise FastflowError("device 'cuda': PyTorch finds no CUDA device; usable here: cpu")
+    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
