@@ -7,17 +7,26 @@ Nothing here runs code from the directory, opens a pickle, or touches the networ
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow import calibration as calibrations
 from fastflow.calibration import Stage
 from fastflow.errors import FastflowError
 from fastflow.pooling import Pooling
-from fastflow.weights import encoder_shape, has_pooler, max_tokens, read_config, read_tensors, weight_files
+from fastflow.weights import (
+    WEIGHT_INDEX,
+    encoder_shape,
+    has_pooler,
+    max_tokens,
+    read_config,
+    read_tensors,
+    weight_files,
+)
 
 FORMAT_VERSION = 1
 MANIFEST = "fastflow.json"
@@ -71,15 +80,14 @@ def _load_saved(directory: Path) -> Model:
     manifest = read_manifest(directory)
     check_hashes(directory, manifest, [name for name in manifest["files"] if name != CARD])
     encoder = _resolve_encoder(directory, manifest)
+    _check_listed(directory, manifest, encoder)
     shape = encoder_shape(read_config(encoder), encoder)
     stages = _stages(directory, manifest)
     try:
         calibrations.check(stages, shape.hidden)
     except KeyError as error:
         raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
-    pooling = Pooling(str(manifest["pooling"]["mode"]), tuple(manifest["pooling"]["layers"]))
-    if pooling.mode not in ("mean", "cls", "pooler") or not all(0 <= i <= shape.layers for i in pooling.layers):
-        raise FastflowError(f"{directory / MANIFEST}, field pooling: {manifest['pooling']} does not fit the encoder")
+    pooling = _pooling(directory, manifest["pooling"], shape.layers)
     if pooling.mode == "pooler" and not has_pooler(encoder):
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
     if not 2 <= manifest["max_length"] <= max_tokens(shape):
@@ -87,6 +95,23 @@ def _load_saved(directory: Path) -> Model:
     if manifest["dim"] != (dim := calibrations.output_dim(stages, shape.hidden)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
     return Model(directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest)
+
+
+def _pooling(directory: Path, entry: dict[str, Any], depth: int) -> Pooling:
+    mode, layers = entry.get("mode"), entry.get("layers")
+    exist = isinstance(layers, list) and layers and all(type(i) is int and 0 <= i <= depth for i in layers)
+    if exist and (mode == "mean" or (mode == "cls" and len(layers) == 1) or (mode == "pooler" and layers == [depth])):
+        return Pooling(mode, tuple(layers))
+    raise FastflowError(f"{directory / MANIFEST}, field pooling: {entry} does not fit the encoder's {depth} layers")
+
+
+def _check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
+    """Raise for a file that would be read though the manifest holds no hash of it."""
+    used = [directory / CALIBRATION] if manifest["calibration"] else []
+    used += encoder_files(encoder) if encoder == directory / ENCODER else []
+    for path in used:
+        if path.relative_to(directory).as_posix() not in manifest["files"]:
+            raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
 
 
 _FIELDS = {
@@ -100,8 +125,10 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FastflowError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FastflowError(f"{path} is not JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
         found = manifest.get("format_version") if isinstance(manifest, dict) else None
         raise FastflowError(
@@ -137,10 +164,9 @@ def file_hash(path: Path) -> str:
 
 def check_hashes(directory: Path, manifest: dict[str, Any], names: list[str]) -> None:
     """Compare the named files with the manifest's hashes; the error names the first that is missing or differs."""
-    root = directory.resolve()
     for name in names:
-        path = directory / name
-        if root not in path.resolve().parents:
+        path, inside = directory / name, PurePosixPath(name)
+        if not inside.parts or ".." in inside.parts or inside.is_absolute():
             raise FastflowError(f"{directory / MANIFEST}, field files: {name} lies outside the model")
         if not path.is_file():
             raise FastflowError(f"{path} is missing: the model is incomplete; copy it anew")
@@ -150,7 +176,7 @@ def check_hashes(directory: Path, manifest: dict[str, Any], names: list[str]) ->
 
 def encoder_files(directory: Path) -> list[Path]:
     """The files that define an encoder: config, weights and tokenizer, in a fixed order."""
-    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", WEIGHT_INDEX)
     return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
 
 
@@ -169,8 +195,10 @@ def _resolve_encoder(directory: Path, manifest: dict[str, Any]) -> Path:
     encoder = manifest["encoder"]
     if not encoder.get("hub_id"):
         raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
+    if not isinstance(encoder.get("revision"), str):
+        raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
     found = hub_snapshot(encoder["hub_id"], encoder["revision"])
-    if encoder_hash(found) != encoder["sha256"]:
+    if encoder_hash(found) != encoder.get("sha256"):
         raise FastflowError(f"{encoder['hub_id']} at {found} differs from the encoder this model was trained with")
     return found
 
@@ -183,10 +211,11 @@ def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
         raise FastflowError(f"{hub_id} is on the Hub, which needs: pip install huggingface-hub") from error
     patterns = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
     try:
-        try:
-            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns, local_files_only=True))
-        except FileNotFoundError:  # LocalEntryNotFoundError: not in the cache yet
-            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+        with contextlib.suppress(FileNotFoundError):  # LocalEntryNotFoundError: not in the cache yet
+            found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns, local_files_only=True))
+            if (found / "config.json").is_file() and any(found.glob("*.safetensors")):  # not a tokenizer alone
+                return found
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub client raises its own, requests' and urllib's errors
         reason = str(error).strip().splitlines()[0]
         raise FastflowError(
@@ -198,6 +227,8 @@ def _stages(directory: Path, manifest: dict[str, Any]) -> tuple[Stage, ...]:
     arrays = read_tensors(directory / CALIBRATION) if manifest["calibration"] else {}
     stages = []
     for position, entry in enumerate(manifest["calibration"]):
+        if not isinstance(entry, dict):
+            raise FastflowError(f"{directory / MANIFEST}, field calibration: stage {position} is not an object")
         prefix = f"{position}."
         params = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
         settings = {name: value for name, value in entry.items() if name != "kind"}

@@ -253,7 +253,7 @@ def open_runtime(model: str | None, device: str, dtype: str, threads: int | None
 
 
 def write_json(path: str, value: Any) -> None:
-    """``value`` as indented JSON to a file, by way of a temporary name, or to standard output for ``-``; NaN is null."""
+    """``value`` as indented JSON to a file, by way of a temporary name, or standard output for ``-``; NaN is null."""
     text = json.dumps(_without_nan(value), indent=2)
     if path == "-":
         emit(text)

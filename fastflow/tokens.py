@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.weights import read_config
+from fastflow.weights import read_config, whole_number
 
 
 class Tokens(NamedTuple):
@@ -53,7 +53,7 @@ class Tokenizer:
         self._tokenizer.enable_truncation(max_length)
         if not self._tokenizer.num_special_tokens_to_add(is_pair=False):  # an empty text would have no token to pool
             raise FastflowError(f"{directory / 'tokenizer.json'} adds no [CLS] or [SEP]: it has no post-processor")
-        if self.size > (known := read_config(directory).get("vocab_size", 0)):
+        if self.size > (known := whole_number(read_config(directory), "vocab_size", directory)):
             raise FastflowError(
                 f"{directory}: the tokenizer has {self.size} entries, more than the {known} of the encoder's vocabulary"
             )

@@ -21,6 +21,7 @@ Arrays = dict[str, NDArray[Any]]
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ROBERTA = ("roberta", "xlm-roberta", "camembert")
 FAMILIES = ("bert", "electra", "distilbert", *ROBERTA)
+WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
 
 _BERT_LAYER = {
     "q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value",
@@ -47,7 +48,8 @@ def read_config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def _number(config: dict[str, Any], name: str, where: Path, least: int = 1) -> int:
+def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1) -> int:
+    """The field ``name`` of an encoder's config as an int; raises naming the file ``where`` it is and the field."""
     try:
         value = int(config[name])
     except (KeyError, TypeError, ValueError) as error:
@@ -68,15 +70,15 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
         raise FastflowError(f"{where}: activation {activation!r} is not supported; known are {', '.join(ACTIVATIONS)}")
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise FastflowError(f"{where}: only absolute position embeddings are supported")
-    pad = _number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) if family in ROBERTA else None
+    pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) if family in ROBERTA else None
     shape = EncoderShape(
-        layers=_number(config, "n_layers" if distil else "num_hidden_layers", where),
-        hidden=_number(config, "dim" if distil else "hidden_size", where),
-        heads=_number(config, "n_heads" if distil else "num_attention_heads", where),
-        intermediate=_number(config, "hidden_dim" if distil else "intermediate_size", where),
+        layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where),
+        hidden=whole_number(config, "dim" if distil else "hidden_size", where),
+        heads=whole_number(config, "n_heads" if distil else "num_attention_heads", where),
+        intermediate=whole_number(config, "hidden_dim" if distil else "intermediate_size", where),
         eps=1e-12 if distil else float(config.get("layer_norm_eps", 1e-12)),
         activation=ACTIVATIONS[activation],
-        positions=_number(config, "max_position_embeddings", where),
+        positions=whole_number(config, "max_position_embeddings", where),
         position_start=0 if pad is None else pad + 1,
         pad_id=pad,
     )
@@ -92,7 +94,7 @@ def max_tokens(shape: EncoderShape) -> int:
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that hold the weights, sharded or not."""
-    index = directory / "model.safetensors.index.json"
+    index = directory / WEIGHT_INDEX
     if index.is_file():
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
@@ -191,17 +193,18 @@ class _Source:
 def _embeddings(source: _Source, shape: EncoderShape, config: dict[str, Any]) -> Arrays:
     family, width = config["model_type"], shape.hidden
     if family == "electra":
-        width = _number({"embedding_size": 128, **config}, "embedding_size", source.directory)  # transformers' default
+        given = {"embedding_size": 128, **config}  # transformers' default
+        width = whole_number(given, "embedding_size", source.directory)
     stem = "embeddings."
     out = {
-        "word": source(f"{stem}word_embeddings.weight", _number(config, "vocab_size", source.directory), width),
+        "word": source(f"{stem}word_embeddings.weight", whole_number(config, "vocab_size", source.directory), width),
         "position": source(f"{stem}position_embeddings.weight", shape.positions, width),
         "segment": np.zeros(width, np.float32),
         "embed_norm.scale": source(f"{stem}LayerNorm.weight", width),
         "embed_norm.bias": source(f"{stem}LayerNorm.bias", width),
     }
     if family != "distilbert":
-        types = _number(config, "type_vocab_size", source.directory)
+        types = whole_number(config, "type_vocab_size", source.directory)
         out["segment"] = source(f"{stem}token_type_embeddings.weight", types, width)[0]
     if width != shape.hidden:
         out["projection.weight"] = source("embeddings_project.weight", shape.hidden, width)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from fastflow.train.calibrate import Fitted
-from fastflow.train.embeddings import FrozenEncoder
+from fastflow.train.embeddings import Embedder, FrozenEncoder
 from numpy.typing import NDArray
 
 from fastflow import __version__, calibration
@@ -28,7 +28,7 @@ from fastflow.artifact import (
     load_model,
     verify,
 )
-from fastflow.encoder import ReferenceBackend, TorchBackend
+from fastflow.encoder import ReferenceBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.tokens import Tokenizer, load_tokenizer
 from fastflow.weights import weight_files
@@ -60,7 +60,7 @@ def export(
         partial.mkdir(parents=True)
         _write(partial, encoder, fitted, training, card)
         verify(partial)
-        prove(partial, fitted, texts[:PROOF_TEXTS])
+        prove(partial, encoder, fitted, texts[:PROOF_TEXTS])
         partial.rename(out)
     except OSError as error:
         raise FastflowError(
@@ -116,13 +116,12 @@ def _copy_encoder(source: Path, target: Path) -> None:
     tokenizer.save(str(target / "tokenizer.json"), pretty=False)
 
 
-def prove(directory: Path, fitted: Fitted, texts: Sequence[str]) -> None:
-    """Compare the saved model in NumPy with what was fitted: encoder, every stage in float64, the chain in float32."""
+def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
+    """Compare the saved model in NumPy with what it was made of in PyTorch: tokenizer, encoder, and every stage."""
     model = load_model(directory)
     tokens = Tokenizer(model.encoder, model.max_length)(texts)
     numpy_backend = ReferenceBackend(model, "float32", "cpu", None)
-    torch_backend = TorchBackend(model, "float32", "cpu", None)
-    ours, theirs = (b.pooling(b.encoder(tokens), tokens) for b in (numpy_backend, torch_backend))
+    ours, theirs = numpy_backend.pooling(numpy_backend.encoder(tokens), tokens), Embedder(encoder, "cpu")(texts)
     _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
     exact = _unit(_prove_stages(model.calibration, fitted, theirs.astype(np.float64)))
     # a calibration that amplifies small deviations is as inexact in PyTorch's float32

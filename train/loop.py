@@ -65,7 +65,7 @@ def batch_rows(texts: int, schedule: Schedule, start: int, stop: int) -> Iterato
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A flow's matrices are too small to share: one thread is faster, and the weights do not depend on the machine's cores."""
+    """A flow's matrices are too small to share: one thread is faster, and the weights do not depend on the cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

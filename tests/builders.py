@@ -1,0 +1,142 @@
+"""Tiny encoders and texts for the tests: real Hugging Face directories with random weights, made in milliseconds."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+WORDS = re.findall(
+    r"\w+",
+    """the a dog cat bird tree river stone house market singer planet runs sleeps sings falls grows turns sees near under
+    over behind quickly slowly red green old young quiet bright two seven many and but while because of to in on it she
+    he they was were not""",
+)
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'-"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = [*SPECIAL, *WORDS, *(c for c in LETTERS if c not in WORDS), *(f"##{c}" for c in LETTERS[:36]), "##s", "##ing"]
+VOCABULARY = list(dict.fromkeys(PIECES))
+POSITIONS = 128  # of BERT, DistilBERT and ELECTRA; RoBERTa's table has two rows more
+
+
+def make_sentences(count: int, seed: int = 0) -> list[str]:
+    """Distinct sentences of 2 to 16 words."""
+    rng = random.Random(seed)
+    out: dict[str, None] = {}
+    while len(out) < count:
+        out[" ".join(rng.choices(WORDS, k=rng.randint(2, 16))).capitalize() + "."] = None
+    return list(out)
+
+
+def wordpiece() -> Tokenizer:
+    """BERT's uncased tokenizer on ``VOCABULARY``."""
+    ids = {piece: i for i, piece in enumerate(VOCABULARY)}
+    out = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    out.normalizer = normalizers.BertNormalizer()
+    out.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    out.decoder = decoders.WordPiece()
+    out.add_special_tokens(SPECIAL)
+    out.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[(t, ids[t]) for t in ("[CLS]", "[SEP]")]
+    )
+    return out
+
+
+def byte_level() -> Tokenizer:
+    """RoBERTa's tokenizer: byte-level BPE with a few merges."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "s"), ("i", "n"), ("in", "g"), ("Ġ", "the")]
+    pieces += ["".join(pair) for pair in merges] + ["<mask>"]
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    out = Tokenizer(models.BPE(ids, merges))
+    out.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    out.decoder = decoders.ByteLevel()
+    out.add_special_tokens([*(AddedToken(t, special=True) for t in pieces[:4]), AddedToken("<mask>", lstrip=True)])
+    out.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    return out
+
+
+def unigram() -> Tokenizer:
+    """XLM-R's tokenizer: SentencePiece's unigram model."""
+    pieces = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -4.0)]
+    pieces += [(f"▁{word}", -5.0 - i / 10) for i, word in enumerate(WORDS)]
+    pieces += [(letter, -9.0 - i / 10) for i, letter in enumerate(LETTERS + "ABCDEFGHIJKLMNOPQRSTUVWXYZ")]
+    out = Tokenizer(models.Unigram(pieces, unk_id=3))
+    out.pre_tokenizer = pre_tokenizers.Metaspace()
+    out.decoder = decoders.Metaspace()
+    out.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>"])
+    out.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    return out
+
+
+TOKENIZERS = {"roberta": byte_level, "xlm-roberta": unigram}
+BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+ROBERTA = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
+
+# name -> (transformers' model type, settings); minilm is BERT at MiniLM's proportions: twelve narrow heads
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert", {}),
+    "minilm": ("bert", {"hidden_size": 48, "num_attention_heads": 12, "intermediate_size": 192}),
+    "roberta": ("roberta", {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "xlm-roberta": ("xlm-roberta", {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
+    "distilbert": ("distilbert", {}),
+    "electra": ("electra", {"embedding_size": 24}),
+}
+
+
+def make_encoder(directory: Path, family: str = "bert", seed: int = 0, **settings: Any) -> Path:
+    """Save a random encoder of ``family`` with its tokenizer; ``settings`` go to its configuration.
+
+    Every parameter is drawn, biases and LayerNorms too, so that none can be forgotten unnoticed.
+    """
+    kind, own = FAMILIES[family]
+    tokenizer = TOKENIZERS.get(kind, wordpiece)()
+    config = _config(kind, tokenizer.get_vocab_size(), {**own, **settings})
+    torch.manual_seed(seed)
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "LayerNorm" in name or "layer_norm" in name:
+                parameter.normal_(1.0 if name.endswith("weight") else 0.0, 0.2)
+            else:
+                parameter.normal_(0.0, 0.5 if "embeddings" in name else 0.2)
+    model.save_pretrained(directory)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    names = ROBERTA if kind in TOKENIZERS else BERT
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": POSITIONS, **names}
+    (directory / "tokenizer_config.json").write_text(json.dumps(said), encoding="utf-8")
+    return directory
+
+
+def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
+    if kind == "distilbert":
+        shape = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64}
+    else:
+        shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    pad = 1 if kind in TOKENIZERS else 0
+    shape |= {"vocab_size": vocabulary, "max_position_embeddings": POSITIONS, "pad_token_id": pad}
+    return transformers.AutoConfig.for_model(kind, **{**shape, **settings})
+
+
+def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:
+    """Train ``method`` on ``encoder``'s embeddings of ``texts`` and save the model, through the training package.
+
+    ``settings``: pooling, max_length, and of the flow levels, depth, width, coupling, permutation.
+    """
+    from fastflow.train.calibrate import fit, parse_method
+    from fastflow.train.embeddings import Embedder, open_encoder
+    from fastflow.train.export import export
+    from fastflow.train.loop import Schedule
+
+    frozen = open_encoder(str(encoder), settings.pop("pooling", "first-last"), settings.pop("max_length", 64))
+    shape = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"} | settings
+    schedule = Schedule(batch_size=32, epochs=2, save_steps=0)
+    fitted = fit(parse_method(method), Embedder(frozen, "cpu")(texts), shape, schedule)
+    export(directory, frozen, fitted, {"texts": len(texts)}, "# A model for tests\n", texts)
+    return directory

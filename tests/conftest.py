@@ -1,0 +1,114 @@
+"""Fixtures of the suite: tiny random encoders, a small calibrated model, texts, and the evaluation data if present.
+
+Nothing here needs a network or a file outside the checkout; ``shared_data`` is the one exception and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT.parent / "shared" / "data"
+
+# set before NumPy, PyTorch or the Hub's client are imported, which is why the fixtures import them themselves
+os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+USERS = dict(os.environ)  # what a user's process would see
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # matrices this small only lose by more, above all on a busy machine
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    """256 distinct sentences of 2 to 16 words."""
+    from builders import make_sentences
+
+    return make_sentences(256)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, sentences: list[str]) -> Path:
+    """The sentences as a txt file, one a line."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``encoders(family)``: the directory of a random encoder of builders.FAMILIES, made once. Do not change it."""
+    from builders import make_encoder
+
+    made: dict[str, Path] = {}
+
+    def get(family: str) -> Path:
+        if family not in made:
+            made[family] = make_encoder(tmp_path_factory.mktemp("encoder") / family, family)
+        return made[family]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def bert(encoders: Callable[[str], Path]) -> Path:
+    """A BERT encoder: 3 layers, 32 wide, 4 heads, 128 positions. Do not change it."""
+    return encoders("bert")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[str]) -> Path:
+    """A saved model, flow over first-last pooling of ``bert``, limited to 64 tokens. Do not change it."""
+    from builders import make_model
+
+    return make_model(tmp_path_factory.mktemp("model") / "flow", bert, sentences)
+
+
+@pytest.fixture
+def model_copy(model: Path, tmp_path: Path) -> Path:
+    """A copy of ``model`` to spoil."""
+    return Path(shutil.copytree(model, tmp_path / "model"))
+
+
+@pytest.fixture
+def bert_copy(bert: Path, tmp_path: Path) -> Path:
+    """A copy of ``bert`` to spoil."""
+    return Path(shutil.copytree(bert, tmp_path / "bert"))
+
+
+@pytest.fixture(params=["cpu", "reference", "torch"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend that runs texts on this machine."""
+    if request.param == "cpu" and find_spec("fastflow.kernels._cpu") is None:
+        pytest.skip("the cpu backend is not compiled here")
+    return str(request.param)
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_python(code, *arguments, **options of subprocess.run)`` in a new interpreter, outside the checkout."""
+
+    def run(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        given = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 120, "check": False, "env": USERS}
+        return subprocess.run(command, **{**given, **options})
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The evaluation data beside the checkout, for tests marked ``data``."""
+    if not DATA.is_dir():
+        reason = f"needs the evaluation data in {DATA}, which are not shipped"
+        if os.environ.get("FASTFLOW_REQUIRE_DATA") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return DATA

@@ -1,0 +1,207 @@
+"""The ``fastflow`` command as a process: streams that break, disks that fill, runs that are killed, memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import make_encoder
+
+FASTFLOW = Path(sysconfig.get_path("scripts")) / "fastflow"
+MAIN = "import sys; from fastflow.cli import main; main(sys.argv[1:], prog_name='fastflow')"
+SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
+
+
+def assert_failed_plainly(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 1
+    assert re.fullmatch(rf"fastflow: [^\n]*{message}[^\n]*\n", done.stderr), done.stderr
+
+
+def test_the_installed_command_embeds(model, corpus, tmp_path):
+    done = subprocess.run(
+        [FASTFLOW, "embed", corpus, "-m", model], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["index"] for line in lines] == list(range(256))
+    assert "256 texts" in done.stderr
+
+
+HELP = """
+import sys
+sys.argv = ["fastflow", *sys.argv[1:]]
+from fastflow.cli import main
+try:
+    main()
+finally:
+    assert "numpy" not in sys.modules and "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("embed", "--help"), ("eval", "--help"), ("--version",)])
+def test_help_loads_no_numpy(run_python, arguments):
+    done = run_python(HELP, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "fastflow" in done.stdout
+
+
+def test_standard_input_and_a_locale_without_utf8(run_python, model):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    text = "naïve \u4e2d\u6587"
+    done = run_python(MAIN, "embed", "-", "-m", model, "--quiet", input=text, env=environment, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["text"] == text
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly(model, corpus, tmp_path):
+    big = tmp_path / "big.txt"
+    big.write_text(corpus.read_text() * 40)  # more than a pipe holds
+    with subprocess.Popen(
+        [FASTFLOW, "embed", big, "-m", model, "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert json.loads(process.stdout.readline())["index"] == 0
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["embed", "info", "eval", "verify"])
+def test_a_full_standard_output_is_one_sentence(model, corpus, tmp_path, run_python, command):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("subset\tscore\tsentence1\tsentence2\na\t1\tthe dog\ta cat\na\t2\tthe dog\tit sings\n")
+    arguments = {
+        "embed": (corpus, "-m", model, "--quiet"), "info": (model,), "verify": (model,),
+        "eval": (pairs, "-m", model, "--json", "-"),
+    }[command]  # fmt: skip
+    with open("/dev/full", "w") as full:
+        done = run_python(MAIN, command, *arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert lines[-1] == "fastflow: standard output cannot be written: No space left on device"
+    assert all(line.startswith(("fastflow: model ", "fastflow: calibration ")) for line in lines[:-1])
+
+
+def small_disk() -> None:
+    """No file may grow beyond 16 kB: as a full disk, an OSError in the middle of a write."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_full_disk_leaves_nothing_behind(model, corpus, tmp_path, run_python, suffix):
+    target = tmp_path / "out" / f"x{suffix}"
+    target.parent.mkdir()
+    target.write_bytes(b"of an earlier run")
+    done = run_python(MAIN, "embed", corpus, "-m", model, "-o", target, "--quiet", preexec_fn=small_disk)
+    assert_failed_plainly(done, rf"x{re.escape(suffix)} cannot be written: File too large; free some space or .* -o")
+    assert list(target.parent.iterdir()) == [target]
+    assert target.read_bytes() == b"of an earlier run"
+
+
+def test_a_disk_that_fills_under_resume_keeps_what_is_there(model, tmp_path, sentences, run_python):
+    source, out = tmp_path / "in.txt", tmp_path / "out"
+    source.write_text("\n".join(sentences) + "\n")
+    out.mkdir()
+    code = "import fastflow.embed; fastflow.embed.WINDOW = 16\n" + MAIN
+    arguments = ("embed", source, "-m", model, "-o", out / "x.npy", "--quiet", "--resume")
+    assert_failed_plainly(
+        run_python(code, *arguments, preexec_fn=small_disk), r"x\.npy cannot be written: File too large"
+    )
+    assert sorted(path.name for path in out.iterdir()) == ["x.npy.partial", "x.npy.partial.json"]
+    done = run_python(code, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert np.load(out / "x.npy").shape == (256, 32)
+
+
+@pytest.mark.parametrize("command", ["embed", "eval"])
+def test_a_folder_that_cannot_be_written(model, corpus, tmp_path, run_python, command):
+    folder = Path("/proc") if os.geteuid() == 0 else tmp_path / "locked"
+    if folder != Path("/proc"):
+        folder.mkdir(mode=0o500)
+    arguments = ("embed", corpus, "-m", model, "-o", folder / "x.npy", "--quiet")
+    if command == "eval":
+        pairs = tmp_path / "pairs.tsv"
+        pairs.write_text("subset\tscore\tsentence1\tsentence2\na\t1\tthe dog\ta cat\na\t2\tthe dog\tit sings\n")
+        arguments = ("eval", pairs, "-m", model, "--json", folder / "x.json")
+    done = run_python(MAIN, *arguments)
+    assert done.returncode == 1
+    assert re.match(rf"fastflow: {folder}/x\.[^\n]* cannot be written: [^\n]*$", done.stderr.splitlines()[-1])
+    assert "Traceback" not in done.stderr
+
+
+KILLED = """
+import os, signal, sys
+import fastflow.embed as embed
+embed.WINDOW = 16
+save = embed._State.save
+def save_and_die(state, rows, position):
+    save(state, rows, position)
+    if rows == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+embed._State.save = save_and_die
+from fastflow.cli import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_killed_run_resumes_to_the_same_bytes(model, corpus, tmp_path, run_python, suffix):
+    target = tmp_path / "out" / f"x{suffix}"
+    target.parent.mkdir()
+    arguments = ("embed", corpus, "-m", model, "-o", target, "--quiet")
+    assert run_python(KILLED, 0, *arguments).returncode == 0
+    whole = target.read_bytes()
+    target.unlink()
+    assert run_python(KILLED, 96, *arguments).returncode == -signal.SIGKILL  # --resume need not have been foreseen
+    assert not target.exists()
+    resumed = run_python(KILLED, 0, *arguments, "--resume")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert target.read_bytes() == whole
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_interrupting_a_run_leaves_nothing(model, tmp_path, run_python):
+    """Ctrl-C, sent by the process to itself once the first rows are written."""
+    (tmp_path / "in.txt").write_text("the dog\n" * 5000)
+    (tmp_path / "out").mkdir()
+    code = KILLED.replace("SIGKILL", "SIGINT").replace("= 16", "= 1000")
+    done = run_python(
+        code, 2000, "embed", tmp_path / "in.txt", "-m", model, "-o", tmp_path / "out" / "x.npy", "--quiet"
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+PEAK = f"""
+import re
+try:
+    {MAIN}
+finally:
+    print(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1], file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_memory_does_not_grow_with_the_input(tmp_path, run_python, suffix):
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    encoder = make_encoder(tmp_path / "encoder", hidden_act="relu", **shape)
+    peaks = []
+    for lines in (20_000, 200_000):
+        (tmp_path / "in.txt").write_text("a dog\n" * lines)
+        target = tmp_path / f"out{suffix}"
+        done = run_python(
+            PEAK, "embed", tmp_path / "in.txt", "-m", encoder, "-o", target, "--quiet",
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0
+        peaks.append(int(done.stderr) / 1024)
+    rows = np.load(target).shape if suffix == ".npy" else (sum(1 for _ in target.open()), 8)
+    assert rows == (200_000, 8)
+    assert peaks[1] <= peaks[0] + 4  # MiB; holding the texts alone would take ten

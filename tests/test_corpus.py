@@ -1,0 +1,135 @@
+"""Files become distinct texts."""
+
+import gzip
+import io
+import json
+import sys
+
+import pytest
+from fastflow.train.corpus import corpus_hash, read_corpus
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastflow.errors import FastflowError, UsageError
+
+TEXTS = ["A dog.", "Ein Hund läuft.", "犬が走る。", "😀 ok", 'He said "no".', "comma, here"]
+
+
+def write(path, content):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def csv_text(header, rows):
+    return "\n".join([header, *('"' + row.replace('"', '""') + '"' for row in rows)]) + "\n"
+
+
+CONTENTS = {
+    "c.txt": "\n".join(TEXTS) + "\n",
+    "windows.txt": "\ufeff" + "\r\n".join(TEXTS),
+    "c.tsv": "id\ttext\n" + "".join(f"{i}\t{text}\n" for i, text in enumerate(TEXTS)),
+    "c.csv": csv_text("sentence", TEXTS),
+    "c.jsonl": "".join(json.dumps({"n": 1, "text": text}) + "\n" for text in TEXTS),
+    "strings.jsonl": "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in TEXTS),
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("name", CONTENTS)
+def test_every_format_gives_the_same_texts(tmp_path, name, zipped):
+    content = CONTENTS[name].encode()
+    path = write(tmp_path / (name + ".gz" * zipped), gzip.compress(content) if zipped else content)
+    assert read_corpus([path]) == TEXTS
+
+
+def test_pairs_are_two_texts_a_row(tmp_path):
+    rows = [
+        "subset\tscore\tsentence1\tsentence2",
+        'a\t1.0\tOne "quote.\tTwo.',
+        "a\t2.0\tTwo.\tThree.",
+        "b\t3\tOne.\tFour.",
+    ]
+    path = write(tmp_path / "p.tsv", "\n".join(rows) + "\n")
+    assert read_corpus([path]) == ['One "quote.', "Two.", "Three.", "One.", "Four."]
+    assert read_corpus([path], field="sentence2") == ["Two.", "Three.", "Four."]
+
+
+def test_texts_are_distinct_across_files_in_order_of_appearance(tmp_path):
+    first = write(tmp_path / "a.txt", "b\n\n  a \n   \nb\n")
+    second = write(tmp_path / "b.jsonl", '"a"\n"c"\n"A"\n')
+    assert read_corpus([first, second]) == ["b", "a", "c", "A"]
+    assert read_corpus([second, first]) == ["a", "c", "A", "b"]
+
+
+def test_standard_input(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"un\ndeux\n")))
+    assert read_corpus(["-", write(tmp_path / "c.txt", "deux\ntrois\n")]) == ["un", "deux", "trois"]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "  \n\n \t\n"])
+def test_an_empty_corpus_is_an_error(tmp_path, content):
+    path = write(tmp_path / "c.txt", content)
+    with pytest.raises(FastflowError, match=r"c\.txt: holds no text"):
+        read_corpus([path])
+
+
+def test_bad_bytes(tmp_path):
+    path = write(tmp_path / "c.txt", b"good\nb\xffd\n")
+    with pytest.raises(FastflowError, match=r"c\.txt, line 2: byte 2 is not UTF-8; .*--errors replace"):
+        read_corpus([path])
+    assert read_corpus([path], errors="replace") == ["good", "b\ufffdd"]
+
+
+def test_half_a_surrogate_pair_is_no_text(tmp_path):
+    path = write(tmp_path / "c.jsonl", '"fine"\n"\\ud83d\\ude00"\n"half \\ud83d"\n')
+    with pytest.raises(FastflowError, match=r"c\.jsonl, line 3: field 'text' holds half a surrogate pair"):
+        read_corpus([path])
+    assert read_corpus([path], errors="replace") == ["fine", "😀", "half \ufffd"]
+
+
+def test_a_file_that_cannot_be_read_or_is_of_no_known_kind(tmp_path):
+    with pytest.raises(FastflowError, match=r"none\.txt cannot be opened: No such file"):
+        read_corpus([str(tmp_path / "none.txt")])
+    with pytest.raises(UsageError, match=r"unknown suffix \.docx"):
+        read_corpus([write(tmp_path / "c.docx", "x")])
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    return write(tmp_path / "n.txt", "".join(f"text {i % 1000}\n" for i in range(1500)))
+
+
+def test_a_sample_is_decided_by_its_seed_and_keeps_the_order(numbers):
+    whole, sampled = read_corpus([numbers]), read_corpus([numbers], sample=100, seed=3)
+    assert len(whole) == 1000
+    assert len(set(sampled)) == 100
+    assert sampled == [text for text in whole if text in set(sampled)]
+    assert sampled == read_corpus([numbers], sample=100, seed=3)
+    assert sampled != read_corpus([numbers], sample=100, seed=4)
+    assert sampled != whole[:100]
+
+
+@pytest.mark.parametrize("size", [1000, 1001, 10**9])
+def test_a_sample_as_large_as_the_corpus_is_the_corpus(numbers, size):
+    assert read_corpus([numbers], sample=size) == read_corpus([numbers])
+
+
+def test_every_text_is_as_likely_to_be_sampled(tmp_path):
+    path = write(tmp_path / "n.txt", "".join(f"{i}\n" for i in range(20)))
+    counts = dict.fromkeys(range(20), 0)
+    for seed in range(1500):
+        for text in read_corpus([path], sample=4, seed=seed):
+            counts[int(text)] += 1
+    assert min(counts.values()) >= 300 - 5 * 15.5  # 1500 * 4 / 20 = 300, deviation 15.5
+    assert max(counts.values()) <= 300 + 5 * 15.5
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.text(), max_size=5), st.lists(st.text(), max_size=5))
+def test_the_hash_is_of_the_texts_and_their_order(a, b):
+    assert (corpus_hash(a) == corpus_hash(b)) == (a == b)
+
+
+def test_the_hash_sees_where_texts_end():
+    hashes = [corpus_hash(texts) for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], ["ab", "c", ""])]
+    assert len(set(hashes)) == 5

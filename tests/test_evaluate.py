@@ -1,0 +1,161 @@
+"""Spearman, its two aggregations, and the files it is computed from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from builders import make_model
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from fastflow import Runtime
+from fastflow.errors import FastflowError
+from fastflow.evaluate import HEADER, SEVEN, Pairs, evaluate, find_sets, ranks, read_pairs, score, spearman, table
+
+numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))  # integers make ties
+samples = arrays.arrays(np.float64, st.shared(st.integers(2, 40), key="n"), elements=numbers)
+
+
+@settings(deadline=None, derandomize=True)
+@given(samples, samples)
+def test_spearman_is_scipys(a, b):
+    assume(np.ptp(a) > 0 and np.ptp(b) > 0)
+    assert np.array_equal(ranks(a), scipy.stats.rankdata(a))
+    assert abs(spearman(a, b) - scipy.stats.spearmanr(a, b).statistic) <= 1e-12
+
+
+def test_spearman_of_a_constant_is_not_a_number():
+    assert np.isnan(spearman(np.ones(4), np.arange(4)))
+    assert spearman(np.arange(5), np.arange(5) ** 3) == 1
+    assert spearman(np.arange(5), -np.arange(5)) == -1
+
+
+def pairs(name: str, subsets: str, scores: list[float]) -> Pairs:
+    n = len(scores)
+    return Pairs(name, list(subsets), np.array(scores, float), [f"a{i}" for i in range(n)], [f"b{i}" for i in range(n)])
+
+
+def test_all_and_wmean_by_hand():
+    # subset x: perfectly ranked; y: reversed; each by itself +1 and -1, weights 2/5 and 3/5; together ranks
+    # (1, 2, 3, 4, 5) against (4, 5, 3, 2, 1), rho = 1 - 6 * (9 + 9 + 0 + 4 + 16) / (5 * 24)
+    row = score(pairs("STS13", "xxyyy", [1, 2, 3, 4, 5]), np.array([0.8, 0.9, 0.3, 0.2, 0.1]))
+    assert row == {"set": "STS13", "pairs": 5, "all": -90.0, "wmean": -20.0}
+
+
+@pytest.mark.parametrize("name", ["STSb-test", "SICK-R-test"])
+def test_sets_published_whole_have_one_figure(name):
+    row = score(pairs(name, "xxyyy", [1, 2, 3, 4, 5]), np.array([0.8, 0.9, 0.3, 0.2, 0.1]))
+    assert row["all"] == row["wmean"] == -90.0
+
+
+def encode(texts):
+    """A text's vector is its place in a table of 3-dimensional points, drawn from its own letters."""
+    return np.stack([np.random.default_rng(list(text.encode())).normal(size=3) for text in texts])
+
+
+def test_evaluate_embeds_each_text_once_and_scores_the_cosine():
+    given_set = Pairs("x", ["s"] * 4, np.array([1.0, 2.0, 0.5, 3.0]), ["a", "b", "a", "c"], ["b", "b", "d", "a"])
+    seen = []
+    result = evaluate(lambda texts: (seen.extend(texts), encode(texts))[1], [given_set])
+    assert sorted(seen) == ["a", "b", "c", "d"]
+    first, second = encode(given_set.first), encode(given_set.second)
+    cosines = [u @ v / np.linalg.norm(u) / np.linalg.norm(v) for u, v in zip(first, second, strict=True)]
+    want = round(100 * scipy.stats.spearmanr(cosines, given_set.scores).statistic, 2)
+    assert result["rows"] == [{"set": "x", "pairs": 4, "all": want, "wmean": want}]
+    assert result["average"] == {"sets": ["x"], "all": want, "wmean": want}
+
+
+def test_the_average_is_over_the_papers_seven_when_they_are_all_there():
+    rng = np.random.default_rng(0)
+    sets = [pairs(name, "xy" * 5, list(rng.normal(size=10))) for name in ("STSb-dev", *SEVEN, "STSb-train")]
+    result = evaluate(encode, sets)
+    rows = {row["set"]: row for row in result["rows"]}
+    assert list(rows) == [s.name for s in sets]
+    assert result["average"]["sets"] == list(SEVEN)
+    for key in ("all", "wmean"):
+        assert abs(result["average"][key] - np.mean([rows[name][key] for name in SEVEN])) <= 0.005
+        assert abs(result["average"][key] - np.mean([row[key] for row in rows.values()])) > 0.005
+    short = evaluate(encode, sets[:4])
+    assert short["average"]["sets"] == [s.name for s in sets[:4]]
+
+
+def test_the_table_holds_every_figure():
+    result = evaluate(encode, [pairs("STS12", "xxyy", [1, 2, 3, 5]), pairs("mine", "zzzz", [4, 4, 4, 4])])
+    lines = table(result).split("\n")
+    assert lines[0].split() == ["set", "pairs", "all", "wmean"]
+    assert lines[1].split()[:2] == ["STS12", "4"]
+    assert lines[2].split() == ["mine", "4", "nan", "nan"]
+    assert lines[3].startswith("average of 2")
+
+
+def write(path: Path, *lines: str, header: str = HEADER, end: str = "\n") -> Path:
+    path.write_bytes(("".join(line + end for line in (header, *lines))).encode("utf-8"))
+    return path
+
+
+def test_pairs_files_have_no_quoting_and_either_line_end(tmp_path):
+    lines = ("x\t1.5\t\"stray\tit's", "x\t-2\t\ta\u2028b", "y\t1e1\tc \td")
+    for end in ("\n", "\r\n"):
+        found = read_pairs(write(tmp_path / "mine.tsv", *lines, end=end))
+        assert found.name == "mine"
+        assert found.subsets == ["x", "x", "y"]
+        assert found.scores.tolist() == [1.5, -2, 10]
+        assert found.first == ['"stray', "", "c "]
+        assert found.second == ["it's", "a\u2028b", "d"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["x\t1\ta\tb", "x\t2\ta"], "line 3: must be subset, finite score, sentence1, sentence2"),
+        (["x\t1\ta\tb\tc", "x\t2\ta\tb"], "line 2: must be"),
+        (["x\t1\ta\tb", "x\thigh\ta\tb"], "line 3: must be"),
+        (["x\tnan\ta\tb", "x\t1\ta\tb"], "line 2: must be"),
+        (["x\tinf\ta\tb", "x\t1\ta\tb"], "line 2: must be"),
+        (["x\t1\ta\tb", "", "x\t1\ta\tb"], "line 3: must be"),
+        (["x\t1\ta\tb"], "holds 1 pairs; a rank correlation needs at least two"),
+        ([], "holds 0 pairs"),
+    ],
+)
+def test_malformed_pairs_name_file_and_line(tmp_path, lines, message):
+    with pytest.raises(FastflowError, match=message) as caught:
+        read_pairs(write(tmp_path / "mine.tsv", *lines))
+    assert str(caught.value).startswith(str(tmp_path / "mine.tsv"))
+
+
+@pytest.mark.parametrize("header", ["subset\tscore\tsentence1", "subset,score,sentence1,sentence2", ""])
+def test_a_wrong_header(tmp_path, header):
+    with pytest.raises(FastflowError, match="line 1: the header must be"):
+        read_pairs(write(tmp_path / "mine.tsv", "x\t1\ta\tb", header=header))
+
+
+def test_unreadable_pairs(tmp_path):
+    (tmp_path / "mine.tsv").write_bytes(f"{HEADER}\nx\t1\ta\tb\nx\t1\ta\t\xff\n".encode("latin1"))
+    with pytest.raises(FastflowError, match=r"mine\.tsv, line 3: byte 7 is not UTF-8"):
+        read_pairs(tmp_path / "mine.tsv")
+    with pytest.raises(FastflowError, match=r"absent\.tsv cannot be opened: No such file"):
+        read_pairs(tmp_path / "absent.tsv")
+
+
+def test_folders_give_their_tsv_files_in_order(tmp_path):
+    for name in ("b.tsv", "a.tsv", "notes.txt"):
+        write(tmp_path / name, "x\t1\ta\tb", "x\t2\ta\tb")
+    (tmp_path / "empty").mkdir()
+    assert [found.name for found in find_sets([tmp_path, tmp_path / "b.tsv"])] == ["a", "b", "b"]
+    with pytest.raises(FastflowError, match=r"empty: holds no \.tsv file"):
+        find_sets([tmp_path / "empty"])
+
+
+@pytest.mark.data
+def test_the_small_encoders_published_figure(shared_data, tmp_path):
+    """STS16, mean of layers 1 and L, uncalibrated: 58.6 all, 59.5 wmean, measured with independent code."""
+    texts = ["a proof text", "and another one"]
+    directory = make_model(tmp_path / "m", shared_data / "models" / "mini-mlm-uncased", texts, "none", max_length=128)
+    result = evaluate(Runtime(directory).encode, find_sets([shared_data / "sts" / "STS16.tsv"]))
+    assert result["rows"][0]["pairs"] == 1186
+    assert abs(result["rows"][0]["all"] - 58.6) <= 0.1
+    assert abs(result["rows"][0]["wmean"] - 59.5) <= 0.1

@@ -1,0 +1,254 @@
+"""What export writes, what its proof catches, and that nothing is left when it fails."""
+
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from fastflow.train import export as exporting
+from fastflow.train.calibrate import fit, parse_method
+from fastflow.train.embeddings import Embedder, open_encoder
+from fastflow.train.export import check_out, export
+from fastflow.train.loop import Schedule
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tokenizers import normalizers
+from tolerances import EMBEDDING
+
+from fastflow import Runtime, artifact
+from fastflow.artifact import encoder_hash, load_model, verify
+from fastflow.errors import FastflowError, UsageError
+
+SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
+METHODS = ["flow", "standardize", "nullspace:2", "whiten", "whiten:16,flow", "flow,whiten:8"]
+
+
+@pytest.fixture(scope="module")
+def encoder(bert):
+    return open_encoder(str(bert), "first-last", 64)
+
+
+@pytest.fixture(scope="module")
+def pooled(encoder, sentences):
+    return Embedder(encoder, "cpu")(sentences)
+
+
+def fitted_by(method, pooled, **shape):
+    return fit(parse_method(method), pooled, {**SHAPE, **shape}, Schedule(batch_size=32, lr=1e-3))
+
+
+def write(out, encoder, fitted, sentences):
+    return export(out, encoder, fitted, {"texts": len(sentences)}, "# Card\n", sentences)
+
+
+def test_directory_is_as_documented(tmp_path, encoder, pooled, sentences):
+    out = tmp_path / "deep" / "m"
+    mark = write(out, encoder, fitted_by("whiten:16,flow", pooled), sentences)
+    inside = {
+        f"0_Transformer/{name}"
+        for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    }
+    files = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file()}
+    assert set(files) == {"fastflow.json", "calibration.safetensors", "README.md", *inside}
+    manifest = json.loads(files["fastflow.json"].read_text())
+    assert manifest["format_version"] == 1
+    assert manifest["pooling"] == {"mode": "mean", "layers": [1, 3]}
+    assert (manifest["max_length"], manifest["dim"], manifest["fingerprint"]) == (64, 16, mark)
+    assert manifest["calibration"] == [{"kind": "whiten"}, {"kind": "flow", "dim": 16, **SHAPE}]
+    assert manifest["encoder"] == {"sha256": encoder_hash(out / "0_Transformer")}
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    assert manifest["files"] == {name: digest for name, digest in digests.items() if name != "fastflow.json"}
+    with safe_open(str(files["calibration.safetensors"]), "np") as handle:
+        assert all(name.startswith(("0.", "1.levels.")) for name in handle.keys())  # noqa: SIM118
+        assert handle.get_tensor("0.matrix").shape == (32, 16)
+    assert {path.stat().st_mode & 0o777 for path in files.values()} == {files["README.md"].stat().st_mode & 0o777}
+    assert verify(out)[-1] == f"fingerprint {mark}"
+    assert [path.name for path in out.parent.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("method", [*METHODS, "none"])
+def test_saved_model_embeds_as_pytorch_does(tmp_path, encoder, pooled, sentences, method):
+    fitted = fitted_by(method, pooled)
+    write(tmp_path / "m", encoder, fitted, sentences)
+    with torch.no_grad():
+        x = torch.from_numpy(pooled.astype(np.float64))
+        for index, stage in enumerate(fitted.stages):
+            p = {
+                name: torch.from_numpy(np.array(a, np.float64))
+                for name, a in stage.params.items()
+                if stage.kind != "flow"
+            }
+            x = {
+                "flow": lambda x, index=index: fitted.flows[index].double()(x)[0],
+                "standardize": lambda x, p=p: (x - p["mean"]) / p["deviation"],
+                "whiten": lambda x, p=p: (x - p["mean"]) @ p["matrix"],
+                "nullspace": lambda x, p=p: (x - p["mean"]) @ (torch.eye(32) - p["directions"].T @ p["directions"]),
+            }[stage.kind](x)
+    expected = torch.nn.functional.normalize(x, dim=1).numpy()
+    for backend in ("reference", "torch"):
+        runtime = Runtime(tmp_path / "m", backend=backend)
+        assert np.abs(runtime.encode(sentences, normalize_embeddings=True) - expected).max() <= 5 * EMBEDDING
+        assert runtime.dim == expected.shape[1]
+    assert (tmp_path / "m" / "calibration.safetensors").exists() == (method != "none")
+
+
+@pytest.mark.parametrize("permutation", ["reversal", "random", "lu"])
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+def test_loading_changes_no_parameter(tmp_path, encoder, pooled, sentences, coupling, permutation):
+    fitted = fitted_by("flow", pooled, coupling=coupling, permutation=permutation)
+    write(tmp_path / "m", encoder, fitted, sentences)
+    (stage,) = load_model(tmp_path / "m").calibration
+    state = fitted.flows[0].state_dict()
+    assert set(stage.params) == set(state)
+    for name, tensor in state.items():
+        assert stage.params[name].dtype == tensor.numpy().dtype
+        assert np.array_equal(stage.params[name], tensor.numpy()), name
+
+
+def tampering(monkeypatch, change):
+    """Let one array reach the file changed; hashes are taken afterwards, so only the proof can notice."""
+    save = safetensors.numpy.save
+
+    def spoilt(arrays):
+        arrays = {name: np.array(array) for name, array in arrays.items()}
+        change(arrays)
+        return save(arrays)
+
+    monkeypatch.setattr(safetensors.numpy, "save", spoilt)
+
+
+PARAMETERS = [
+    ("flow", "0.levels.0.0.actnorm.shift"),
+    ("flow", "0.levels.1.1.actnorm.logscale"),
+    ("flow", "0.levels.1.0.coupling.net.bias3"),
+    ("standardize", "0.deviation"),
+    ("nullspace:2", "0.directions"),
+    ("whiten:16,flow", "0.matrix"),
+    ("whiten:16,flow", "1.levels.0.1.actnorm.logscale"),
+]
+
+
+@pytest.mark.parametrize(("method", "name"), PARAMETERS)
+def test_proof_catches_a_changed_parameter(tmp_path, encoder, pooled, sentences, monkeypatch, method, name):
+    fitted = fitted_by(method, pooled)
+
+    def change(arrays):
+        arrays[name].flat[3] *= 1.001
+        arrays[name].flat[3] += 1e-5
+
+    tampering(monkeypatch, change)
+    with pytest.raises(FastflowError, match=r"export stopped: .* of stage \d of the saved model differs"):
+        write(tmp_path / "m", encoder, fitted, sentences)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_proof_catches_a_log_determinant_that_the_output_hides(tmp_path, encoder, pooled, sentences, monkeypatch):
+    fitted = fitted_by("flow", pooled, permutation="lu")
+
+    def change(arrays):  # twice as much from the permutation, half as much from the actnorm before it
+        for name in arrays:
+            if name == "0.levels.0.0.permutation.logdiag":
+                arrays[name] += np.float32(np.log(2))
+                arrays[name.replace("logdiag", "upper")] *= 2
+            if name == "0.levels.0.0.actnorm.logscale":
+                arrays[name] -= np.float32(np.log(2) / 3)
+
+    tampering(monkeypatch, change)
+    with pytest.raises(FastflowError, match="export stopped"):
+        write(tmp_path / "m", encoder, fitted, sentences)
+
+
+def weights_changed(monkeypatch):
+    def spoilt(source, target):
+        if source.suffix != ".safetensors":
+            return target.write_bytes(source.read_bytes())
+        tensors = load_file(source)
+        tensors["encoder.layer.0.output.dense.bias"][3] += 1e-2
+        return save_file(tensors, target, {"format": "pt"})
+
+    monkeypatch.setattr(exporting.shutil, "copyfile", spoilt)
+
+
+def tokenizer_changed(monkeypatch):
+    load = exporting.load_tokenizer
+
+    def spoilt(directory):
+        tokenizer = load(directory)
+        tokenizer.normalizer = normalizers.NFC()  # no longer lower-cased
+        return tokenizer
+
+    monkeypatch.setattr(exporting, "load_tokenizer", spoilt)
+
+
+@pytest.mark.parametrize("changed", [weights_changed, tokenizer_changed])
+def test_proof_catches_a_changed_encoder(tmp_path, encoder, pooled, sentences, monkeypatch, changed):
+    fitted = fitted_by("flow", pooled)
+    changed(monkeypatch)
+    with pytest.raises(FastflowError, match="export stopped: the pooled embedding of the saved model differs"):
+        write(tmp_path / "m", encoder, fitted, sentences)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [34, 36, 40])
+def test_proof_accepts_a_whitening_that_amplifies_noise(tmp_path, encoder, pooled, sentences, count):
+    """Hardly more texts than dimensions: float32 is inexact there, in PyTorch as much as here."""
+    write(tmp_path / "m", encoder, fitted_by("whiten", pooled[:count]), sentences)
+    assert verify(tmp_path / "m")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_failing_to_write_leaves_nothing(tmp_path, encoder, pooled, sentences, monkeypatch, error):
+    def fail(*unused):
+        raise error
+
+    monkeypatch.setattr(safetensors.numpy, "save", fail)
+    expected = (FastflowError, KeyboardInterrupt)
+    with pytest.raises(expected, match=r"m cannot be written: No space left on device|^$"):
+        write(tmp_path / "m", encoder, fitted_by("standardize", pooled), sentences)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_output_is_refused_and_kept(tmp_path, encoder, pooled, sentences):
+    for existing in (tmp_path / "file", tmp_path / "folder"):
+        existing.write_text("mine") if existing.name == "file" else existing.mkdir()
+        with pytest.raises(UsageError, match="exists already; remove it or choose another --out"):
+            check_out(existing)
+    (tmp_path / "folder" / "mine").write_text("mine")
+    with pytest.raises(FastflowError, match="folder cannot be written"):
+        write(tmp_path / "folder", encoder, fitted_by("standardize", pooled), sentences)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "mine"]
+    check_out(tmp_path / "new" / "deep")
+    with pytest.raises(FastflowError, match="file is not a writable directory; choose another --out"):
+        check_out(tmp_path / "file" / "m")
+
+
+def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
+    """An old BERT directory holds vocab.txt alone; the model holds the tokenizer.json it stands for."""
+    whole = Embedder(open_encoder(str(bert_copy), "first-last", 64), "cpu")(sentences)
+    vocabulary = json.loads((bert_copy / "tokenizer.json").read_text())["model"]["vocab"]
+    (bert_copy / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)) + "\n")
+    (bert_copy / "tokenizer.json").unlink()
+    encoder = open_encoder(str(bert_copy), "first-last", 64)
+    pooled = Embedder(encoder, "cpu")(sentences)
+    assert np.array_equal(pooled, whole)
+    write(tmp_path / "m", encoder, fitted_by("flow", pooled), sentences)
+    inside = tmp_path / "m" / "0_Transformer"
+    assert (inside / "tokenizer.json").is_file()
+    assert not (inside / "vocab.txt").exists()
+    saved = json.loads((inside / "tokenizer.json").read_text())
+    assert saved["truncation"] is None
+    assert saved["padding"] is None
+    assert np.abs(Runtime(tmp_path / "m", backend="reference").pool(sentences) - whole).max() <= EMBEDDING * 10
+
+
+def test_hub_encoder_is_referenced_not_copied(tmp_path, encoder, pooled, sentences, monkeypatch):
+    monkeypatch.setattr(artifact, "hub_snapshot", lambda hub_id, revision=None: encoder.directory)
+    hub = dataclasses.replace(encoder, hub_id="org/name", revision="abc")
+    write(tmp_path / "m", hub, fitted_by("flow", pooled), sentences)
+    assert not (tmp_path / "m" / "0_Transformer").exists()
+    manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
+    assert manifest["encoder"] == {"sha256": encoder.hash, "hub_id": "org/name", "revision": "abc"}
+    assert Runtime(tmp_path / "m").encode("a dog").shape == (32,)

@@ -1,0 +1,189 @@
+"""Every invertible transform keeps the same laws: shape, inverse, Jacobian, rows on their own."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from fastflow.train.flow import Flow, FlowConfig
+from fastflow.train.layers import (
+    COUPLINGS,
+    ActNorm,
+    CouplingNet,
+    LUPermutation,
+    glorot_vector,
+    permutation,
+)
+from torch import nn
+
+from fastflow.errors import FastflowError
+
+C = 16
+SETTINGS = list(itertools.product(COUPLINGS, ("reversal", "random", "lu")))
+
+
+def flow(levels, depth, coupling, permutation):
+    return Flow(FlowConfig(C, levels, depth, 8, coupling, permutation))
+
+
+TRANSFORMS = {
+    "actnorm": lambda: ActNorm(C),
+    **{kind: lambda kind=kind: permutation(kind, C) for kind in ("reversal", "random", "lu")},
+    **{kind: lambda kind=kind: COUPLINGS[kind](C, 8) for kind in COUPLINGS},
+    **{f"flow-2-3-{c}-{p}": lambda c=c, p=p: flow(2, 3, c, p) for c, p in SETTINGS},
+    **{  # every number of levels and of steps, the settings dealt out in turn
+        f"flow-{levels}-{depth}": lambda levels=levels, depth=depth, i=i: flow(levels, depth, *SETTINGS[i % 6])
+        for i, (levels, depth) in enumerate(itertools.product(range(1, 5), range(1, 5)))
+    },
+}
+
+
+def randomise(module: nn.Module, seed: int = 1) -> nn.Module:
+    """Parameters away from their start, where couplings do nothing, and moderate, so that inverses are exact."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith(("lower", "upper", "logdiag")):
+                parameter.add_(0.05 * noise)
+            else:
+                parameter.copy_((0.05 if "logscale" in name else 0.3) * noise)
+    return module.double()
+
+
+@pytest.fixture(params=TRANSFORMS)
+def transform(request):
+    torch.manual_seed(0)
+    return randomise(TRANSFORMS[request.param]())
+
+
+def rows(count: int) -> torch.Tensor:
+    return torch.randn(count, C, dtype=torch.float64, generator=torch.Generator().manual_seed(count + 7)) * 2 + 0.5
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_shape_and_log_determinant(transform, count):
+    y, log_det = transform(rows(count))
+    assert y.shape == (count, C)
+    assert log_det.shape in [(), (count,)]
+    assert torch.isfinite(y).all()
+    assert torch.isfinite(log_det).all()
+
+
+def test_inverse_undoes_forward(transform):
+    x = rows(33)
+    y = transform(x)[0]
+    assert (y - x).abs().max() > 0.1  # it did something
+    assert (transform.inverse(y) - x).abs().max() <= 1e-12 * x.abs().max()
+    assert (transform(transform.inverse(y))[0] - y).abs().max() <= 1e-12 * y.abs().max()
+
+
+def test_log_determinant_is_that_of_the_jacobian(transform):
+    for x in rows(3):
+        jacobian = torch.autograd.functional.jacobian(lambda v: transform(v[None])[0][0], x)
+        sign, expected = torch.linalg.slogdet(jacobian)
+        assert sign.abs() == 1
+        assert (transform(x[None])[1] - expected).abs().max() <= 1e-11
+
+
+def test_a_row_does_not_see_its_neighbours(transform):
+    x = rows(9)
+    together, log_det = transform(x)
+    alone = [transform(row[None]) for row in x]
+    assert (together - torch.cat([y for y, _ in alone])).abs().max() <= 1e-13
+    assert (log_det - torch.stack([d.reshape(()) for _, d in alone])).abs().max() <= 1e-13
+
+
+def test_transforms_do_not_change_their_parameters(transform):
+    before = {name: tensor.clone() for name, tensor in transform.state_dict().items()}
+    transform.train()(rows(1))
+    transform.eval()(rows(5))
+    assert all(torch.equal(before[name], tensor) for name, tensor in transform.state_dict().items())
+
+
+def test_actnorm_is_the_equation():
+    layer = randomise(ActNorm(3))
+    x = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)
+    y, log_det = layer(x)
+    for c in range(3):
+        b, s = layer.shift[c].item(), layer.logscale[c].item()
+        assert y[0, c].item() == pytest.approx((x[0, c].item() + b) * math.exp(3 * s), rel=1e-14)
+    assert log_det.item() == pytest.approx(3 * layer.logscale.sum().item(), rel=1e-14)
+
+
+@pytest.mark.parametrize(("channels", "bound"), [(768, 0.088), (384, 0.125), (192, 0.176), (32, 0.43)])
+def test_glorot_bounds(channels, bound):
+    values = torch.cat([glorot_vector(channels) for _ in range(200)])
+    exact = math.sqrt(6 / (1 + channels))
+    assert exact == pytest.approx(bound, abs=0.005)
+    assert values.abs().max() <= exact
+    assert values.abs().max() >= 0.99 * exact
+    assert values.std().item() == pytest.approx(exact / math.sqrt(3), rel=0.05)
+
+
+def test_initial_weights():
+    net = CouplingNet(384, 32, 384)
+    assert net.weight1.std().item() == pytest.approx(0.05, rel=0.05)
+    assert net.weight2.std().item() == pytest.approx(0.05, rel=0.15)
+    for zero in (net.weight3, net.bias3, net.logscale3):
+        assert not zero.any()
+    assert all(v.any() for v in (net.shift1, net.shift2, net.logscale1, net.logscale2))
+
+
+def test_data_dependent_actnorm_normalises():
+    x = rows(500) * torch.logspace(-2, 3, C, dtype=torch.float64) + torch.linspace(-50, 50, C, dtype=torch.float64)
+    layer = ActNorm(C).double()
+    y = layer.initialise(x)
+    assert torch.equal(y, layer(x)[0])
+    assert y.mean(dim=0).abs().max() <= 1e-10
+    assert (y.std(dim=0, correction=0) - 1).abs().max() <= 1e-4  # 1e-6 is added to a deviation of 0.02
+    assert (layer.shift + x.mean(dim=0)).abs().max() <= 1e-10
+    assert (3 * layer.logscale + (x.std(dim=0, correction=0) + 1e-6).log()).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("value", [0.0, 3.25, -1e4])
+def test_data_dependent_actnorm_refuses_a_constant_channel(value):
+    layer, x = ActNorm(C), rows(64).float()
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    x[:, 5] = value
+    with pytest.raises(FastflowError, match=r"channel 5 of 16 is constant over the 64 sentences.*--init glorot"):
+        layer.initialise(x)
+    with pytest.raises(FastflowError, match="is constant over the 1 sentences"):
+        layer.initialise(rows(1).float())
+    assert all(torch.equal(before[name], tensor) for name, tensor in layer.state_dict().items())
+
+
+def test_inner_actnorms_are_initialised_too():
+    torch.manual_seed(0)
+    net = CouplingNet(8, 6, 8).double()
+    x = rows(400)[:, :8]
+    net.initialise(x)
+    first = (x @ net.weight1.T + net.shift1) * (3 * net.logscale1).exp()
+    second = (first.relu() @ net.weight2.T + net.shift2) * (3 * net.logscale2).exp()
+    for hidden in (first, second):
+        assert hidden.mean(dim=0).abs().max() <= 1e-6
+        assert (hidden.std(dim=0, correction=0) - 1).abs().max() <= 1e-3
+
+
+def test_permutations():
+    x = rows(4)
+    assert torch.equal(permutation("reversal", C)(x)[0], x.flip(1))
+    torch.manual_seed(3)
+    random = permutation("random", C)
+    assert torch.equal(random.index.sort()[0], torch.arange(C))
+    assert not torch.equal(random.index, torch.arange(C))
+    assert torch.equal(random(x)[0], x[:, random.index])
+    assert list(permutation("reversal", C).state_dict()) == []  # follows from the width
+    assert list(random.state_dict()) == ["index"]
+    with pytest.raises(FastflowError, match="unknown permutation 'shuffle'; known: reversal, random, lu"):
+        permutation("shuffle", C)
+
+
+def test_lu_starts_as_a_rotation():
+    torch.manual_seed(0)
+    layer = LUPermutation(C).double()
+    matrix = layer(torch.eye(C, dtype=torch.float64))[0].T  # W e_i in columns
+    assert (matrix @ matrix.T - torch.eye(C)).abs().max() <= 1e-5  # its factors are kept in float32
+    assert layer.logdiag.sum().abs().item() <= 1e-5
+    assert (layer.sign < 0).any()
+    assert (layer.sign > 0).any()

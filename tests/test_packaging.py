@@ -1,0 +1,127 @@
+"""What is shipped: the wheel, the sdist, the default model's size, and that README and CI say the same."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
+SCRATCH = shutil.ignore_patterns(
+    ".git", "build", "dist", "*.egg-info", "__pycache__", "*.so", "_cpu.c", ".*_cache", ".hypothesis"
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """(wheel, sdist) as ``python -m build`` makes them, the wheel by way of the sdist."""
+    source, dist = tmp_path_factory.mktemp("source") / "fastflow", tmp_path_factory.mktemp("dist")
+    shutil.copytree(ROOT, source, ignore=SCRATCH)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=dist)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return next(dist.glob("*.whl")), next(dist.glob("*.tar.gz"))
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """The wheel unpacked into a folder of its own."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), str(built[0])]
+    subprocess.run(command, check=True, capture_output=True)
+    return target
+
+
+def test_readme_and_ci_run_the_same_commands():
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    commands = re.search(r"```bash\n(.*?)```", readme, re.S)[1].strip().splitlines()
+    assert len(commands) == 2
+    for command in commands:
+        assert re.search(rf"^{re.escape(command)}( >.*)?$", ci, re.M), command
+
+
+def test_declared_packages_are_the_folders():
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    for package, folder in PACKAGES.items():
+        assert f'"{package}"' in pyproject
+        assert (ROOT / folder / "__init__.py").is_file()
+        nested = [p for p in (ROOT / folder).rglob("*.py") if p.parent != ROOT / folder]
+        assert nested == [], "a sub-folder of Python files is absent from the wheel"
+
+
+def test_wheel_holds_only_fastflow(built):
+    with zipfile.ZipFile(built[0]) as wheel:
+        names = wheel.namelist()
+    outside = [n for n in names if not n.startswith(("fastflow/", "fastflow-"))]
+    assert outside == []
+    assert [n for n in names if n.endswith((".pyx", ".c", ".h", ".inc"))] == []
+    assert [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")] != []
+    for name in ("py.typed", "runtime.py", "kernels/reference.py", "train/cli.py", "bench/__init__.py"):
+        assert f"fastflow/{name}" in names
+    for name in ("fastflow.json", "calibration.safetensors", "README.md", "0_Transformer/model.safetensors"):
+        assert f"fastflow/default/{name}" in names
+
+
+def test_wheel_carries_every_module_of_the_checkout(built):
+    with zipfile.ZipFile(built[0]) as wheel:
+        names = set(wheel.namelist())
+    for package, folder in PACKAGES.items():
+        for path in (ROOT / folder).glob("*.py"):
+            assert f"{package.replace('.', '/')}/{path.name}" in names
+
+
+def test_sdist_can_be_built_from(built):
+    with tarfile.open(built[1]) as sdist:
+        names = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
+    for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md", "kernels/_cpu.pyx", "kernels/cpu/cpu.h"):
+        assert name in names
+    assert {f"kernels/cpu/{p.name}" for p in (ROOT / "kernels" / "cpu").glob("*.[ch]")} <= names
+
+
+def test_installed_wheel_embeds_without_torch(installed, tmp_path):
+    (tmp_path / "in.txt").write_text("one text\nanother\n")
+    program = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = sys.modules['scipy'] = None\n"
+        "import fastflow; print(fastflow.__file__, file=sys.stderr)\n"
+        "from fastflow.cli import main; main(['embed', 'in.txt', '--quiet'])"
+    )
+    env = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(installed) in done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["text"] for row in rows] == ["one text", "another"]
+    assert all(len(row["embedding"]) == 256 for row in rows)
+
+
+def test_default_model_is_small_and_whole():
+    from fastflow.artifact import DEFAULT, verify
+
+    files = [p for p in DEFAULT.rglob("*") if p.is_file()]
+    assert sum(p.stat().st_size for p in files) <= 25_000_000
+    assert any("fingerprint" in line for line in verify(DEFAULT))
+
+
+def test_import_is_light():
+    program = (
+        "import sys, fastflow\n"
+        "heavy = {'torch', 'transformers', 'triton', 'numpy', 'scipy', 'tokenizers'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_extension_loaded_where_it_is_required():
+    if os.environ.get("FASTFLOW_REQUIRE_EXT") != "1":
+        pytest.skip("FASTFLOW_REQUIRE_EXT is not set: a build without a compiler is allowed here")
+    from fastflow.kernels import _cpu
+
+    assert _cpu.isas()

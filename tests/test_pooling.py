@@ -1,0 +1,136 @@
+"""Pooling names and what they compute, on layers that are constant and so give themselves away."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from builders import make_model
+from fastflow.kernels import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastflow import Runtime
+from fastflow.artifact import Model
+from fastflow.encoder import ReferenceBackend, TorchBackend
+from fastflow.errors import FastflowError, UsageError
+from fastflow.pooling import Pooling, parse_pooling
+from fastflow.tokens import Tokens
+
+# name, depth, layers: the table of what each name really is; 12 is BERT-base, 24 large, 2 the smallest
+NAMES = [
+    ("last", 12, (12,)),
+    ("avg", 12, (12,)),
+    ("avg-last-1", 12, (1,)),
+    ("avg-last-2", 12, (1, 12)),
+    ("last2avg", 12, (1, 12)),
+    ("first-last", 12, (1, 12)),
+    ("first-last", 24, (1, 24)),
+    ("avg-last-2", 24, (1, 24)),
+    ("first-last", 1, (1,)),
+    ("avg-last-3", 12, (1, 12, 11)),
+    ("avg-last-concat-2", 12, (1, 12)),
+    ("avg-last-last-1", 12, (12,)),
+    ("avg-last-last-2", 12, (11,)),
+    ("avg-last-last-12", 12, (1,)),
+    ("first-last-avg", 12, (0, 12)),
+    ("mean-of-layers:4", 12, (4,)),
+    ("mean-of-layers:0,3,7,12", 12, (0, 3, 7, 12)),
+    ("avg-last-2", 2, (1, 2)),
+    ("avg-last-3", 3, (1, 3, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "depth", "layers"), NAMES)
+def test_names_mean_explicit_layers(name, depth, layers):
+    assert parse_pooling(name, depth) == Pooling("mean", layers)
+
+
+@pytest.mark.parametrize("name", ["cls", "pooler"])
+def test_modes_of_the_first_token(name):
+    assert parse_pooling(name, 12) == Pooling(name, (12,))
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [
+        ("mean", 12), ("", 12), ("First-Last", 12), ("mean-of-layers:", 12), ("mean-of-layers:1,,2", 12),
+        ("mean-of-layers:13", 12), ("mean-of-layers:-1", 12), ("avg-last-last-14", 12), ("avg-last-0", 12),
+        ("avg-last-last-0", 12), ("avg-last-13", 12), ("avg-last-4", 3),
+    ],
+)  # fmt: skip
+def test_names_that_mean_nothing_here(name, depth):
+    with pytest.raises(UsageError, match="pooling"):
+        parse_pooling(name, depth)
+
+
+def test_descriptions_name_the_layers():
+    assert parse_pooling("first-last", 12).describe() == "masked mean of layers 1 and 12"
+    assert parse_pooling("cls", 4).describe() == "[CLS] state of layer 4"
+    assert parse_pooling("pooler", 4).describe() == "tanh pooler over [CLS] of layer 4"
+
+
+def backend_with(kind: type, pooling: Pooling, model: Model) -> object:
+    return kind(Model(model.path, model.path, pooling, 64, (), ""), "float32", "cpu", None)
+
+
+def constant_layers(kind: type, lengths: list[int], dim: int = 32) -> object:
+    """Hidden states whose layer i is 10**i everywhere, in the form that backend ``kind`` makes."""
+    if kind is ReferenceBackend:
+        return {i: np.full((sum(lengths), dim), 10.0**i, np.float32) for i in range(4)}
+    mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+    states = [torch.where(mask[:, :, None], 10.0**i, -777.0).expand(-1, -1, dim) for i in range(4)]
+    return SimpleNamespace(hidden_states=states), mask
+
+
+@pytest.mark.parametrize("kind", [ReferenceBackend, TorchBackend])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("last", 1000), ("cls", 1000), ("avg-last-1", 10), ("avg-last-last-2", 100), ("first-last", (10 + 1000) / 2),
+        ("avg-last-2", (10 + 1000) / 2), ("avg-last-3", (10 + 1000 + 100) / 3), ("first-last-avg", (1 + 1000) / 2),
+        ("mean-of-layers:0,1,2,3", 1111 / 4),
+    ],
+)  # fmt: skip
+def test_backends_average_the_layers_that_the_name_means(bert, kind, name, value):
+    lengths = [1, 3, 2, 7]
+    tokens = Tokens(np.zeros(sum(lengths), np.int32), np.r_[0, np.cumsum(lengths)], np.empty(0, np.int64))
+    backend = backend_with(kind, parse_pooling(name, 3), Model(bert, bert, Pooling("mean", (3,)), 64, (), ""))
+    pooled = backend.pooling(constant_layers(kind, lengths), tokens)
+    assert pooled.shape == (4, 32)
+    assert np.abs(pooled - value).max() <= 1e-3
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=12), seed=st.integers(0, 100))
+def test_packed_means_and_first_states(lengths, seed):
+    hidden = np.random.default_rng(seed).normal(size=(sum(lengths), 5))
+    offsets = np.r_[0, np.cumsum(lengths)]
+    parts = np.split(hidden, offsets[1:-1])
+    assert np.abs(reference.pool_mean(hidden, offsets) - [part.mean(axis=0) for part in parts]).max() <= 1e-12
+    assert np.array_equal(reference.pool_first(hidden, offsets), [part[0] for part in parts])
+
+
+def test_pooling_of_no_text():
+    assert reference.pool_mean(np.zeros((0, 5)), np.array([0])).shape == (0, 5)
+    assert reference.pool_first(np.zeros((0, 5)), np.array([0])).shape == (0, 5)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_pooler_is_transformers_pooler(tmp_path, bert, sentences, backend):
+    import transformers
+
+    made = make_model(tmp_path / "model", bert, sentences, "none", pooling="pooler")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
+    with torch.inference_mode():
+        batch = tokenizer(sentences[:9], return_tensors="pt", padding=True)
+        want = transformers.AutoModel.from_pretrained(bert).eval()(**batch).pooler_output.numpy()
+    assert np.abs(Runtime(made, backend=backend).encode(sentences[:9]) - want).max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["distilbert", "electra"])
+def test_pooler_of_an_encoder_without_one(tmp_path, encoders, sentences, family):
+    with pytest.raises(FastflowError, match="needs a pooler, and this encoder has none"):
+        make_model(tmp_path / "model", encoders(family), sentences, "none", pooling="pooler")

@@ -1,0 +1,265 @@
+"""``Runtime``: its signatures, what encode and its companions return, and what they refuse."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+
+import numpy as np
+import pytest
+from builders import make_encoder, make_model, make_sentences
+from tolerances import COMPANY, EMBEDDING
+
+from fastflow import Runtime
+from fastflow import runtime as module
+from fastflow.errors import FastflowError, UsageError
+
+
+@pytest.fixture(scope="module")
+def rt(model):
+    return Runtime(model)
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def defaults(function: object) -> dict[str, object]:
+    given = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in given if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "self"}
+
+
+def test_signatures_are_the_contracts():
+    empty = inspect.Parameter.empty
+    assert defaults(Runtime.__init__) == {"model": None, "device": "auto", "dtype": "auto", "threads": None}
+    assert list(defaults(Runtime.encode).items()) == [
+        ("inputs", None), ("batch_size", None), ("normalize_embeddings", False), ("convert_to_numpy", True),
+        ("show_progress_bar", None), ("precision", "float32"), ("truncate_dim", None), ("prompt", None),
+    ]  # fmt: skip
+    assert defaults(Runtime.transform) == {"array": empty}
+    assert defaults(Runtime.similarity) == {"a": empty, "b": empty}
+    assert next(iter(defaults(Runtime.stream))) == "iterable"
+    assert defaults(Runtime.info) == defaults(Runtime.close) == {}
+    assert all(isinstance(getattr(Runtime, name), property) for name in ("fingerprint", "backend", "dim"))
+
+
+def test_one_text_many_and_none(rt, sentences):
+    one, many = rt.encode(sentences[0]), rt.encode(sentences[:9])
+    assert (one.shape, many.shape, rt.encode([]).shape) == ((32,), (9, 32), (0, 32))
+    assert one.dtype == many.dtype == rt.encode([]).dtype == np.float32
+    assert np.abs(many[0] - one).max() <= COMPANY["float32"] * np.abs(one).max()
+    assert np.array_equal(rt.encode(sentences=sentences[:9]), many)
+    assert np.array_equal(rt.encode(tuple(sentences[:9])), many)
+    assert np.array_equal(rt.encode(np.array(sentences[:9])), many)
+    rows = rt.encode(sentences[:9], convert_to_numpy=False)
+    assert isinstance(rows, list)
+    assert np.array_equal(rows, many)
+
+
+def test_order_is_kept_whatever_the_lengths_and_batches(rt):
+    texts = [" ".join(["dog"] * n) for n in (60, 1, 33, 2, 8, 17, 7, 9, 1, 60)]
+    want = np.stack([rt.encode(text) for text in texts])
+    for batch in (None, 1, 3, 100):
+        assert np.abs(rt.encode(texts, batch_size=batch) - want).max() <= COMPANY["float32"] * np.abs(want).max()
+    assert len(np.unique(want.round(3), axis=0)) == 8
+
+
+def test_backends_agree(model, sentences, backend):
+    exact = Runtime(model, dtype="float64", backend="reference").encode(sentences, normalize_embeddings=True)
+    assert exact.dtype == np.float64
+    opened = Runtime(model, backend=backend)
+    assert opened.backend == opened.info()["backend"] == backend
+    found = opened.encode(sentences, normalize_embeddings=True)
+    assert found.dtype == np.float32
+    assert np.abs(found - exact).max() <= EMBEDDING
+    assert np.abs(unit(opened.encode(sentences)) - exact).max() <= EMBEDDING
+
+
+def test_torch_in_float64_is_the_reference_in_float64(model, sentences):
+    ours, theirs = (Runtime(model, dtype="float64", backend=b).encode(sentences) for b in ("reference", "torch"))
+    assert np.abs(ours - theirs).max() <= 1e-10 * np.abs(theirs).max()
+
+
+def test_bfloat16_on_torch_is_near(model, sentences):
+    near = Runtime(model, dtype="bfloat16", backend="torch")
+    assert near.info()["dtype"] == "bfloat16"
+    cosines = (unit(near.encode(sentences)) * unit(Runtime(model).encode(sentences))).sum(axis=1)
+    assert 0.98 <= cosines.min() < 1 - 1e-7
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "distilbert", "electra", "minilm"])
+def test_every_family_runs_and_backends_agree(encoders, family, sentences, backend):
+    texts = [*sentences[:20], "", "x" * 300, " ".join(["cat 7!"] * 80)]
+    found, want = Runtime(encoders(family), backend=backend), Runtime(encoders(family), "cpu", "float64")
+    with pytest.warns(UserWarning, match="longer than 128 tokens are cut"):
+        found = found.encode(texts)
+    with pytest.warns(UserWarning, match="longer than 128 tokens are cut"):
+        want = want.encode(texts)
+    assert np.abs(unit(found) - unit(want)).max() <= EMBEDDING
+
+
+def test_truncation_comes_before_normalisation(rt, sentences, backend, model):
+    opened = Runtime(model, backend=backend)
+    raw = opened.encode(sentences[:7])
+    cut = opened.encode(sentences[:7], truncate_dim=10, normalize_embeddings=True)
+    assert np.array_equal(opened.encode(sentences[:7], truncate_dim=10), raw[:, :10])
+    assert np.abs(np.linalg.norm(cut, axis=1) - 1).max() <= 1e-6
+    assert np.abs(cut - unit(raw[:, :10])).max() <= 1e-6
+    for wrong in (0, -1, 33):
+        with pytest.raises(UsageError, match=f"truncate_dim must be 1 to 32, the width of this model, not {wrong}"):
+            opened.encode(sentences[:7], truncate_dim=wrong)
+
+
+@pytest.mark.parametrize(("dim", "normalize"), [(None, False), (None, True), (20, True)])
+def test_precisions(rt, sentences, dim, normalize):
+    z = rt.encode(sentences[:64], normalize_embeddings=normalize, truncate_dim=dim)
+
+    def coded(precision: str) -> np.ndarray:
+        return rt.encode(sentences[:64], normalize_embeddings=normalize, truncate_dim=dim, precision=precision)
+
+    assert np.array_equal(coded("float16"), z.astype(np.float16))
+    bits = np.packbits(z > 0, axis=1)
+    assert coded("ubinary").dtype == np.uint8
+    assert np.array_equal(coded("ubinary"), bits)
+    assert coded("binary").dtype == np.int8
+    assert np.array_equal(coded("binary").astype(int) + 128, bits)
+    step = (4 / np.sqrt(z.shape[1]) if normalize else 4) / 127
+    small, offset = coded("int8"), coded("uint8")
+    assert (small.dtype, offset.dtype) == (np.int8, np.uint8)
+    assert np.array_equal(offset.astype(int) - 128, small)
+    assert np.abs(small * step - np.clip(z, -127 * step, 127 * step)).max() <= step * 0.5001
+    assert len(np.unique(small)) > 50
+    assert rt.encode([], precision="ubinary", truncate_dim=dim).shape == (0, bits.shape[1])
+
+
+def test_precisions_that_cannot_be(rt, bert, sentences):
+    with pytest.raises(UsageError, match=r"unknown precision 'int4'; known are float32, float16"):
+        rt.encode(sentences[:3], precision="int4")
+    with pytest.raises(UsageError, match="precision 'int8' needs a flow, whiten or standardize model"):
+        Runtime(bert).encode(sentences[:3], precision="int8")
+
+
+def test_a_prompt_is_put_before_every_text(rt, sentences):
+    want = rt.encode(["the " + text for text in sentences[:5]])
+    assert np.array_equal(rt.encode(sentences[:5], prompt="the "), want)
+
+
+@pytest.mark.parametrize("texts", [7, ["a", 7], ["a", None], [["a"]], [b"bytes"], np.zeros((2, 32))])
+def test_inputs_that_are_no_texts(rt, texts):
+    with pytest.raises((FastflowError, TypeError), match=r"text [01] is .*, not str|has no len|unsized"):
+        rt.encode(texts)
+
+
+def test_encode_takes_its_texts_once(rt):
+    for arguments in ((), ("a",)):
+        with pytest.raises(TypeError, match="takes the texts once"):
+            rt.encode(*arguments, **({"sentences": "b"} if arguments else {}))
+    with pytest.raises(UsageError, match="batch_size 0"):
+        rt.encode(["a"], batch_size=0)
+
+
+def test_long_texts_are_cut_counted_and_said_once(model):
+    rt = Runtime(model)
+    long = " ".join(["dog"] * 100)
+    with pytest.warns(UserWarning, match="longer than 64 tokens are cut"):
+        rt.encode([long, "a", long])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rt.encode(long)
+    assert rt.truncated == 3
+    assert np.array_equal(rt.encode(long), rt.encode(" ".join(["dog"] * 62)))
+
+
+def test_stream_gives_blocks_in_order_and_reads_no_further_than_it_must(rt, monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", 10)
+    texts, taken = make_sentences(35, seed=1), []
+    blocks = rt.stream((taken.append(text) or text for text in texts), normalize_embeddings=True, precision="float16")
+    assert taken == []
+    starts, vectors = [], []
+    for number, (start, block) in enumerate(blocks, 1):
+        assert len(taken) == min(10 * number, 35)
+        starts.append(start)
+        vectors.append(block)
+    assert starts == [0, 10, 20, 30]
+    assert [len(block) for block in vectors] == [10, 10, 10, 5]
+    assert np.array_equal(np.concatenate(vectors), rt.encode(texts, normalize_embeddings=True, precision="float16"))
+    assert list(rt.stream([])) == []
+    with pytest.raises(FastflowError, match="text 12 is int"):
+        list(rt.stream(["a"] * 12 + [3]))
+
+
+def test_transform_is_the_calibration_of_what_pool_gives(model, sentences, backend):
+    rt = Runtime(model, backend=backend)
+    pooled = rt.pool(sentences[:20])
+    assert pooled.shape == (20, rt.info()["pooled_dim"])
+    want = rt.encode(sentences[:20])
+    for form in (pooled, pooled.tolist(), pooled.astype(np.float64), np.asfortranarray(pooled), pooled[::-1][::-1]):
+        assert np.abs(rt.transform(form) - want).max() <= 1e-6 * np.abs(want).max()
+    assert rt.transform(pooled[:0]).shape == (0, 32)
+    assert rt.transform(np.ones((2, 32), int)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((3, 31)), r"shape \(B, 32\); got float64 of shape \(3, 31\)"),
+        (np.zeros(32), r"got float64 of shape \(32,\)"),
+        (np.zeros((1, 3, 32)), r"of shape \(1, 3, 32\)"),
+        (np.full((2, 32), "x"), r"got <U1"),
+        (np.zeros((2, 32), complex), "got complex128"),
+        ([[1.0, 2.0], [3.0]], "rows of one length"),
+        ("the dog", "got <U7"),
+        (np.where(np.arange(96).reshape(3, 32) == 70, np.nan, 0), "row 2 holds NaN or infinity"),
+        (np.where(np.arange(96).reshape(3, 32) == 40, -np.inf, 0), "row 1 holds NaN or infinity"),
+        (np.where(np.arange(96).reshape(3, 32) == 0, 1e300, 0), "row 0 holds NaN or infinity"),
+    ],
+)
+def test_transform_refuses_and_says_why(rt, array, message):
+    with pytest.raises(FastflowError, match=message):
+        rt.transform(array)
+
+
+def test_similarity_of_texts_vectors_and_both(rt, sentences):
+    a, b = rt.encode(sentences[:3]), rt.encode(sentences[3:8])
+    want = unit(a) @ unit(b).T
+    for left, right in ((a, b), (sentences[:3], b), (sentences[:3], sentences[3:8])):
+        found = rt.similarity(left, right)
+        assert found.shape == (3, 5)
+        assert np.abs(found - want).max() <= 1e-5
+    assert rt.similarity(sentences[0], sentences[0]).shape == (1, 1)
+    assert abs(rt.similarity(a[0], sentences[0])[0, 0] - 1) <= 1e-5
+    assert rt.similarity(np.zeros((1, 32)), b).tolist() == [[0.0] * 5]
+
+
+def test_info_says_what_runs(rt, model, bert):
+    info = rt.info()
+    json.dumps(info)
+    assert info["model"] == str(model)
+    assert info["pooling"] == "masked mean of layers 1 and 3"
+    assert info["calibration"] == "flow(2x2, width 8, additive, reversal)"
+    assert (info["dim"], info["pooled_dim"], info["max_length"], info["dtype"]) == (32, 32, 64, "float32")
+    assert (info["fingerprint"], info["backend"], rt.dim) == (rt.fingerprint, rt.backend, 32)
+    plain = Runtime(bert).info()
+    assert (plain["pooling"], plain["calibration"]) == ("masked mean of layer 3", "none")
+    assert "plain encoder: no calibration, masked mean of the last layer" in plain["notes"][0]
+
+
+def test_a_narrower_calibration_shows_in_dim(tmp_path, bert, sentences, backend):
+    rt = Runtime(make_model(tmp_path / "m", bert, sentences, "whiten:12"), backend=backend)
+    assert (rt.dim, rt.info()["pooled_dim"]) == (12, 32)
+    assert (rt.encode(sentences[:4]).shape, rt.encode([]).shape) == ((4, 12), (0, 12))
+    assert rt.transform(np.zeros((2, 32))).shape == (2, 12)
+
+
+def test_fingerprints_tell_models_apart(model, bert, tmp_path, sentences):
+    fingerprint = Runtime(model).fingerprint
+    assert len(fingerprint) == 64
+    assert fingerprint == Runtime(model, backend="reference", dtype="float64").fingerprint
+    again = make_model(tmp_path / "again", bert, sentences)
+    other = make_model(tmp_path / "other", bert, sentences, "standardize")
+    twin = make_encoder(tmp_path / "twin", "bert")
+    changed = make_encoder(tmp_path / "changed", "bert", seed=1)
+    assert Runtime(again).fingerprint == fingerprint  # training is deterministic, and no clock is in a model
+    assert Runtime(twin).fingerprint == Runtime(bert).fingerprint
+    assert len({fingerprint, *(Runtime(m).fingerprint for m in (other, bert, changed))}) == 4

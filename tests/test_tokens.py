@@ -1,0 +1,176 @@
+"""Tokenizing, packing and cutting into batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from builders import FAMILIES, VOCABULARY, WORDS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastflow import Runtime
+from fastflow.errors import FastflowError
+from fastflow.tokens import Tokenizer, Tokens
+
+TEXTS = [
+    "The dog sleeps near it.",
+    "",
+    "   ",
+    "a",
+    "DOG!! 42-7,  cat's\ttree\u00a0river\x00\u200bx",
+    "Éléphant naïve ÅNGSTRÖM straße \u212b e\u0301",
+    "\u4e2d\u6587 mixed \U0001f600 [MASK] [SEP] <pad> <mask>",
+    "unknownwordwithoutend" * 8,
+    "\u2028 separators \u2029 \u0085",
+]
+
+
+def pack(lengths: list[int]) -> Tokens:
+    return Tokens(np.arange(sum(lengths), dtype=np.int32), np.r_[0, np.cumsum(lengths)], np.empty(0, np.int64))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_equal_transformers(encoders, family):
+    theirs = transformers.AutoTokenizer.from_pretrained(encoders(family))
+    tokens = Tokenizer(encoders(family), 128)(TEXTS)
+    assert tokens.ids.dtype == np.int32
+    assert len(tokens.offsets) == len(TEXTS) + 1
+    for i, text in enumerate(TEXTS):
+        want = theirs(text, truncation=True, max_length=128)["input_ids"]
+        assert tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() == want
+
+
+def vocabulary_only(directory: Path, **settings: object) -> Path:
+    (directory / "config.json").write_text(json.dumps({"vocab_size": len(VOCABULARY)}))
+    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    if settings:
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return directory
+
+
+def test_vocab_txt_alone_gives_the_ids_of_tokenizer_json(bert, tmp_path):
+    ours = Tokenizer(vocabulary_only(tmp_path), 64)(TEXTS)
+    want = Tokenizer(bert, 64)(TEXTS)
+    assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
+
+
+def test_vocab_txt_keeps_case_when_told_to(tmp_path):
+    cased = Tokenizer(vocabulary_only(tmp_path, do_lower_case=False), 64)(["the", "The"])
+    unknown = VOCABULARY.index("[UNK]")
+    assert [unknown in cased.select(np.array([i])).ids for i in (0, 1)] == [False, True]
+
+
+def test_a_vocabulary_line_that_python_would_split_is_one_piece(tmp_path):
+    pieces = [*VOCABULARY, "x\u2028y", "last"]
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": len(pieces)}))
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    assert Tokenizer(tmp_path, 8)(["last"]).ids.tolist() == [2, len(pieces) - 1, 3]
+
+
+def test_long_texts_are_cut_and_counted(bert):
+    lengths = [1, 5, 6, 7, 30]  # words; two special tokens come on top
+    tokens = Tokenizer(bert, 8)([" ".join(["dog"] * n) for n in lengths])
+    assert np.diff(tokens.offsets).tolist() == [3, 7, 8, 8, 8]
+    assert tokens.cut.tolist() == [3, 4]
+    assert tokens.ids[tokens.offsets[1:] - 1].tolist() == [VOCABULARY.index("[SEP]")] * 5
+    assert tokens.select(np.array([4, 0, 3])).cut.tolist() == [0, 2]
+
+
+def test_nothing_is_padded_though_the_file_says_so(bert_copy, bert):
+    from tokenizers import Tokenizer as Saved
+
+    saved = Saved.from_file(str(bert_copy / "tokenizer.json"))
+    saved.enable_padding(length=64)
+    saved.enable_truncation(3)
+    saved.save(str(bert_copy / "tokenizer.json"))
+    ours, want = Tokenizer(bert_copy, 64)(TEXTS), Tokenizer(bert, 64)(TEXTS)
+    assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
+
+
+def test_select_repeats_and_reorders_texts():
+    tokens = pack([2, 0, 3, 1])
+    chosen = tokens.select(np.array([3, 0, 2, 0, 1]))
+    assert chosen.ids.tolist() == [5, 0, 1, 2, 3, 4, 0, 1]
+    assert chosen.offsets.tolist() == [0, 1, 3, 6, 8, 8]
+    assert tokens.select(np.empty(0, np.int64)).offsets.tolist() == [0]
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(1, 130), max_size=80),
+    texts=st.integers(1, 40),
+    budget=st.integers(1, 600),
+)
+def test_batches_hold_every_row_once_within_budget(lengths, texts, budget):
+    batches = list(pack(lengths).batches(texts, budget))
+    rows = np.concatenate([*batches, np.empty(0, np.int64)])
+    assert sorted(rows.tolist()) == list(range(len(lengths)))
+    sizes = np.array(lengths, int)
+    assert (np.diff(sizes[rows.astype(int)]) <= 0).all()  # longest first
+    for batch in batches:
+        assert 1 <= len(batch) <= texts
+        assert len(batch) == 1 or len(batch) * sizes[batch].max() <= budget
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "has no tokenizer: neither tokenizer.json nor vocab.txt"),
+        ({"tokenizer.json": "{"}, r"tokenizer\.json cannot be read as a tokenizer"),
+        ({"tokenizer.json": "{}"}, r"tokenizer\.json cannot be read as a tokenizer"),
+        ({"vocab.txt": "the\ndog\n"}, r"vocab\.txt lacks \[UNK\], \[CLS\], \[SEP\]"),
+        ({"vocab.txt": "\n".join(VOCABULARY), "tokenizer_config.json": "{"}, r"tokenizer_config\.json cannot be read"),
+        ({"vocab.txt": "\n".join(VOCABULARY), "tokenizer_config.json": "[]"}, r"tokenizer_config\.json cannot be read"),
+    ],
+)
+def test_a_directory_without_a_usable_tokenizer(tmp_path, files, message):
+    (tmp_path / "config.json").write_text('{"vocab_size": 200}')
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(FastflowError, match=message):
+        Tokenizer(tmp_path, 64)
+
+
+def test_a_vocabulary_that_is_not_utf8(tmp_path):
+    (tmp_path / "config.json").write_text('{"vocab_size": 200}')
+    (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n\xff\n")
+    with pytest.raises(FastflowError, match=r"vocab\.txt cannot be read"):
+        Tokenizer(tmp_path, 64)
+
+
+def test_a_tokenizer_with_more_entries_than_the_encoder(bert_copy):
+    from tokenizers import Tokenizer as Saved
+
+    saved = Saved.from_file(str(bert_copy / "tokenizer.json"))
+    saved.add_tokens(["brandnew"])
+    saved.save(str(bert_copy / "tokenizer.json"))
+    with pytest.raises(FastflowError, match=f"{len(VOCABULARY) + 1} entries, more than the {len(VOCABULARY)}"):
+        Runtime(bert_copy)
+
+
+def test_a_tokenizer_that_adds_no_special_tokens(bert_copy):
+    path = bert_copy / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
+    with pytest.raises(FastflowError, match=r"tokenizer\.json adds no \[CLS\]"):
+        Runtime(bert_copy)
+
+
+def test_a_text_that_has_no_utf8_form(bert):
+    with pytest.raises(FastflowError, match=r"half a surrogate pair .* 'a\\ud800b'"):
+        Runtime(bert).encode(["fine", "a\ud800b"])
+
+
+@pytest.mark.data
+def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
+    model, vocabulary = shared_data / "models" / "mini-mlm-uncased", shared_data / "models" / "bert-uncased-vocab"
+    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((vocabulary / name).read_bytes())
+    texts = (shared_data / "sts" / "STS16.tsv").read_text(encoding="utf-8").split("\n") + TEXTS + WORDS
+    ours, want = Tokenizer(tmp_path, 128)(texts), Tokenizer(model, 128)(texts)
+    assert len(ours.ids) > 20_000
+    assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))

@@ -1,0 +1,172 @@
+"""fastflow-train from the command line: what it makes and says."""
+
+import json
+
+import numpy as np
+import pytest
+from builders import FAMILIES
+from click.testing import CliRunner
+from commands import make_train
+from fastflow.train.cli import main
+from tolerances import EMBEDDING
+
+from fastflow import Runtime
+from fastflow.artifact import verify
+from fastflow.evaluate import evaluate, find_sets
+
+
+@pytest.fixture
+def train(bert, corpus, tmp_path):
+    return make_train(bert, corpus, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, sentences):
+    directory = tmp_path_factory.mktemp("pairs")
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        rows = [f"{i % 3}\t{rng.uniform(0, 5):.1f}\t{sentences[i]}\t{sentences[-i - 1]}" for i in range(30)]
+        (directory / f"{name}.tsv").write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
+    return directory
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
+    result = train(encoder=encoders(family))
+    assert (result.exit_code, verify(tmp_path / "m")[0][:1].isdigit()) == (0, True)
+    numpy, pytorch = (
+        Runtime(tmp_path / "m", backend=b).encode(sentences, normalize_embeddings=True) for b in ("reference", "torch")
+    )
+    assert np.isfinite(numpy).all()
+    assert numpy.std(axis=0).min() > 1e-3
+    assert np.abs(numpy - pytorch).max() <= 2 * EMBEDDING
+
+
+def test_what_a_run_says(train, tmp_path):
+    result = train()
+    assert result.exit_code == 0
+    rows = [line[:34].strip() for line in result.stdout.splitlines()]
+    names = ["bits per dimension", "mean cosine of random pairs", "IsoScore", "largest singular value's share"]
+    assert rows == ["", *names]
+    assert result.stdout.split()[:2] == ["before", "after"]
+    assert "corpus: 256 distinct texts; encoder: 32 dimensions, masked mean of layers 1 and 3" in result.stderr
+    assert (
+        "flow: 4 steps of 64 texts; embeddings are continuous, so negative bits per dimension are in order"
+        in result.stderr
+    )
+    assert f"fingerprint {Runtime(tmp_path / 'm').fingerprint[:16]}" in result.stderr
+    assert "WARNING" not in result.stderr
+    before, after = (float(cell) for cell in result.stdout.splitlines()[2].split()[-2:])
+    assert abs(after) < before
+    card = (tmp_path / "m" / "README.md").read_text()
+    for part in (
+        "| encoder |",
+        "corpus.txt: 256 distinct texts",
+        "flow(2x3, width 32, additive, reversal)",
+        "IsoScore",
+        "licence",
+    ):
+        assert part in card
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("m")] == ["m"]
+
+
+def test_worse_isotropy_is_said_loudly(train):
+    result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01")
+    assert result.exit_code == 0
+    assert "WARNING: calibrated embeddings are LESS isotropic than the raw ones" in result.stderr
+    assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
+    assert "WARNING" not in result.stdout
+
+
+def test_evaluation_before_and_after(train, pairs, tmp_path, model):
+    result = train("--eval", pairs, "--method", "standardize")
+    assert result.exit_code == 0
+    lines = {line[:34].strip(): line.split()[-2:] for line in result.stdout.splitlines()[1:]}
+    assert [name for name in lines if name.startswith("Spearman")] == [
+        f"Spearman {name}, {kind}" for name in ("a", "b", "average of 2") for kind in ("all", "wmean")
+    ]
+    runtime = Runtime(tmp_path / "m", backend="torch")
+    for column, encode in enumerate((runtime.pool, runtime.encode)):
+        expected = evaluate(encode, find_sets([pairs]))
+        for row in expected["rows"]:
+            for kind in ("all", "wmean"):
+                assert float(lines[f"Spearman {row['set']}, {kind}"][column]) == pytest.approx(row[kind], abs=0.02)
+    one = train("--eval", pairs / "a.tsv", out=tmp_path / "one")
+    assert "Spearman average of 1, all" in one.stdout
+    manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
+    assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
+
+
+def test_dry_run_writes_nothing(train, tmp_path):
+    result = train("--dry-run", "--log-dir", tmp_path / "logs")
+    assert result.exit_code == 0
+    assert "dry run: would fit flow and write" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert result.stdout == ""
+
+
+def test_log_directory_holds_scalars(train, tmp_path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    assert train("--log-dir", tmp_path / "logs").exit_code == 0
+    (path,) = (tmp_path / "logs").iterdir()
+    scalars = [(v.tag, event.step) for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
+    assert sorted(scalars) == [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
+
+
+def test_identical_runs_give_identical_models(train, tmp_path):
+    for name in ("m", "again"):
+        assert train(out=tmp_path / name, source="-", stdin="\n".join(f"a dog {i}" for i in range(70))).exit_code == 0
+    files = [
+        {p.relative_to(d): p.read_bytes() for p in d.rglob("*") if p.is_file()}
+        for d in (tmp_path / "m", tmp_path / "again")
+    ]
+    assert files[0] == files[1]
+    assert (
+        train(
+            "--seed", "1", out=tmp_path / "other", source="-", stdin="\n".join(f"a dog {i}" for i in range(70))
+        ).exit_code
+        == 0
+    )
+    marks = [Runtime(tmp_path / name).fingerprint for name in ("m", "again", "other")]
+    assert marks[0] == marks[1] != marks[2]
+
+
+@pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
+def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
+    from fastflow.train import cli
+
+    options = ["--save-steps", "3", "--batch-size", "32", *extra]
+    assert train(*options, out=tmp_path / "whole").exit_code == 0
+
+    def stop(self, step, values):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cli._scalars, "_log", stop)
+        assert train(*options).exit_code == 1
+    assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
+    assert not (tmp_path / "m").exists()
+    refused = train(*options, "--resume", "--lr", "5e-4")
+    assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
+    assert train(*options, "--resume").exit_code == 0
+    assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "whole").fingerprint
+    assert not (tmp_path / "m.training").exists()
+
+
+@pytest.mark.data
+def test_a_flow_fitted_to_the_target_sentences_beats_raw_pooling(shared_data, tmp_path):
+    """The paper's target regime on STS16: one epoch over its own sentences, labels unused, all settings at default."""
+    target = shared_data / "sts" / "STS16.tsv"
+    encoder = shared_data / "models" / "mini-mlm-uncased"
+    arguments = [target, "--encoder", encoder, "--out", tmp_path / "m", "--cache", tmp_path, "--eval", target]
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    training = json.loads((tmp_path / "m" / "fastflow.json").read_text())["training"]
+    before, after = training["isotropy"]["before"], training["isotropy"]["after"]
+    assert after["isoscore"] > before["isoscore"]
+    assert abs(after["mean_cosine"]) < abs(before["mean_cosine"])
+    assert "WARNING" not in result.stderr
+    spearman = {when: training["spearman"][when]["average"]["all"] for when in ("before", "after")}
+    assert spearman["after"] > spearman["before"] + 1
