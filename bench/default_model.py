@@ -62,7 +62,9 @@ encoder calibrated the same way is much better: this one is small enough to ship
 
 
 @click.command()
-@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Where models, corpora, sts are.")
+@click.option(
+    "--data", required=True, type=click.Path(exists=True, path_type=Path), help="Where models, corpora, sts are."
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The model directory to make.")
 @click.option("--cache", help="Cache directory for pooled embeddings.")
 def main(data: Path, out: Path, cache: str | None) -> None:

@@ -15,14 +15,14 @@ from typing import Any
 
 import click
 import numpy as np
-from fastflow.train.calibrate import fit, parse_method
-from fastflow.train.corpus import read_corpus
-from fastflow.train.embeddings import FrozenEncoder, cache_directory, embed_corpus, open_encoder
-from fastflow.train.loop import Schedule
 from numpy.typing import NDArray
 
 from fastflow.calibration import apply
 from fastflow.evaluate import SEVEN, Pairs, evaluate, read_pairs
+from fastflow.train.calibrate import fit, parse_method
+from fastflow.train.corpus import read_corpus
+from fastflow.train.embeddings import FrozenEncoder, cache_directory, embed_corpus, open_encoder
+from fastflow.train.loop import Schedule
 
 SEEDS = (0, 1, 2, 3, 4)
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}

@@ -99,9 +99,10 @@ def _load_saved(directory: Path) -> Model:
 
 def _pooling(directory: Path, entry: dict[str, Any], depth: int) -> Pooling:
     mode, layers = entry.get("mode"), entry.get("layers")
-    exist = isinstance(layers, list) and layers and all(type(i) is int and 0 <= i <= depth for i in layers)
-    if exist and (mode == "mean" or (mode == "cls" and len(layers) == 1) or (mode == "pooler" and layers == [depth])):
-        return Pooling(mode, tuple(layers))
+    chosen = tuple(layers) if isinstance(layers, list) else ()
+    exist = bool(chosen) and all(type(i) is int and 0 <= i <= depth for i in chosen)
+    if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
+        return Pooling(mode, chosen)
     raise FastflowError(f"{directory / MANIFEST}, field pooling: {entry} does not fit the encoder's {depth} layers")
 
 

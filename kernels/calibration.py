@@ -80,8 +80,9 @@ def step(x: Array, params: Params, prefix: str, coupling: str, permutation: str)
     log_det = (3 * logscale).sum() + log_det + xp.zeros_like(x[:, 0])
     if coupling == "additive":
         return xp.concatenate([kept, changed + out], 1), log_det
-    gate = 1 / (1 + xp.exp(-(out[:, 1::2] + 2)))
-    return xp.concatenate([kept, (changed + out[:, 0::2]) * gate], 1), log_det + xp.log(gate).sum(1)
+    gate, shift = out[:, 1::2] + 2, out[:, 0::2]
+    log_gate = gate.clip(max=0) - xp.log1p(xp.exp(-abs(gate)))  # log sigmoid, without overflow
+    return xp.concatenate([kept, (changed + shift) * xp.exp(log_gate)], 1), log_det + log_gate.sum(1)
 
 
 def flow(x: Array, params: Params, levels: int, depth: int, coupling: str, permutation: str) -> tuple[Array, Array]:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import Flow, isas
 from fastflow.kernels.plan import Plan
 from fastflow.kernels.program import Program
 
 
 def usable_isas() -> tuple[str, ...]:
     """Instruction sets that can run here, best first."""
-    return tuple(name for name, (_, usable, _, _) in reversed(_cpu.isas().items()) if usable)
+    return tuple(name for name, (_, usable, _, _) in reversed(isas().items()) if usable)
 
 
 def isa() -> str:
@@ -66,10 +66,10 @@ class CpuFlow:
         self.threads = default_threads() if threads is None else threads
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
-        number, _, vector, tile = _cpu.isas()[self.isa]
+        number, _, vector, tile = isas()[self.isa]
         p = Program(plans, vector, tile)
         self.inputs, self.outputs, self.cost = p.inputs, p.outputs, p.cost
-        self._flow = _cpu.Flow(
+        self._flow = Flow(
             *p.arrays(), inputs=p.inputs, outputs=p.outputs, result=p.result, stride=p.stride, block=p.block,
             cost=min(p.cost, 2**31 - 1), isa=number,
         )  # fmt: skip

@@ -92,16 +92,19 @@ class TritonFlow:
         return hidden, len(hidden)
 
     def _checked(self, x: Tensor, ndim: int, rule: str) -> Tensor:
-        if x.ndim != ndim or x.shape[-1] != self.inputs or not x.is_floating_point() or x.element_size() > 4:
+        if x.ndim != ndim or x.shape[-1] != self.inputs or not x.is_floating_point() or x.element_size() not in (2, 4):
             raise ValueError(f"{rule} of float32, float16 or bfloat16, and this is {tuple(x.shape)} of {x.dtype}")
+        return self._here(x).contiguous()
+
+    def _here(self, x: Tensor) -> Tensor:
         if x.device != self.device:
             raise ValueError(f"this flow runs on {self.device}, and the tensor given is on {x.device}: move it there")
-        return x.contiguous()
+        return x
 
     def _offsets(self, offsets: Tensor) -> int:
         if offsets.ndim != 1 or len(offsets) < 1 or offsets.dtype != self.torch.int32:
             raise ValueError(f"offsets must be (B + 1,) of int32; these are {tuple(offsets.shape)} of {offsets.dtype}")
-        return len(offsets) - 1
+        return len(self._here(offsets)) - 1
 
     def launch(
         self, kernel: Any, grid: tuple[int, ...], constants: dict[str, Any], arrays: dict[str, Tensor], **values: Any
@@ -115,7 +118,7 @@ class TritonFlow:
 
 
 class _Part:
-    """One plan without prologue: its arrays on the device, packed when a configuration is first used."""
+    """One plan without prologue: its arrays on the device, in the layout of each configuration that may serve it."""
 
     def __init__(self, flow: TritonFlow, plan: Plan) -> None:
         self.flow, self.plan = flow, plan

@@ -14,9 +14,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 WORDS = re.findall(
     r"\w+",
-    """the a dog cat bird tree river stone house market singer planet runs sleeps sings falls grows turns sees near under
+    """
+    the a dog cat bird tree river stone house market singer planet runs sleeps sings falls grows turns sees near under
     over behind quickly slowly red green old young quiet bright two seven many and but while because of to in on it she
-    he they was were not""",
+    he they was were not
+    """,
 )
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'-"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from fastflow.train.calibrate import flow_stage
-from fastflow.train.flow import Flow, FlowConfig
 
 from fastflow.calibration import Stage, apply, apply_with_log_det, check, describe, output_dim
 from fastflow.errors import FastflowError
+from fastflow.train.calibrate import flow_stage
+from fastflow.train.flow import Flow, FlowConfig
 
 DIM = 16
 FLOWS = list(itertools.product(("additive", "affine"), ("reversal", "random", "lu"), ((1, 1), (2, 3), (4, 2))))

@@ -99,6 +99,13 @@ def test_embed_writes_a_file_and_prints_nothing(model, corpus, sentences, tmp_pa
     assert np.array_equal(np.load(tmp_path / "out.npy"), Runtime(model).encode(sentences))
 
 
+def test_the_first_command_of_the_readme():
+    source = Path(__file__).parent.parent / "examples" / "sentences.txt"
+    result = run("embed", source)
+    assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
+    assert result.stderr.startswith("fastflow: model default, flow(")
+
+
 def test_an_empty_input_is_no_error(model, tmp_path):
     (tmp_path / "in.txt").write_text("")
     result = run("embed", tmp_path / "in.txt", "-m", model)

@@ -6,11 +6,11 @@ import json
 import sys
 
 import pytest
-from fastflow.train.corpus import corpus_hash, read_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.train.corpus import corpus_hash, read_corpus
 
 TEXTS = ["A dog.", "Ein Hund läuft.", "犬が走る。", "😀 ok", 'He said "no".', "comma, here"]
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fastflow.train import embeddings
-from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
 from safetensors.torch import load_file, save_file
 from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
 from fastflow.artifact import fingerprint
-from fastflow.encoder import TorchBackend, load_torch_encoder
+from fastflow.backend_torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError, UsageError
 from fastflow.tokens import Tokenizer
+from fastflow.train import embeddings
+from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
 
 
 def opened(directory, pooling="first-last", max_length=64):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from builders import FAMILIES, make_encoder
-from fastflow.kernels import reference
 from tolerances import COMPANY, REFERENCE
 
-from fastflow.encoder import load_torch_encoder
+from fastflow.backend_torch import load_torch_encoder
+from fastflow.kernels import reference
 from fastflow.tokens import Tokens
 from fastflow.weights import encoder_shape, load_weights, read_config
 

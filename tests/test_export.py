@@ -8,11 +8,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from fastflow.train import export as exporting
-from fastflow.train.calibrate import fit, parse_method
-from fastflow.train.embeddings import Embedder, open_encoder
-from fastflow.train.export import check_out, export
-from fastflow.train.loop import Schedule
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
@@ -21,6 +16,11 @@ from tolerances import EMBEDDING
 from fastflow import Runtime, artifact
 from fastflow.artifact import encoder_hash, load_model, verify
 from fastflow.errors import FastflowError, UsageError
+from fastflow.train import export as exporting
+from fastflow.train.calibrate import fit, parse_method
+from fastflow.train.embeddings import Embedder, open_encoder
+from fastflow.train.export import check_out, export
+from fastflow.train.loop import Schedule
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 METHODS = ["flow", "standardize", "nullspace:2", "whiten", "whiten:16,flow", "flow,whiten:8"]

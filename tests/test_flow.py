@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+
+from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.calibration import standardize
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.layers import ActNorm
-
-from fastflow.errors import FastflowError, UsageError
 from fastflow.vectors import cosine
 
 SHAPES = [(8, 1, 1), (12, 2, 3), (16, 3, 3), (32, 4, 2), (24, 3, 4)]  # dim, levels, depth

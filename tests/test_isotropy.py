@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from fastflow.train.isotropy import is_worse, isoscore, mean_cosine, measure, singular_values
 
 

@@ -5,6 +5,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
+
+from fastflow.errors import FastflowError
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.layers import (
     COUPLINGS,
@@ -14,9 +17,6 @@ from fastflow.train.layers import (
     glorot_vector,
     permutation,
 )
-from torch import nn
-
-from fastflow.errors import FastflowError
 
 C = 16
 SETTINGS = list(itertools.product(COUPLINGS, ("reversal", "random", "lu")))

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.objective import PaperAdamW, step_loss
-from torch import nn
 
 LR = 1e-3
 

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 from builders import make_model
-from fastflow.kernels import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow import Runtime
 from fastflow.artifact import Model
-from fastflow.encoder import ReferenceBackend, TorchBackend
+from fastflow.backend_reference import ReferenceBackend
+from fastflow.backend_torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels import reference
 from fastflow.pooling import Pooling, parse_pooling
 from fastflow.tokens import Tokens
 

@@ -263,3 +263,13 @@ def test_fingerprints_tell_models_apart(model, bert, tmp_path, sentences):
     assert Runtime(again).fingerprint == fingerprint  # training is deterministic, and no clock is in a model
     assert Runtime(twin).fingerprint == Runtime(bert).fingerprint
     assert len({fingerprint, *(Runtime(m).fingerprint for m in (other, bert, changed))}) == 4
+
+
+def test_the_model_in_the_package(sentences):
+    rt = Runtime()
+    assert rt.info()["model"] == "default"
+    assert rt.info()["calibration"].startswith("flow(")
+    vectors = rt.encode(["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."])
+    assert vectors.shape == (3, rt.dim)
+    near, far = rt.similarity(vectors[:1], vectors[1:])[0]
+    assert near > far + 0.1

@@ -7,8 +7,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 from commands import make_train
-from fastflow.train.cli import main
 from safetensors.torch import load_file, save_file
+
+from fastflow.train.cli import main
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 from builders import FAMILIES
 from click.testing import CliRunner
 from commands import make_train
-from fastflow.train.cli import main
 from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.artifact import verify
 from fastflow.evaluate import evaluate, find_sets
+from fastflow.train.cli import main
 
 
 @pytest.fixture

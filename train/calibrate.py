@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten, moments
-from fastflow.train.flow import Flow, FlowConfig
-from fastflow.train.loop import Log, Schedule, Source, fit_flow
 from numpy.typing import NDArray
 
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError, UsageError
+from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten, moments
+from fastflow.train.flow import Flow, FlowConfig
+from fastflow.train.loop import Log, Schedule, Source, fit_flow
 
 METHODS = "flow, whiten[:K], standardize, nullspace[:K], none, or a chain such as whiten:128,flow"
 SAMPLE = 4096  # texts on which before and after are measured

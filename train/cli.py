@@ -110,16 +110,15 @@ def main(**options: Any) -> None:
 
 
 def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs: tuple[Path, ...], **o: Any) -> None:
+    from fastflow import calibration
+    from fastflow.encoder import cannot_run
+    from fastflow.evaluate import find_sets
     from fastflow.train import report
     from fastflow.train.calibrate import check_chain, fit, parse_method
     from fastflow.train.corpus import corpus_hash, read_corpus
     from fastflow.train.embeddings import cache_directory, cache_key, embed_corpus, open_encoder
     from fastflow.train.export import check_out, export
     from fastflow.train.loop import Schedule
-
-    from fastflow import calibration
-    from fastflow.encoder import cannot_run
-    from fastflow.evaluate import find_sets
 
     started = time.monotonic()
     check_out(out)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastflow.train.corpus import corpus_hash
 from numpy.typing import NDArray
 
 from fastflow.artifact import DEFAULT, MANIFEST, Model, encoder_hash, hub_snapshot, load_model
-from fastflow.encoder import TorchBackend, cannot_run
+from fastflow.backend_torch import TorchBackend
+from fastflow.encoder import cannot_run
 from fastflow.errors import FastflowError, UsageError
 from fastflow.pooling import Pooling, parse_pooling
 from fastflow.progress import Progress
 from fastflow.tokens import Tokenizer
+from fastflow.train.corpus import corpus_hash
 from fastflow.weights import encoder_shape, has_pooler, max_tokens, read_config
 
 WINDOW = 32768  # texts tokenized and length-sorted at a time

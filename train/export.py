@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from fastflow.train.calibrate import Fitted
-from fastflow.train.embeddings import Embedder, FrozenEncoder
 from numpy.typing import NDArray
 
 from fastflow import __version__, calibration
@@ -28,9 +26,11 @@ from fastflow.artifact import (
     load_model,
     verify,
 )
-from fastflow.encoder import ReferenceBackend
+from fastflow.backend_reference import ReferenceBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.tokens import Tokenizer, load_tokenizer
+from fastflow.train.calibrate import Fitted
+from fastflow.train.embeddings import Embedder, FrozenEncoder
 from fastflow.weights import weight_files
 
 AGREEMENT = 1e-5  # of a unit-normalised embedding: NumPy and PyTorch in float32

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 import torch
-from fastflow.train.layers import COUPLINGS, PERMUTATIONS, ActNorm, AdditiveCoupling, AffineCoupling, permutation
 from torch import Tensor, nn
 
 from fastflow.errors import UsageError
+from fastflow.train.layers import COUPLINGS, PERMUTATIONS, ActNorm, AdditiveCoupling, AffineCoupling, permutation
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fastflow.train.flow import Flow, FlowConfig
-from fastflow.train.objective import SIDES, PaperAdamW, step_loss
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.progress import Progress
+from fastflow.train.flow import Flow, FlowConfig
+from fastflow.train.objective import SIDES, PaperAdamW, step_loss
 
 Source = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # row numbers -> pooled embeddings (b, D)
 Log = Callable[[int, dict[str, float]], None]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from fastflow.train.flow import Flow
 from torch import Tensor, nn
+
+from fastflow.train.flow import Flow
 
 CLIP = 1.0  # global gradient norm
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-6, 0.01

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from fastflow.train import isotropy
-from fastflow.train.calibrate import Fitted, sample
-from fastflow.train.embeddings import Embedder, FrozenEncoder
 from numpy.typing import NDArray
 
 from fastflow import calibration
 from fastflow.evaluate import Pairs, evaluate
+from fastflow.train import isotropy
+from fastflow.train.calibrate import Fitted, sample
+from fastflow.train.embeddings import Embedder, FrozenEncoder
 
 
 def before_and_after(fitted: Fitted, pooled: NDArray[Any]) -> dict[str, Any]:

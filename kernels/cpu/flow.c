@@ -1,5 +1,9 @@
 /* Runs a packed flow over many rows: cuts them into blocks and lets threads take blocks. A block's rows never mix, so
-   how they are cut changes no bit of any row. */
+   how they are cut changes no bit of any row.
+
+   Counts for D = 768, 3 levels of 3 steps, width 32: 153,600 multiply-adds a row, 0.61 MB of weights. One row alone reads
+   every weight once from the second-level cache, 9,600 cache lines: at most one a clock, so 2.4 us at 4 GHz. In tiles of
+   14 rows a weight is used 14 times and two AVX-512 units are the limit: 4,800 clocks, 1.2 us a row on one core. */
 #include <stdatomic.h>
 
 #include "cpu.h"

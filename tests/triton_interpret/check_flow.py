@@ -237,6 +237,7 @@ def test_no_rows_and_no_texts_give_empty_results():
         (lambda f: f(torch.zeros(3, 64, dtype=torch.float64, device=DEVICE)), "float64"),
         (lambda f: f(torch.zeros(3, 64, device="meta")), "move it"),
         (lambda f: f(torch.zeros(3, 64, device=DEVICE), offsets=torch.zeros(2, device=DEVICE)), "int32"),
+        (lambda f: f.pool(torch.zeros(3, 64, device=DEVICE), torch.zeros(2, dtype=torch.int32, device="meta")), "move"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_sentence(make, words):

@@ -1,0 +1,54 @@
+"""The cpu backend: compiled kernels, no PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.artifact import Model
+from fastflow.errors import UsageError
+from fastflow.flow import fold
+from fastflow.tokens import Tokens
+from fastflow.weights import encoder_shape, load_weights, read_config
+
+Floats = NDArray[np.floating[Any]]
+
+
+class CpuBackend:
+    """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
+
+    A text has the same bits whatever its company, the order and the number of threads.
+    """
+
+    name = "cpu"
+    dtypes: tuple[str, ...] = ("float32",)
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        from fastflow.kernels.cpu import CpuFlow
+        from fastflow.kernels.cpu_encoder import CpuEncoder
+
+        self.dtype, self.device = dtype, "cpu"
+        config = read_config(model.encoder)
+        shape = encoder_shape(config, model.encoder)
+        weights = load_weights(model.encoder, config, shape, np.float32)
+        plans = [plan.astype(np.float32) for plan in fold(model.calibration, shape.hidden)]
+        try:
+            self._encoder = CpuEncoder(weights, shape, model.pooling.mode, model.pooling.layers, dtype, threads)
+            self._flow = CpuFlow(plans, threads)
+        except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
+            raise UsageError(str(error)) from error
+        self.notes = [f"encoder and calibration compiled for {self._encoder.isa}, {self._encoder.threads} threads"]
+
+    def encoder(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""
+        return np.asarray(self._encoder(tokens.ids, tokens.offsets))
+
+    def pooling(self, hidden: Floats, tokens: Tokens) -> Floats:
+        """What ``encoder`` pooled."""
+        return hidden
+
+    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
+        return np.asarray(self._flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))

@@ -1,0 +1,51 @@
+"""The reference backend: NumPy, from the equations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow import calibration
+from fastflow.artifact import Model
+from fastflow.kernels import reference
+from fastflow.tokens import Tokens
+from fastflow.vectors import shorten
+from fastflow.weights import encoder_shape, load_weights, read_config
+
+Floats = NDArray[np.floating[Any]]
+
+
+class ReferenceBackend:
+    """NumPy, from the equations: the oracle, and what runs where nothing faster does. float32 or float64."""
+
+    name = "reference"
+    dtypes: tuple[str, ...] = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        self.dtype, self.device, self.notes = dtype, "cpu", [] if threads is None else ["threads: NumPy's BLAS decides"]
+        self._np_dtype = np.dtype(dtype)
+        self._pooling = model.pooling
+        config = read_config(model.encoder)
+        self._shape = encoder_shape(config, model.encoder)
+        self._weights = load_weights(model.encoder, config, self._shape, self._np_dtype)
+        self._stages = [stage.astype(self._np_dtype) for stage in model.calibration]
+
+    def encoder(self, tokens: Tokens) -> dict[int, Floats]:
+        """Hidden states of the layers that pooling needs, {layer: (N, D)}."""
+        layers = self._pooling.layers
+        return reference.encode(self._weights, tokens.ids, tokens.offsets, self._shape, layers, self._np_dtype)
+
+    def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors."""
+        if self._pooling.mode == "mean":
+            layers = [reference.pool_mean(hidden[i], tokens.offsets) for i in self._pooling.layers]
+            return np.mean(layers, axis=0, dtype=self._np_dtype)
+        first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
+        return reference.pooler(first, self._weights) if self._pooling.mode == "pooler" else first
+
+    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
+        z = np.asarray(calibration.apply(self._stages, pooled.astype(self._np_dtype, copy=False)))
+        return shorten(z, normalize, truncate)

@@ -1,0 +1,49 @@
+"""Random encoders and packed texts, for the tests of the compiled encoder: arrays only, no model directory."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from fastflow.kernels.reference import EncoderShape
+
+VOCABULARY, POSITIONS = 200, 140
+LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 130)
+text_lengths = st.lists(st.one_of(st.sampled_from(LENGTHS), st.integers(1, 130)), min_size=1, max_size=8)
+
+
+def random_encoder(
+    seed: int, layers: int, hidden: int, heads: int, intermediate: int, activation: str = "gelu",
+    *, width: int | None = None, pad_id: int | None = None, half: bool = False,
+) -> tuple[dict[str, np.ndarray], EncoderShape]:  # fmt: skip
+    """float32 weights under the names of ``kernels.reference`` and their shape; ``width``: of ELECTRA's embeddings."""
+    rng = np.random.default_rng(seed)
+
+    def draw(*size: int, scale: float = 0.3, mean: float = 0.0) -> np.ndarray:
+        return (mean + scale * rng.normal(size=size)).astype(np.float32)
+
+    narrow = width or hidden
+    weights = {
+        "word": draw(VOCABULARY, narrow).astype(np.float16 if half else np.float32),
+        "position": draw(POSITIONS + 2, narrow), "segment": draw(narrow),
+        "embed_norm.scale": draw(narrow, mean=1), "embed_norm.bias": draw(narrow),
+    }  # fmt: skip
+    if width:
+        weights |= {"projection.weight": draw(hidden, width), "projection.bias": draw(hidden)}
+    sizes = {"qkv": (3 * hidden, hidden), "out": (hidden, hidden), "up": (intermediate, hidden), "down": (hidden, intermediate)}
+    for i in range(layers):
+        for name, (rows, columns) in sizes.items():
+            weights[f"layer.{i}.{name}.weight"] = draw(rows, columns, scale=columns**-0.5)
+            weights[f"layer.{i}.{name}.bias"] = draw(rows)
+        for name in ("norm1", "norm2"):
+            weights |= {f"layer.{i}.{name}.scale": draw(hidden, mean=1), f"layer.{i}.{name}.bias": draw(hidden)}
+    weights |= {"pooler.weight": draw(hidden, hidden, scale=hidden**-0.5), "pooler.bias": draw(hidden)}
+    start = 0 if pad_id is None else pad_id + 1
+    shape = EncoderShape(layers, hidden, heads, intermediate, 1e-12, activation, POSITIONS + start, start, pad_id)
+    return weights | {"position": weights["position"][: POSITIONS + start]}, shape
+
+
+def pack(lengths: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """ids (N,) int32, some of them 1, and offsets (B + 1,) int64."""
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, sum(lengths)).astype(np.int32)
+    return ids, np.r_[0, np.cumsum(lengths)].astype(np.int64)

@@ -1,0 +1,106 @@
+"""A text has the same bits alone, in any company and order, and on any number of threads; and the pool survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from packed import pack, random_encoder
+
+from fastflow.kernels import cpu
+from fastflow.kernels.cpu_encoder import DTYPES, CpuEncoder
+
+
+@pytest.fixture(params=cpu.usable_isas())
+def isa(request, monkeypatch):
+    """Every instruction set that can run here."""
+    monkeypatch.setenv("FASTFLOW_ISA", request.param)
+    return request.param
+
+
+def select(ids, offsets, rows):
+    parts = [ids[offsets[i] : offsets[i + 1]] for i in rows]
+    return np.concatenate(parts), np.r_[0, np.cumsum([len(p) for p in parts])].astype(np.int64)
+
+
+def bits(vectors):
+    assert np.isfinite(vectors).all()
+    return vectors.view(np.int32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", ["mean", "pooler"])
+def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
+    weights, shape = random_encoder(1, 2, 104, 4, 300)
+    lengths = [int(n) for n in np.random.default_rng(0).permutation([*range(1, 131), *range(1, 128)])]
+    assert len(lengths) == 257
+    ids, offsets = pack(lengths, 4)
+    encoder = CpuEncoder(weights, shape, mode, (2,), dtype, threads=1)
+    want = encoder(ids, offsets)
+    assert len(np.unique(want.round(4), axis=0)) > 250
+    for threads in (1, 2, 3):
+        encoder.threads = threads
+        assert np.array_equal(bits(encoder(ids, offsets)), bits(want)), threads
+        backwards = encoder(*select(ids, offsets, range(256, -1, -1)))
+        assert np.array_equal(bits(backwards[::-1]), bits(want)), threads
+        for row in (0, 3, 100, int(np.argmax(lengths)), int(np.argmin(lengths))):
+            assert np.array_equal(bits(encoder(*select(ids, offsets, [row]))[0]), bits(want)[row]), (threads, row)
+        few = encoder(*select(ids, offsets, [5, 200, 17]))
+        assert np.array_equal(bits(few), bits(want)[[5, 200, 17]]), threads
+
+
+def test_eight_threads_share_one_encoder(isa):
+    weights, shape = random_encoder(2, 1, 64, 2, 128)
+    encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2)
+    works = [pack([n + 1, 60 - n, 5], n) for n in range(8)]
+    want = [encoder(*work) for work in works]
+    same = [0] * 8
+    start = threading.Barrier(8)
+
+    def run(i):
+        start.wait()
+        for _ in range(20):
+            same[i] += np.array_equal(bits(encoder(*works[i])), bits(want[i]))
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert same == [20] * 8
+
+
+def test_use_fork_use(isa):
+    weights, shape = random_encoder(2, 1, 64, 2, 128)
+    encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2)
+    work = pack([30, 7, 64, 1], 3)
+    want = encoder(*work)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # a child that waits for threads it has not inherited would wait for ever
+        os._exit(0 if np.array_equal(bits(encoder(*work)), bits(want)) else 3)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.array_equal(bits(encoder(*work)), bits(want))
+
+
+def test_memory_does_not_grow():
+    weights, shape = random_encoder(2, 1, 64, 2, 128)
+    encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2)
+    works = [pack([n % 130 + 1, 5, 130 - n % 60], n) for n in range(50)]
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("resident memory is read from /proc")
+    for work in works:
+        encoder(*work)
+    before = resident()
+    for _ in range(20):
+        for work in works:
+            encoder(*work)
+    assert resident() - before <= 4 << 20
