@@ -50,6 +50,7 @@ def test_the_kernels_in_the_interpreter(tmp_path):
 
 
 @NEEDS
+@pytest.mark.compile
 def test_the_stored_configurations_compile(tmp_path):
     file = HERE / "triton_compile" / "check_compile.py"
     runs = [in_its_own_process(file, tmp_path, "-k", f"{arch}]") for arch in (80, 90)]
