@@ -10,7 +10,7 @@ from glob import glob
 from setuptools import Extension, setup
 
 COMPILE = ["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-g0", "-pthread"]
-LINK = ["-Wl,-s", "-pthread"] if os.name == "posix" and os.uname().sysname == "Linux" else []
+LINK = ["-Wl,-s", "-pthread", "-lm"] if os.name == "posix" and os.uname().sysname == "Linux" else []
 
 
 def extensions():

@@ -8,6 +8,7 @@ compare; the floor is the time that the machine's measured ceilings allow for th
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fastflow.bench import peers_flow
 from fastflow.bench.candidates_flow import WHOLE, chosen, cpu_kernels, names, ours, torch_peers
@@ -23,10 +25,12 @@ from fastflow.bench.machine import Ceilings, ceilings, cuda_ceilings, memory_ava
 from fastflow.bench.pytorch import compiling, settings
 from fastflow.bench.ratios import flow_ratios
 from fastflow.bench.subjects import Subject, of_model, synthetic
-from fastflow.bench.timing import Effort, alternate, cpu_watch, cuda_watch
+from fastflow.bench.timing import Effort, Watch, alternate, cpu_watch, cuda_watch
 
 BATCHES = (1, 8, 32, 256, 1024, WHOLE, 1_000_000)
 QUICK_BATCHES = (1, 32, 1024)
+WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
+SECONDS, QUICK_SECONDS = 300, 35  # no comparison is begun later: a busy machine shall not keep anybody for an hour
 MODEL_ROWS = 256  # distinct sentences embedded for a model's own inputs
 Say = Callable[[str], None]
 
@@ -73,12 +77,13 @@ def run_flow(
     say("measuring the machine's ceilings")
     limits = {threads: cuda_ceilings()} if device == "cuda" else ceilings(counts, 0.1 if quick else 0.4)
     results.ceilings = [limit.as_dict() for limit in limits.values()]
+    end = time.monotonic() + (QUICK_SECONDS if quick else SECONDS)
     with nullcontext() if quick else compiling():
         for one in passes(model, peers, quick, device, counts):
             if not results.subjects or results.subjects[-1]["subject"] != one.subject.label:
                 results.subjects.append({"subject": one.subject.label, "inputs": one.subject.inputs})
             with settings(one.threads):
-                run_pass(one, device, limits[one.threads], results, say)
+                run_pass(one, device, limits[one.threads], results, end, say)
     results.ratios = flow_ratios(results.rows, device)
     return results
 
@@ -96,8 +101,8 @@ def passes(model: str | None, peers: frozenset[str], quick: bool, device: str, c
         yield Pass(synthetic(2, 3, 32, "affine", 1024), counts[0], QUICK_BATCHES, eager, quick)
 
 
-def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, say: Say) -> None:
-    """Check and time every candidate at every batch; adds to ``results``."""
+def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: float, say: Say) -> None:
+    """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); adds to ``results``."""
     peers, cannot = torch_peers(one.subject, device, set(one.peers))
     candidates = [*ours(one.subject, device, one.threads, one.quick), *peers]
     results.skipped += cannot
@@ -105,13 +110,21 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, say: Sa
     speed: dict[str, float] = {}  # seconds a row, the best so far: medians follow the machine's moods
     for batch in one.batches:
         say(f"{one.subject.label}: {batch} rows, threads: {one.threads}")
-        if reason := too_large(one.subject, batch, device):
-            results.skipped.append(_left_out(one, batch, "*", reason))
+        reason = too_large(one.subject, batch, device)
+        if reason or time.monotonic() > end:
+            results.skipped.append(_left_out(one, batch, "*", reason or "the suite has used up its time"))
             continue
         taking_part = [c for c in candidates if c.largest is None or batch <= c.largest]
         taking_part, left_out = affordable(taking_part, speed, batch, one)
+        x = torch.from_numpy(one.subject.rows(batch)).to(device)
+        out = torch.empty(batch, exact.shape[1], device=device) if batch > WHOLE else None
+        if out is not None:  # pieces are not a smaller batch, so try one
+            taking_part, more = affordable(taking_part, sound_out(taking_part, x, out, WATCHES[device]), batch, one)
+            left_out += more
         results.skipped += left_out
-        rows = compare(one, batch, device, taking_part, exact, limits, results.skipped)
+        rows = compare(one, taking_part, x, out, exact, limits, results.skipped)
+        failed = {c.name for c in taking_part} - {row["name"] for row in rows}
+        candidates = [c for c in candidates if c.name not in failed]
         for row in rows:
             speed[row["name"]] = min(row["p20_ms"] / 1e3 / batch, speed.get(row["name"], math.inf))
         results.rows += rows
@@ -124,17 +137,27 @@ def too_large(subject: Subject, batch: int, device: str) -> str | None:
     return None if need <= free else f"needs {need / 2**30:.0f} GiB of memory, and {free / 2**30:.0f} GiB are free"
 
 
+def sound_out(candidates: Sequence[Candidate], x: Tensor, out: Tensor, watch: Watch) -> dict[str, float]:
+    """Seconds a row, {name: ...}, over the first piece of ``x``, done as all would be; the better of two."""
+    speed = {}
+    for c in candidates:
+        rows = c.piece or WHOLE
+        call = c.prepare(x[:rows], out[:rows])
+        speed[c.name] = min(watch(call, 1), watch(call, 1)) / rows
+    return speed
+
+
 def affordable(
     candidates: Sequence[Candidate], speed: dict[str, float], batch: int, one: Pass
 ) -> tuple[list[Candidate], list[dict[str, Any]]]:
-    """Those that fit into the allowance together, by their best speed so far, and the others with reasons."""
+    """Those that fit into the allowance together, by their seconds a row, and the others with reasons."""
     calls = one.effort(batch).min_runs + 1
     cost = {c.name: calls * batch * speed.get(c.name, 0.0) for c in candidates}
     left_out = []
     for name in sorted(cost, key=lambda name: -cost[name]):
         if sum(cost.values()) <= one.allowance_s(batch):
             break
-        reason = f"{calls} calls would take about {cost.pop(name):.0f} s, judged by its speed at smaller batches"
+        reason = f"{calls} calls would take about {cost.pop(name):.0f} s, judged by smaller ones"
         left_out.append(_left_out(one, batch, name, reason))
     return [c for c in candidates if c.name in cost], left_out
 
@@ -145,16 +168,15 @@ def _left_out(one: Pass, batch: int, name: str, reason: str) -> dict[str, Any]:
 
 def compare(
     one: Pass,
-    batch: int,
-    device: str,
     candidates: Sequence[Candidate],
+    x: Tensor,
+    out: Tensor | None,
     exact: NDArray[Any],
     limits: Ceilings,
     skipped: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The rows of one comparison: every output checked, then every candidate timed; adds to ``skipped``."""
-    x = torch.from_numpy(one.subject.rows(batch)).to(device)
-    out = torch.empty(batch, exact.shape[1], device=device) if batch > WHOLE else None
+    """The rows of one comparison on ``x``: every output checked, then all timed. Adds failures to ``skipped``."""
+    batch, device = len(x), x.device.type
     part = x[: len(exact)]
     unfused = peers_flow.unfused(one.subject.stages, device, torch.float32)
     scale = errors(unfused(part).cpu().numpy(), exact[: len(part)])
@@ -171,7 +193,7 @@ def compare(
             continue
         found[candidate.name] = checked(candidate, z, exact, scale)
         calls[candidate.name] = call
-    timings = alternate(calls, one.effort(batch), cuda_watch if device == "cuda" else cpu_watch)
+    timings = alternate(calls, one.effort(batch), WATCHES[device])
     flop, traffic = batch * one.subject.flop(), one.subject.traffic(batch)
     floor = limits.floor_ms(flop, traffic, traffic)
     rows = []

@@ -137,7 +137,7 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         rows.append(fitted_row(f"flow, {where}, glorot start", "flow", base, sets, fit_on, "glorot"))
     name = Path(encoder).name
     result = {
-        "command": f"python -m fastflow.bench.quality --encoder .../{name} --sts .../sts --corpus .../{Path(corpus).name} --out {out.name}",
+        "command": f"python -m fastflow.bench.quality --encoder .../{name} --sts .../sts --corpus .../{Path(corpus).name} --out {out}",
         "encoder": name, "dim": frozen["first-last"].dim, "corpus": Path(corpus).name, "texts": len(texts), "rows": rows,
     }  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)

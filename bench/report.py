@@ -126,7 +126,8 @@ def plot(report: dict[str, Any], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise missing_extra("bench", "matplotlib", "--plot") from error
-    rows = report["rows"]
+    if not (rows := report["rows"]):
+        raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
     rows = [row for row in rows if (row["subject"], row["threads"]) == (rows[0]["subject"], rows[0]["threads"])]
     names = list(dict.fromkeys(row["name"] for row in rows))
     figure = Figure(figsize=(10, 6.2), layout="constrained")

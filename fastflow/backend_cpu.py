@@ -19,13 +19,16 @@ Floats = NDArray[np.floating[Any]]
 class CpuBackend:
     """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
 
-    A text has the same bits whatever its company, the order and the number of threads.
+    A text has the same bits whatever its company, the order and the number of threads. bfloat16 and int8 are the
+    precision of the products in the encoder's layers; they run only when named, because what they cost depends on the
+    model.
     """
 
     name = "cpu"
-    dtypes: tuple[str, ...] = ("float32",)
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "int8")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        from fastflow.kernels._cpu import trim
         from fastflow.kernels.cpu import CpuFlow
         from fastflow.kernels.cpu_encoder import CpuEncoder
 
@@ -39,7 +42,9 @@ class CpuBackend:
             self._flow = CpuFlow(plans, threads)
         except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
             raise UsageError(str(error)) from error
-        self.notes = [f"encoder and calibration compiled for {self._encoder.isa}, {self._encoder.threads} threads"]
+        del weights
+        trim()  # the weights as they were read would else stay in the C library's heap
+        self.notes = [f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"]
 
     def encoder(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""

@@ -118,7 +118,7 @@ class TritonBackend(TorchBackend):
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels.flow_triton import TritonFlow
 
-        super().__init__(model, dtype, device, threads)
+        super().__init__(model, dtype, "cuda", threads)  # device auto means the same here
         plans = [plan.astype(np.float32) for plan in fold(model.calibration, self._encoder.config.hidden_size)]
         self._flow = TritonFlow(plans, device=self.device)
 

@@ -168,7 +168,7 @@ def _run(
                 )
             writer.write(Block(rows, texts, [record.id for _, record in window], encoder(texts)))
             if state is not None and source != "-" and isinstance(writer, OutputFile):
-                state.save(writer.rows, writer.tell())
+                state.save(writer.rows, writer.sync())
             summary.texts += len(texts)
             summary.empty += sum(not text.strip() for text in texts)
             progress.advance(len(texts))

@@ -62,6 +62,8 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
         return UsageError(f"unknown device {device!r}; use auto, cpu or cuda")
     if device == "cuda" and name not in NEEDS:
         return UsageError(f"the {name} backend runs on the CPU; on a CUDA device use triton or torch")
+    if device == "cpu" and name == "triton":
+        return UsageError("the triton backend runs on a CUDA device; on the CPU use cpu, torch or reference")
     if name == "cpu" and find_spec("fastflow.kernels._cpu") is None:
         return FastflowError("the cpu backend needs the compiled extension: install a C compiler and fastflow again")
     extra, modules = NEEDS.get(name, ("", ()))

@@ -106,8 +106,12 @@ class OutputFile:
         """Count rows that an interrupted run has written already."""
         self.rows += len(rows)
 
-    def tell(self) -> int:
-        """Bytes written so far."""
+    def sync(self) -> int:
+        """Make sure that what was written outlives a power cut; returns its size in bytes."""
+        try:
+            os.fsync(self._handle.fileno())
+        except OSError as error:
+            raise cannot_write(self.target, error) from error
         return self._handle.tell()
 
     def finish(self) -> None:

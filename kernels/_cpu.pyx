@@ -69,3 +69,117 @@ cdef class Flow:
             failed = ff_flow_run(&self.flow, source, target, rows, keep, normalize, threads)
         if failed:
             raise MemoryError("no memory for the scratch space of the flow")
+
+
+cdef extern from "cpu/encoder.h":
+    enum: FF_STEP_KINDS
+    ctypedef struct ff_linear:
+        int64_t weights, bias, scale, shift, columns, steps, format
+    ctypedef struct ff_step:
+        pass
+    ctypedef struct ff_encoder:
+        const char *memory
+        const ff_linear *linears
+        const ff_step *steps
+        const int64_t *strides
+        const float *positions
+        const void *words
+        int32_t half, count, buffers, heads, head, hidden, position_start, pad_id, vocabulary, position_rows, layers
+        int32_t isa
+        float eps
+    ctypedef struct ff_texts:
+        const int32_t *ids
+        const int64_t *offsets
+        int64_t texts
+        float *pooled
+        float *states
+    int ff_encoder_run(const ff_encoder *, const ff_texts *, int) nogil
+    int64_t ff_check_texts(const ff_encoder *, const ff_texts *) nogil
+    enum: FF_FORMATS
+    void *ff_product_of(int isa, int format)
+    void ff_trim()
+
+
+def trim():
+    """Give memory that was freed back to the system, where the C library keeps it and can."""
+    ff_trim()
+
+
+def formats(int isa):
+    """Numbers of the formats of ``cpu/encoder.h`` whose products can be computed on instruction set ``isa`` here."""
+    return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
+
+
+cdef class Encoder:
+    """A packed encoder, ready to run. Immutable, so safe from several threads at once.
+
+    memory: uint8, its first element 64-byte aligned; linears (n, 8), steps (n, 12) and strides (n,) int64 as
+    ``cpu/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32, or uint16 that are halves.
+    """
+
+    cdef ff_encoder encoder
+    cdef object keep_alive
+
+    def __cinit__(
+        self, const unsigned char[::1] memory, const int64_t[:, ::1] linears, const int64_t[:, ::1] steps,
+        const int64_t[::1] strides, const float[:, ::1] positions, words, *, int heads, int head, int hidden,
+        int position_start, int pad_id, int layers, float eps, int isa,
+    ):
+        cdef const float[:, ::1] singles
+        cdef const unsigned short[:, ::1] halves
+        if linears.shape[1] != 8 or steps.shape[0] == 0 or steps.shape[1] != 12 or not 1 <= strides.shape[0] <= 16:
+            raise ValueError("a packed encoder needs products of 8 numbers, steps of 12, and 1 to 16 buffers")
+        if <uintptr_t>&memory[0] % 64:
+            raise ValueError("the memory of a packed encoder must be 64-byte aligned")
+        if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
+            raise ValueError(f"instruction set {isa} cannot run on this machine")
+        if any(linear[6] not in formats(isa) for linear in linears):
+            raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
+        if words.shape[0] == 0 or words.shape[1] != positions.shape[1] or positions.shape[0] == 0:
+            raise ValueError("the tables of words and positions must have rows of one width")
+        if words.itemsize == 2:
+            halves = words
+            self.encoder.words = &halves[0, 0]
+        else:
+            singles = words
+            self.encoder.words = &singles[0, 0]
+        self.keep_alive = (memory, linears, steps, strides, positions, words)
+        self.encoder.memory = <const char *>&memory[0]
+        self.encoder.linears = <const ff_linear *>&linears[0, 0] if linears.shape[0] else NULL
+        self.encoder.steps, self.encoder.count = <const ff_step *>&steps[0, 0], <int32_t>steps.shape[0]
+        self.encoder.strides, self.encoder.buffers = &strides[0], <int32_t>strides.shape[0]
+        self.encoder.positions, self.encoder.position_rows = &positions[0, 0], <int32_t>positions.shape[0]
+        self.encoder.half, self.encoder.vocabulary = words.itemsize == 2, <int32_t>words.shape[0]
+        self.encoder.heads, self.encoder.head, self.encoder.hidden = heads, head, hidden
+        self.encoder.position_start, self.encoder.pad_id = position_start, pad_id
+        self.encoder.layers, self.encoder.eps, self.encoder.isa = layers, eps, isa
+
+    def run(self, const int32_t[::1] ids, const int64_t[::1] offsets, float[:, ::1] pooled, states, int threads):
+        """ids (N,), offsets (B + 1,) -> pooled (B, D), and hidden states (wanted layers, N, D) unless None, in place."""
+        cdef ff_texts texts
+        cdef float[:, :, ::1] kept
+        cdef int64_t bad
+        cdef int failed
+        texts.texts = offsets.shape[0] - 1
+        if texts.texts < 0 or offsets[0] != 0 or offsets[texts.texts] != ids.shape[0]:
+            raise ValueError("offsets must start at 0 and end at the number of ids")
+        if pooled.shape[0] != texts.texts or pooled.shape[1] != self.encoder.hidden:
+            raise ValueError(f"pooled must be {(texts.texts, self.encoder.hidden)}, not {pooled.shape[0], pooled.shape[1]}")
+        if texts.texts == 0:
+            return
+        texts.offsets, texts.pooled, texts.states = &offsets[0], &pooled[0, 0], NULL
+        if ids.shape[0] == 0:
+            raise ValueError("text 0 has no tokens, too many, or an id outside the vocabulary")
+        texts.ids = &ids[0]
+        if states is not None:
+            kept = states
+            if (kept.shape[0], kept.shape[1], kept.shape[2]) != (self.encoder.layers, ids.shape[0], self.encoder.hidden):
+                raise ValueError("states must be (wanted layers, N, D)")
+            texts.states = &kept[0, 0, 0]
+        with nogil:
+            bad = ff_check_texts(&self.encoder, &texts)
+            failed = 0 if bad >= 0 else ff_encoder_run(&self.encoder, &texts, threads)
+        if bad >= 0:
+            raise ValueError(f"text {bad} has no tokens, too many, or an id outside the vocabulary")
+        if failed:
+            raise MemoryError("no memory for the scratch space of the encoder")

@@ -77,7 +77,7 @@ def unigram() -> Tokenizer:
     return out
 
 
-TOKENIZERS = {"roberta": byte_level, "xlm-roberta": unigram}
+TOKENIZERS = {"roberta": byte_level, "xlm-roberta": unigram, "camembert": unigram}
 BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 ROBERTA = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
 
@@ -87,6 +87,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "minilm": ("bert", {"hidden_size": 48, "num_attention_heads": 12, "intermediate_size": 192}),
     "roberta": ("roberta", {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     "xlm-roberta": ("xlm-roberta", {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
+    "camembert": ("camembert", {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
     "distilbert": ("distilbert", {}),
     "electra": ("electra", {"embedding_size": 24}),
 }

@@ -21,6 +21,7 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
         arguments = [source, "--encoder", encoder, "--out", out, "--cache", directory / "cache", *options]
         result = CliRunner().invoke(main, [str(a) for a in arguments], input=stdin)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert "please report it" not in result.stderr, result.stderr
         assert not out.with_name(out.name + ".partial").exists()
         return result
 

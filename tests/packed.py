@@ -30,7 +30,12 @@ def random_encoder(
     }  # fmt: skip
     if width:
         weights |= {"projection.weight": draw(hidden, width), "projection.bias": draw(hidden)}
-    sizes = {"qkv": (3 * hidden, hidden), "out": (hidden, hidden), "up": (intermediate, hidden), "down": (hidden, intermediate)}
+    sizes = {
+        "qkv": (3 * hidden, hidden),
+        "out": (hidden, hidden),
+        "up": (intermediate, hidden),
+        "down": (hidden, intermediate),
+    }
     for i in range(layers):
         for name, (rows, columns) in sizes.items():
             weights[f"layer.{i}.{name}.weight"] = draw(rows, columns, scale=columns**-0.5)

@@ -292,6 +292,16 @@ def test_a_batch_that_does_not_fit_says_what_it_needs(monkeypatch):
 LIMITS = Ceilings(1, "", 100.0, 50.0, {"L2": 200.0, "L3": 100.0, "memory": 10.0}, {"L2": 1e6, "L3": 1e7})
 
 
+def test_no_comparison_is_begun_after_the_end(hasty, monkeypatch):
+    monkeypatch.setattr(flow, "QUICK_SECONDS", -1)
+    results = flow.run_flow(None, ["lean"], True, "cpu", 1, lambda message: None)
+    assert results.rows == []
+    assert results.ratios == []
+    assert [(entry["batch"], entry["reason"]) for entry in results.skipped] == [
+        (batch, "the suite has used up its time") for batch in (1, 3)
+    ]
+
+
 def test_floor_and_levels():
     assert [LIMITS.level(size) for size in (1e6, 2e6, 2e7)] == ["L2", "L3", "memory"]
     assert LIMITS.floor_ms(1e9, 1e6, 1e5) == pytest.approx(10.0)  # arithmetic
@@ -442,7 +452,7 @@ def test_what_needs_a_compiler_may_be_left_out_and_nothing_else(hasty, monkeypat
     with_failure(optional=True)
     results = flow.run_flow(None, ["lean"], True, "cpu", 1, lambda message: None)
     assert {r["name"] for r in results.rows} == {"fastflow", "torch-lean-eager"}
-    assert [(entry["name"], entry["batch"]) for entry in results.skipped] == [("failing", 1), ("failing", 3)]
+    assert [(entry["name"], entry["batch"]) for entry in results.skipped] == [("failing", 1)]
     assert results.skipped[0]["reason"] == "its first call failed: no compiler"
     with_failure(optional=False)
     with pytest.raises(RuntimeError, match="no compiler"):

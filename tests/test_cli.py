@@ -106,6 +106,14 @@ def test_the_first_command_of_the_readme():
     assert result.stderr.startswith("fastflow: model default, flow(")
 
 
+def test_embed_writes_a_file_from_standard_input(model, tmp_path):
+    result = run("embed", "-", "-m", model, "-o", tmp_path / "out.jsonl", stdin="the dog\n\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["the dog", ""]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
 def test_an_empty_input_is_no_error(model, tmp_path):
     (tmp_path / "in.txt").write_text("")
     result = run("embed", tmp_path / "in.txt", "-m", model)

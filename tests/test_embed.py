@@ -199,7 +199,7 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, tmp_path, target, s
     assert not target.exists()
     partial = target.with_name(target.name + ".partial")
     with partial.open("ab") as handle:
-        handle.write(b"rows that the state does not know of")
+        handle.write(b"rows that the state does not know of" * 10_000)
     summary = embed_file(Runtime(model), str(source), target, settings, resume=True, quiet=True)
     assert summary.resumed == 48
     assert summary.texts == 128 // shard[1] - 48

@@ -159,7 +159,7 @@ def test_resuming_gives_the_bytes_of_an_uninterrupted_run(tmp_path, suffix):
     kind = writer_for(path)
     first = kind(path, META)
     first.write(block(vectors[:4], ids=True))
-    position = first.tell()
+    position = first.sync()
     first.write(block(vectors[4:6], 4, ids=True))  # written, but the run died before it could say so
     first.discard(keep=True)
     second = kind(path, META, position)

@@ -85,6 +85,7 @@ def test_survives_fork(model, backend, run_python):
         ({"dtype": "bfloat16", "backend": "reference"}, "usable are float32, float64"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"backend": "reference", "device": "cuda"}, "runs on the CPU"),
+        ({"backend": "triton", "device": "cpu"}, "the triton backend runs on a CUDA device"),
     ],
 )
 def test_choices_that_cannot_run_say_what_can(model, choice, message):
@@ -98,8 +99,9 @@ def test_cuda_without_a_device_says_what_is_usable(model):
     if torch.cuda.is_available():
         assert Runtime(model, device="cuda").info()["device"] == "cuda"
     else:
-        with pytest.raises(FastflowError, match="device 'cuda': PyTorch finds no CUDA device; usable here: cpu"):
-            Runtime(model, device="cuda")
+        for choice in ({"device": "cuda"}, {"backend": "triton"}, {"backend": "torch", "device": "cuda"}):
+            with pytest.raises(FastflowError, match=r"finds no CUDA device; usable here: cpu|needs triton, which"):
+                Runtime(model, **choice)
 
 
 IMPORT = """

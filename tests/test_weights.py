@@ -69,10 +69,10 @@ def test_other_names_of_the_same_weights(bert, bert_copy, change, backend):
     assert np.array_equal(embed(bert_copy, backend), embed(bert, backend))
 
 
-@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "electra", "distilbert"])
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert", "electra", "distilbert"])
 def test_a_prefix_of_the_family(tmp_path, encoders, family):
     directory = make_encoder(tmp_path, family)
-    prefix = {"xlm-roberta": "roberta"}.get(family, family)
+    prefix = {"xlm-roberta": "roberta", "camembert": "roberta"}.get(family, family)
     rewrite(directory, lambda tensors: {f"{prefix}.{name}": tensor for name, tensor in tensors.items()})
     assert np.array_equal(embed(directory), embed(encoders(family)))
 

@@ -16,3 +16,5 @@ FOLDED = 1e-12
 UNIT = 2e-6
 # for the flow alone, relative to the norm of the output: half a unit in the last place of a float32
 FLOW_FLOOR = 6e-8
+# an embedding whose encoder ran in a lower precision against float32: least cosine of any text
+COSINE = {"bfloat16": 0.9995, "int8": 0.995}

@@ -1,0 +1,29 @@
+/* Products of bfloat16 with AVX512-BF16: two products a lane, accumulated in float32. */
+#if defined(__x86_64__)
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512")
+#include <immintrin.h>
+#include <math.h>
+
+#include "encoder.h"
+
+#include "encoder_vector_avx512.inc"
+#include "gemm_common.inc"
+
+#define NAME(x) x##_bf16
+#define PRODUCT ff_bf16_avx512
+#define ROWS 14
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define LANE int32_t
+#define PER_STEP 1
+#define ACC vec
+#define ZERO SET1(0)
+#define LOAD_ACC LOAD
+#define STORE_ACC STORE
+#define ADD_ACC ADD
+#define WEIGHTS(b) const __m512bh b0 = (__m512bh)LOADI(b), b1 = (__m512bh)LOADI(b + VL)
+#define MULTIPLY(x, acc0, acc1) \
+    const __m512bh y = (__m512bh)SET1I(*(x)); \
+    acc0 = _mm512_dpbf16_ps(acc0, y, b0); \
+    acc1 = _mm512_dpbf16_ps(acc1, y, b1)
+#include "gemm_body.inc"
+#endif

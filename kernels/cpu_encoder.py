@@ -1,0 +1,92 @@
+"""The encoder on a CPU: chooses instruction set and products once, packs, and calls the compiled kernels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels._cpu import Encoder, formats, isas
+from fastflow.kernels.cpu import default_threads, isa, usable_isas
+from fastflow.kernels.encoder_packing import BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, EncoderProgram
+from fastflow.kernels.reference import EncoderShape, Weights
+
+# dtype -> products in the order of preference, and what is said of them
+DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8, INT8_SIGNED)}
+SAID = {
+    FLOAT: "",
+    BF16: " with bfloat16 dot products",
+    BF16_WIDE: " widening bfloat16 weights",
+    INT8: "",
+    INT8_SIGNED: "",
+}
+Array = NDArray[Any]
+
+
+def choose(dtype: str) -> tuple[str, int]:
+    """The best instruction set here that has products for ``dtype``, and the format of its products.
+
+    Raises ValueError when there is none, or none on the instruction set that FASTFLOW_ISA names.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
+    for name in (isa(),) if os.environ.get("FASTFLOW_ISA") else usable_isas():
+        for form in DTYPES[dtype]:
+            if form in formats(isas()[name][0]):
+                return name, form
+    raise ValueError(f"dtype {dtype!r} does not run on {isa()} on this machine")
+
+
+class CpuEncoder:
+    """Packed texts -> pooled vectors, as one compiled call without padding.
+
+    A text has the same bits whatever its company, the order and the number of threads. ``dtype`` is of the products in
+    the layers (below float32 the table of words is held as float16); sums, LayerNorm, softmax and activations are
+    float32 always. ``weights``: as ``reference.encode`` takes
+    them; ``mode``: mean, cls or pooler over ``layers`` as ``fastflow.pooling`` means them; ``threads``: at most this
+    many, None for ``default_threads()``. Safe from several Python threads at once, and after fork. Raises ValueError
+    for what it cannot do.
+    """
+
+    def __init__(
+        self, weights: Weights, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
+        threads: int | None = None,
+    ) -> None:  # fmt: skip
+        self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
+        self.threads = default_threads() if threads is None else threads
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.isa, form = choose(dtype)
+        self.how = self.isa + SAID[form]
+        number, _, vector, _ = isas()[self.isa]
+        program = EncoderProgram(weights, shape, mode, self.layers, 2 * vector, form)
+        words = weights["word"]
+        if form != FLOAT and np.abs(words).max() <= np.finfo(np.float16).max:
+            words = words.astype(np.float16)  # rounds less than the first product's operand will
+        words = words.view(np.uint16) if words.dtype == np.float16 else np.ascontiguousarray(words, np.float32)
+        memory, *tables = program.arrays()
+        self.nbytes = memory.nbytes
+        self._encoder = Encoder(
+            memory, *tables, np.asarray(weights["position"] + weights["segment"], np.float32), words, heads=shape.heads,
+            head=program.head, hidden=shape.hidden, position_start=shape.position_start,
+            pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
+        )  # fmt: skip
+
+    def __call__(self, ids: Array, offsets: Array) -> Array:
+        """(B, D) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
+
+        Raises ValueError, naming the text, for one without tokens, with too many, or with an id outside the vocabulary.
+        """
+        pooled = np.empty((len(offsets) - 1, self.hidden), np.float32)
+        self._encoder.run(ids, offsets, pooled, None, self.threads)
+        return pooled
+
+    def states(self, ids: Array, offsets: Array) -> dict[int, Array]:
+        """Hidden states of the wanted layers, {layer: (N, D)} float32."""
+        pooled = np.empty((len(offsets) - 1, self.hidden), np.float32)
+        kept = np.empty((len(self.layers), len(ids), self.hidden), np.float32)
+        self._encoder.run(ids, offsets, pooled, kept, self.threads)
+        return dict(zip(self.layers, kept, strict=True))

@@ -1,0 +1,126 @@
+"""The encoder in bfloat16 and int8: its arithmetic against an emulation in float64, and its quality against float32."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+from packed import pack, random_encoder
+from tolerances import COSINE
+
+import fastflow
+from fastflow.kernels import cpu, reference
+from fastflow.kernels.cpu_encoder import CpuEncoder, choose
+from fastflow.kernels.encoder_packing import BF16, BF16_WIDE, quantised, to_bfloat16
+
+REDUCED = ("bfloat16", "int8")
+
+
+@pytest.fixture(params=cpu.usable_isas())
+def isa(request, monkeypatch):
+    """Every instruction set that can run here."""
+    monkeypatch.setenv("FASTFLOW_ISA", request.param)
+    return request.param
+
+
+def rounded(values):
+    """To bfloat16 and back."""
+    bits = to_bfloat16(np.ascontiguousarray(values, np.float32)).astype(np.uint32) << 16
+    return bits.view(np.float32).astype(np.float64)
+
+
+def coarse(values):
+    """To int8, one scale a row, and back."""
+    whole, scale = quantised(np.ascontiguousarray(values, np.float32))
+    return whole * scale[:, None].astype(np.float64)
+
+
+def emulated(weights, shape, ids, offsets, weight, operand):
+    """Hidden states of the last layer in float64, with the layers' products in a lower precision."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    x = reference.embed_tokens(w, ids, offsets, shape, np.dtype(np.float64))
+    for i in range(shape.layers):
+
+        def linear(x, name, prefix=f"layer.{i}."):
+            return operand(x) @ weight(w[f"{prefix}{name}.weight"]).T + w[f"{prefix}{name}.bias"]
+
+        def norm(x, name, prefix=f"layer.{i}."):
+            return reference.layer_norm(x, w[f"{prefix}{name}.scale"], w[f"{prefix}{name}.bias"], shape.eps)
+
+        x = norm(x + linear(reference.attention(linear(x, "qkv"), offsets, shape.heads), "out"), "norm1")
+        x = norm(x + linear(reference.activate(linear(x, "up"), shape.activation), "down"), "norm2")
+    return x
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize(("hidden", "heads", "intermediate"), [(64, 4, 97), (256, 4, 1024), (48, 12, 33), (16, 1, 1)])
+def test_products_are_those_of_the_format(isa, dtype, hidden, heads, intermediate):
+    weights, shape = random_encoder(3, 1, hidden, heads, intermediate, half=True)
+    ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
+    found = CpuEncoder(weights, shape, "mean", (1,), dtype, threads=2).states(ids, offsets)[1]
+    wide = choose(dtype)[1] == BF16_WIDE
+    functions = {"bfloat16": (rounded, (lambda x: x) if wide else rounded), "int8": (coarse, coarse)}[dtype]
+    want = emulated(weights, shape, ids, offsets, *functions)
+    full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
+    assert np.isfinite(found).all()
+    lost = np.abs(want - full).mean()  # what the format costs: far more than float32 rounding
+    assert lost > 1e-4
+    near = 0.3 if choose(dtype)[1] == BF16 else 0.01  # a sum near a tie may be rounded the other way as an operand
+    assert np.abs(found - want).mean() <= near * lost
+    assert np.abs(found - want).max() <= 5 * lost
+
+
+def test_packed_formats_round_to_nearest():
+    values = np.array([[1.0, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8 - 2**-20, 0.0, 3.3895314e38, 1e-40]], np.float32)
+    assert rounded(values).tolist() == [
+        [1.0, 1.0, 1 + 2**-6, -1 - 2**-7, 0.0, 3.3895313892515355e38, rounded(values)[0, 6]]
+    ]
+    whole, scale = quantised(np.array([[127.0, -63.4, 63.6, 0.4], [0, 0, 0, 0]], np.float32))
+    assert whole.tolist() == [[127, -63, 64, 0], [0, 0, 0, 0]]
+    assert scale.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_the_default_model_keeps_its_directions(isa, dtype, sentences):
+    plain, runtime = (fastflow.Runtime(backend="cpu", dtype=d, threads=2) for d in ("float32", dtype))
+    assert runtime.info()["dtype"] == dtype
+    assert isa in " ".join(runtime.info()["notes"])
+    want, found = (rt.encode(sentences, normalize_embeddings=True) for rt in (plain, runtime))
+    cosines = (want * found).sum(axis=1)
+    assert np.isfinite(found).all()
+    assert COSINE[dtype] <= cosines.min() <= 1 - 1e-7  # and it is not float32 under another name
+
+
+def test_weights_take_half_and_a_quarter_of_the_bytes():
+    weights, shape = random_encoder(3, 2, 256, 4, 1024)
+    sizes = [CpuEncoder(weights, shape, "mean", (2,), dtype).nbytes for dtype in ("float32", *REDUCED)]
+    assert sizes[1] <= 0.52 * sizes[0]
+    assert sizes[2] <= 0.28 * sizes[0]
+
+
+def test_what_runs_is_chosen_by_what_the_machine_has(monkeypatch):
+    monkeypatch.setenv("FASTFLOW_ISA", "portable")
+    assert choose("bfloat16") == ("portable", BF16_WIDE)
+    monkeypatch.delenv("FASTFLOW_ISA")
+    assert choose("bfloat16")[1] in (BF16, BF16_WIDE)
+    assert choose("int8")[0] in cpu.usable_isas()
+    with pytest.raises(ValueError, match="dtype 'int4' does not run here; usable are float32, bfloat16, int8"):
+        choose("int4")
+
+
+def test_packing_lets_go_of_the_unpacked_weights():
+    weights, shape = random_encoder(3, 2, 64, 4, 128)
+    watched = weakref.ref(weights["layer.0.up.weight"])
+    encoder = CpuEncoder(weights, shape, "mean", (2,), "int8")
+    del weights
+    assert watched() is None
+    assert np.isfinite(encoder(*pack([3, 40], 0))).all()
+
+
+def test_a_word_beyond_half_precision_stays_what_it_is():
+    weights, shape = random_encoder(3, 1, 64, 4, 128)
+    weights["word"][7, 3] = 1e6
+    ids, offsets = np.array([7, 7, 9], np.int32), np.array([0, 3])
+    exact, found = (CpuEncoder(weights, shape, "mean", (0,), dtype)(ids, offsets) for dtype in ("float32", "bfloat16"))
+    assert np.array_equal(exact, found)
