@@ -7,19 +7,22 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastflow.bench.machine import Neighbours, describe, usable_threads
 from fastflow.bench.report import plot, table, write_json
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
-SUITES = ("flow",)
+if TYPE_CHECKING:
+    from fastflow.bench.flow import Results
+
+SUITES = ("flow", "encoder", "end-to-end", "startup")
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
 
 
 def run(
     model: str | None = None,
-    suites: Sequence[str] = SUITES,
+    suites: Sequence[str] = SUITES[:1],
     against: Sequence[str] | None = None,
     quick: bool = False,
     json_path: str | Path | None = None,
@@ -43,11 +46,11 @@ def run(
         raise missing_extra("bench", "matplotlib", "--plot")  # now, not after minutes of measuring
     if find_spec("torch") is None:
         raise missing_extra("bench", "torch", "fastflow bench")
-    from fastflow.bench.flow import run_flow
-
+    if find_spec("transformers") is None and set(suites) != {"flow"}:
+        raise missing_extra("bench", "transformers", "fastflow bench of texts")
     device = _device(device)
     start, neighbours = time.monotonic(), Neighbours()
-    results = run_flow(model, against, quick, device, threads, _say)
+    results = _run(model, suites, against, quick, device, threads)
     others = neighbours.processors()
     machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
     if others is not None and others > QUIET * usable_threads():
@@ -63,6 +66,34 @@ def run(
     if plot_path is not None:
         plot(report, Path(plot_path))
     return report
+
+
+def _run(
+    model: str | None,
+    suites: Sequence[str],
+    against: Sequence[str] | None,
+    quick: bool,
+    device: str,
+    threads: int | None,
+) -> Results:
+    """The suites in their order, results one after the other; all but the flow run on the CPU, whatever ``device``."""
+    from fastflow.bench.encoder import run_encoder
+    from fastflow.bench.end_to_end import run_end_to_end
+    from fastflow.bench.flow import Results, run_flow
+    from fastflow.bench.startup import run_startup
+    from fastflow.bench.workbench import workbench
+
+    texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup}
+    every, count = Results(), threads or usable_threads()
+    with workbench(model) as bench:
+        for suite in suites:
+            if suite == "flow":
+                one = run_flow(model, against, quick, device, threads, _say)
+            else:
+                one = texts[suite](bench, against, quick, count, _say)
+            for part in ("rows", "skipped", "ratios", "subjects", "ceilings"):
+                getattr(every, part).extend(getattr(one, part))
+    return every
 
 
 def _say(message: str) -> None:

@@ -48,7 +48,7 @@ class Pass:
     def effort(self, batch: int) -> Effort:
         """Time for a comparison; a million rows get three samples each."""
         if batch > WHOLE:
-            return Effort(budget_s=0, min_runs=3, sample_s=0)
+            return Effort(budget_s=0, min_runs=3, sample_s=0, limit_s=self.allowance_s(batch))
         return Effort(budget_s=1.5, min_runs=5) if self.quick else Effort(budget_s=4.0 if batch < WHOLE else 10.0)
 
     def allowance_s(self, batch: int) -> float:
@@ -180,8 +180,12 @@ def compare(
     part = x[: len(exact)]
     unfused = peers_flow.unfused(one.subject.stages, device, torch.float32)
     scale = errors(unfused(part).cpu().numpy(), exact[: len(part)])
-    calls, found = {}, {}
+    calls: dict[str, Callable[[], Any]] = {}
+    found, end = {}, time.monotonic() + one.allowance_s(batch)
     for candidate in candidates:
+        if out is not None and calls and time.monotonic() > end:
+            skipped.append(_left_out(one, batch, candidate.name, "the others before it used up the time"))
+            continue
         call = candidate.prepare(x, out)
         try:
             z = call()

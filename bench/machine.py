@@ -18,7 +18,10 @@ FLAGS = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni"),
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve"),
 )
-PACKAGES = ("numpy", "torch", "triton", "matplotlib")
+PACKAGES = (
+    *("numpy", "torch", "triton", "matplotlib", "transformers", "tokenizers", "sentence-transformers"),
+    *("onnxruntime", "openvino", "nncf", "ctranslate2"),
+)
 
 
 def usable_threads() -> int:

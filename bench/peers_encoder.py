@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastflow.bench.workbench import Array, Pooled, Subject
+from fastflow.bench.workbench import Array, Pooled, Subject, quiet
 from fastflow.errors import UsageError
 
 Call = Callable[[], Any]
@@ -124,11 +124,10 @@ def ctranslate2(subject: Subject, dtype: str, threads: int) -> Callable[[Array, 
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
         config["position_embedding_type"] = "absolute"  # its converter asks for what transformers no longer writes
         (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        library.converters.TransformersConverter(str(source)).convert(str(converted))
+        with quiet():
+            library.converters.TransformersConverter(str(source)).convert(str(converted))
         shutil.rmtree(source)
-    encoder = library.Encoder(
-        str(converted), device="cpu", compute_type=dtype, inter_threads=1, intra_threads=threads
-    )
+    encoder = library.Encoder(str(converted), device="cpu", compute_type=dtype, inter_threads=1, intra_threads=threads)
 
     def prepare(ids: Array, mask: Array) -> Call:
         small, lengths = ids.astype(np.int32), mask.sum(1).astype(np.int32)

@@ -35,7 +35,7 @@ def exported(subject: Subject) -> Path:
 
 
 def fused(subject: Subject) -> Path:
-    """The same after ONNX Runtime's offline optimiser for BERT: attention, GELU, skip and LayerNorm as one node each."""
+    """The same after ONNX Runtime's offline optimiser for BERT: attention, GELU, LayerNorm with skip as one node."""
     path = subject.folder / "fused.onnx"
     if not path.exists():
         from onnxruntime.transformers import optimizer

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fastflow.bench import report_encoder
 from fastflow.errors import FastflowError, missing_extra
 
 Row = dict[str, Any]
@@ -58,22 +59,25 @@ def threads(count: int) -> str:
 def table(report: dict[str, Any]) -> str:
     """The rows by subject, threads and batch, then the ratios and what was left out."""
     lines = [machine_line(report["machine"]), ""]
-    for (subject, count), rows in groupby(report["rows"], key=lambda row: (row["subject"], row["threads"])):
+    flow = [row for row in report["rows"] if row["suite"] == "flow"]
+    for (subject, count), rows in groupby(flow, key=lambda row: (row["subject"], row["threads"])):
         lines += [f"{subject}; {threads(count)}"]
         for batch, of_batch in groupby(rows, key=lambda row: row["batch"]):
             lines += _aligned([(f"B = {batch:,}", *COLUMNS[1:]), *_cells(list(of_batch))])
             lines.append("")
+    lines += report_encoder.table([row for row in report["rows"] if row["suite"] != "flow"], _aligned, duration)
     if report["ratios"]:
         lines += ["Against the targets", *map(_ratio_line, report["ratios"]), ""]
     for left_out in report.get("skipped", []):
         where = f", {threads(left_out['threads'])}, B = {left_out['batch']:,}" if "batch" in left_out else ""
         who = "everybody" if left_out["name"] == "*" else left_out["name"]
         lines.append(f"left out: {left_out['subject']}{where}: {who}: {left_out['reason']}")
-    lines += [
-        "GFLOP/s and GB/s count what the folded plan needs, whoever computes it; x floor is the time over the least "
-        "that the measured ceilings allow;",
-        "max error is against float64, x unfused that error over the unfused equations' in float32.",
-    ]
+    if flow:
+        lines += [
+            "flow: GFLOP/s and GB/s count what the folded plan needs, whoever computes it; x floor is the time over "
+            "the least that the measured ceilings allow;",
+            "max error is against float64, x unfused that error over the unfused equations' in float32.",
+        ]
     return "\n".join(lines)
 
 
@@ -121,14 +125,21 @@ def _ratio_line(ratio: dict[str, Any]) -> str:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Time against batch, log-log, a line for each candidate with its 20-80 % band; first subject and threads."""
+    """Time against batch, log-log, a line for each candidate with its 20-80 % band; first subject and threads.
+
+    Without the flow suite: bars for every comparison of the others.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise missing_extra("bench", "matplotlib", "--plot") from error
     if not (rows := report["rows"]):
         raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
-    rows = [row for row in rows if (row["subject"], row["threads"]) == (rows[0]["subject"], rows[0]["threads"])]
+    if not (flow := [row for row in rows if row["suite"] == "flow"]):
+        bars = report_encoder.figure(rows, machine_line(report["machine"]).splitlines()[0])
+        _replace(path, lambda partial: bars.savefig(partial, dpi=110))
+        return
+    rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
     names = list(dict.fromkeys(row["name"] for row in rows))
     figure = Figure(figsize=(10, 6.2), layout="constrained")
     axes = figure.subplots()

@@ -37,6 +37,7 @@ class Effort:
     budget_s: float = 6.0  # stop after this long ...
     min_runs: int = 5  # ... but never with fewer samples of each candidate
     max_runs: int = 60
+    limit_s: float = 60.0  # but after this long one sample of each is enough
     sample_s: float = 2e-3  # inner calls are added until one sample lasts about this long
     pause_s: float = 2e-3  # before each sample: worker threads of the candidate before go to sleep
 
@@ -96,7 +97,10 @@ def alternate(
     calls = {name: inner_calls(call, watch, effort.sample_s) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     start, rounds = clock(), 0
-    while candidates and rounds < effort.max_runs and (rounds < effort.min_runs or clock() - start < effort.budget_s):
+    while candidates and rounds < effort.max_runs:
+        spent = clock() - start
+        if rounds and spent >= (effort.budget_s if rounds >= effort.min_runs else effort.limit_s):
+            break
         for name in list(candidates)[:: -1 if rounds % 2 else 1]:
             pause(effort.pause_s)
             if calls[name] > 1:

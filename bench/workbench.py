@@ -46,14 +46,9 @@ class Subject:
         """Number of layers."""
         return self.shape.layers
 
-    @property
-    def inner(self) -> int:
-        """Width of the feed-forward layers."""
-        return int(read_config(self.encoder)["intermediate_size"])
-
     def matrix_weights(self) -> int:
         """Weights of the layers' matrices, which every pass reads; the embedding tables are only picked from."""
-        return self.depth * (4 * self.shape.hidden**2 + 2 * self.shape.hidden * self.inner)
+        return self.depth * (4 * self.shape.hidden**2 + 2 * self.shape.hidden * self.shape.intermediate)
 
     def flop(self, batch: int, tokens: int) -> float:
         """Operations for ``batch`` texts of ``tokens`` tokens; a multiply-add is two; products only."""
@@ -82,7 +77,7 @@ class Workbench:
         if label not in self._made:
             loaded = load_model(model)
             if loaded.pooling.mode != "mean":
-                raise FastflowError(f"bench: {label} pools by {loaded.pooling.mode}; the text suites know the mean only")
+                raise FastflowError(f"bench: {label} pools by {loaded.pooling.mode}; only the mean is known here")
             shape = encoder_shape(read_config(loaded.encoder), loaded.encoder)
             folder = self.folder / f"made-{len(self._made)}"
             folder.mkdir()

@@ -30,7 +30,7 @@ class Runtime:
     """A model ready to embed texts. Safe to call from several threads; survives fork; pickles to its path.
 
     ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package.
-    ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic (auto, float32, float64, bfloat16).
+    ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic (auto, float32, float64, bfloat16, int8).
     ``threads``: None leaves it to the numeric library. ``backend``: auto, cpu (compiled), reference (NumPy) or torch.
     Raises FastflowError for a model that is absent, damaged or unsupported, and for a choice that cannot run here.
     """

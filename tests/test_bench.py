@@ -70,6 +70,8 @@ def test_the_budget_ends_the_rounds_but_not_before_min_runs_nor_beyond_max_runs(
     assert run_alternate(FakeTime(cost), Effort(budget_s=6.5, min_runs=2, max_runs=99))["a"].runs == 7
     assert run_alternate(FakeTime(cost), Effort(budget_s=0, min_runs=2, max_runs=99))["a"].runs == 2
     assert run_alternate(FakeTime(cost), Effort(budget_s=1e9, min_runs=2, max_runs=5))["a"].runs == 5
+    assert run_alternate(FakeTime(cost), Effort(budget_s=0, min_runs=9, max_runs=99, limit_s=2.5))["a"].runs == 3
+    assert run_alternate(FakeTime(cost), Effort(budget_s=0, min_runs=9, max_runs=99, limit_s=0))["a"].runs == 1
     assert run_alternate(FakeTime({}), Effort()) == {}
 
 
@@ -460,8 +462,8 @@ def test_what_needs_a_compiler_may_be_left_out_and_nothing_else(hasty, monkeypat
 
 
 def test_wrong_usage(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="no bench suite 'encoder'; suites: flow"):
-        cli.run(suites=["flow", "encoder"])
+    with pytest.raises(UsageError, match="no bench suite 'speed'; suites: flow, encoder, end-to-end, startup"):
+        cli.run(suites=["flow", "speed"])
     with pytest.raises(UsageError, match=r"unknown peer 'keras'.*torch-lean-eager"):
         cli.run(against=["keras"], device="cpu")
     with pytest.raises(UsageError, match="its folder does not exist"):

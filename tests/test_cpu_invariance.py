@@ -35,12 +35,13 @@ def bits(vectors):
 @pytest.mark.parametrize("mode", ["mean", "pooler"])
 def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
     weights, shape = random_encoder(1, 2, 104, 4, 300)
-    lengths = [int(n) for n in np.random.default_rng(0).permutation([*range(1, 131), *range(1, 128)])]
+    many = [*range(1, 26)] * 10 + [31, 32, 33, 63, 64, 65, 130]
+    lengths = [int(n) for n in np.random.default_rng(0).permutation(many)]
     assert len(lengths) == 257
     ids, offsets = pack(lengths, 4)
     encoder = CpuEncoder(weights, shape, mode, (2,), dtype, threads=1)
     want = encoder(ids, offsets)
-    assert len(np.unique(want.round(4), axis=0)) > 250
+    assert len(np.unique(want.round(4), axis=0)) > 240
     for threads in (1, 2, 3):
         encoder.threads = threads
         assert np.array_equal(bits(encoder(ids, offsets)), bits(want)), threads

@@ -1,0 +1,101 @@
+"""Table and plot of the suites that run the whole encoder: encoder, end-to-end and startup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+Row = dict[str, Any]
+Cell = Callable[[Row], str]
+FOOTNOTE = (
+    "encoder: GFLOP/s count the products, GB/s the layers' weights once a call; x floor is the time over the least "
+    "that the measured ceilings allow, with 2 and 4 times float32's peak for bfloat16 and int8;",
+    "cosine is the least of any text against PyTorch in float32; memory: resident, its peak, without mapped files.",
+)
+
+
+def table(rows: Sequence[Row], aligned: Callable[[Sequence[tuple[str, ...]]], list[str]], duration: Any) -> list[str]:
+    """Lines for ``rows``, by suite, subject and shape, the fastest first; ``x ours`` is over ours of the same dtype."""
+    lines = []
+    for (suite, subject, batch, tokens), group in groupby(rows, key=shape):
+        of_shape = sorted(group, key=lambda row: float(row["median_ms"]))
+        own = {row["dtype"]: row["median_ms"] for row in of_shape if row["name"] == "fastflow"}
+        columns: dict[str, Cell] = {
+            "median": lambda r: duration(r["median_ms"]),
+            "20-80 %": lambda r: f"{duration(r['p20_ms'])} - {duration(r['p80_ms'])}",
+            "runs": lambda r: str(r["runs"]),
+            "x ours": lambda r, own=own: f"{r['median_ms'] / own[r['dtype']]:.2f}" if r["dtype"] in own else "",  # type: ignore[misc]
+            **COLUMNS[suite],
+        }
+        title = f"{subject}; {rows[0]['threads']} threads; {suite} {heading(suite, batch, tokens)}"
+        cells = [(" ".join((row["name"], row["dtype"])), *(cell(row) for cell in columns.values())) for row in of_shape]
+        lines += [title, *aligned([("candidate", *columns), *cells]), ""]
+    return [*lines, *FOOTNOTE, ""] if rows else []
+
+
+def shape(row: Row) -> tuple[str, str, int, int | None]:
+    """What one comparison has in common."""
+    return row["suite"], row["subject"], row["batch"], row["tokens"]
+
+
+def heading(suite: str, batch: int, tokens: int | None) -> str:
+    """The size in words."""
+    if suite == "encoder":
+        return f"{batch} x {tokens} tokens"
+    return f"of {batch:,} texts, {tokens:,} tokens" if suite == "end-to-end" else "to the first vector"
+
+
+COLUMNS: dict[str, dict[str, Cell]] = {
+    "encoder": {
+        "GFLOP/s": lambda r: f"{r['gflops']:.0f}",
+        "of peak": lambda r: f"{r['compute_fraction']:.0%}",
+        "GB/s": lambda r: f"{r['gbs']:.1f}",
+        "of reads": lambda r: f"{r['bandwidth_fraction']:.0%}",
+        "x floor": lambda r: f"{r['times_floor']:.1f}",
+        "cosine": lambda r: f"{r['least_cosine']:.6f}",
+    },
+    "end-to-end": {
+        "texts/s": lambda r: f"{r['texts_per_s']:,.0f}",
+        "GFLOP/s": lambda r: f"{r['gflops']:.0f}",
+        "cosine": lambda r: f"{r['least_cosine']:.6f}",
+    },
+    "startup": {
+        "resident": lambda r: megabytes(r["resident_mb"]),
+        "peak": lambda r: megabytes(r["peak_mb"]),
+        "anonymous": lambda r: megabytes(r["anonymous_mb"]),
+    },
+}
+
+
+def megabytes(value: float | None) -> str:
+    """Whole megabytes, empty where the system does not say."""
+    return "" if value is None else f"{value:.0f} MB"
+
+
+def figure(rows: Sequence[Row], caption: str) -> Any:
+    """A matplotlib figure: one panel a comparison, a bar for each candidate, ours in red."""
+    from matplotlib.figure import Figure
+
+    groups = [list(group) for _, group in groupby(rows, key=shape)]
+    across = min(3, len(groups))
+    down = -(-len(groups) // across)
+    tallest = max(map(len, groups))
+    made = Figure(figsize=(5.6 * across, (0.9 + 0.24 * tallest) * down + 0.6), layout="constrained")
+    panels = made.subplots(down, across, squeeze=False).ravel()
+    for panel in panels[len(groups) :]:
+        panel.axis("off")
+    for panel, group in zip(panels, groups, strict=False):
+        group = sorted(group, key=lambda row: -float(row["median_ms"]))
+        times = [row["median_ms"] for row in group]
+        low = [row["median_ms"] - row["p20_ms"] for row in group]
+        high = [row["p80_ms"] - row["median_ms"] for row in group]
+        colours = ["#d62728" if row["name"].startswith("fastflow") else "#7f9fbf" for row in group]
+        panel.barh([f"{row['name']} {row['dtype']}" for row in group], times, xerr=(low, high), color=colours)
+        suite, subject, batch, tokens = shape(group[0])
+        panel.set(xscale="log", xlabel="milliseconds, median (bar: 20-80 %)")
+        panel.set_title(f"{suite} {heading(suite, batch, tokens)}\n{subject}", fontsize=8)
+        panel.tick_params(labelsize=7)
+        panel.grid(axis="x", alpha=0.3)
+    made.suptitle(caption, fontsize=10)
+    return made
