@@ -49,7 +49,7 @@ class Pass:
         """Time for a comparison; a million rows get three samples each."""
         if batch > WHOLE:
             return Effort(budget_s=0, min_runs=3, sample_s=0, limit_s=self.allowance_s(batch))
-        return Effort(budget_s=1.5, min_runs=5) if self.quick else Effort(budget_s=4.0 if batch < WHOLE else 10.0)
+        return Effort(budget_s=2.5, min_runs=5) if self.quick else Effort(budget_s=6.0 if batch < WHOLE else 10.0)
 
     def allowance_s(self, batch: int) -> float:
         """The longest a comparison may take; the slowest candidates are left out, by name, until it fits."""

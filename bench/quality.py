@@ -37,6 +37,7 @@ class Embedded:
         distinct = list(dict.fromkeys(texts))
         self._where = {text: i for i, text in enumerate(distinct)}
         self._pooled = embed_corpus(distinct, encoder, cache)
+        self.dim = encoder.dim
 
     def __call__(self, texts: Sequence[str]) -> Matrix:
         return self._pooled[[self._where[text] for text in texts]].astype(np.float64)
@@ -92,12 +93,13 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         "# Quality",
         "",
-        "Spearman ×100 of cosine against gold, **all / wmean** (design of both: `fastflow eval --help`). Flow rows are the",
-        "mean and sample deviation over seeds 0-4. Made by:",
+        "Spearman ×100 of cosine against gold, **all / wmean** (`fastflow eval --help`). Flow rows are the mean and",
+        "sample deviation over seeds 0-4. Made by:",
         "",
         f"    {result['command']}",
         "",
-        f"Encoder: {result['encoder']}, {result['dim']} dimensions. Corpus fits use {result['corpus']} ({result['texts']} texts);",
+        f"Encoder: {result['encoder']}, {result['dim']} dimensions. Corpus fits use {result['corpus']} "
+        f"({result['texts']} texts);",
         "target fits use the set's own sentences, without labels. Nothing was tuned on these sets.",
         "",
         "| | " + " | ".join([*SEVEN, "seven-set mean"]) + " |",
@@ -137,9 +139,14 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         rows.append(fitted_row(f"flow, {where}, glorot start", "flow", base, sets, fit_on, "glorot"))
     name = Path(encoder).name
     result = {
-        "command": f"python -m fastflow.bench.quality --encoder .../{name} --sts .../sts --corpus .../{Path(corpus).name} --out {out}",
-        "encoder": name, "dim": frozen["first-last"].dim, "corpus": Path(corpus).name, "texts": len(texts), "rows": rows,
-    }  # fmt: skip
+        "command": f"python -m fastflow.bench.quality --encoder .../{name} --sts .../sts "
+        f"--corpus .../{Path(corpus).name} --out {out}",
+        "encoder": name,
+        "dim": base.dim,
+        "corpus": Path(corpus).name,
+        "texts": len(texts),
+        "rows": rows,
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     out.with_suffix(".md").write_text(markdown(result), encoding="utf-8")

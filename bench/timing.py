@@ -16,7 +16,7 @@ import numpy as np
 Call = Callable[[], object]
 Watch = Callable[[Call, int], float]  # (call, n) -> seconds that n calls in a row take
 MOST_CALLS = 1 << 20
-LONG_S = 0.1  # what takes longer is believed at once
+LONG_S = 0.1  # what takes longer is believed at once and needs no warming up
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Effort:
     min_runs: int = 5  # ... but never with fewer samples of each candidate
     max_runs: int = 60
     limit_s: float = 60.0  # but after this long one sample of each is enough
-    sample_s: float = 2e-3  # inner calls are added until one sample lasts about this long
-    pause_s: float = 2e-3  # before each sample: worker threads of the candidate before go to sleep
+    sample_s: float = 2e-2  # inner calls are added until one sample lasts about this long: threads settle within it
+    pause_s: float = 1e-2  # before each sample: worker threads of the candidate before stop spinning and go to sleep
 
 
 def cpu_watch(call: Call, calls: int, clock: Callable[[], float] = perf_counter) -> float:
@@ -91,8 +91,8 @@ def alternate(
 ) -> dict[str, Timing]:
     """Time every candidate, {name: Timing}; all have the same number of samples.
 
-    A candidate is a call without arguments, already warmed up and checked. Each sample of more than one call is
-    preceded by an untimed call, which refills the caches that the candidate before emptied.
+    A candidate is a call without arguments, already warmed up and checked. Each sample is preceded by a quarter as many
+    untimed calls, at least one: they refill the caches that the candidate before emptied and wake the threads.
     """
     calls = {name: inner_calls(call, watch, effort.sample_s) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
@@ -103,8 +103,8 @@ def alternate(
             break
         for name in list(candidates)[:: -1 if rounds % 2 else 1]:
             pause(effort.pause_s)
-            if calls[name] > 1:
-                candidates[name]()
+            if effort.sample_s > 0 and not (calls[name] == 1 and samples[name] and samples[name][-1] > LONG_S):
+                watch(candidates[name], max(1, calls[name] // 4))
             samples[name].append(watch(candidates[name], calls[name]) / calls[name])
         rounds += 1
     return {name: summarise(times, calls[name]) for name, times in samples.items()}

@@ -21,7 +21,10 @@ MODEL = click.option(
 )
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 DTYPE = click.option(
-    "--dtype", default="auto", show_default=True, help="The encoder's arithmetic: auto, float32, bfloat16, int8 or float64."
+    "--dtype",
+    default="auto",
+    show_default=True,
+    help="The encoder's arithmetic: auto, float32, bfloat16, int8 or float64.",
 )
 THREADS = click.option("--threads", type=int, help="Threads to compute with. [default: what the machine allows]")
 

@@ -53,25 +53,29 @@ def run_alternate(time: FakeTime, effort: Effort) -> dict:
 
 
 def test_candidates_take_turns_and_every_other_round_goes_backwards():
-    time = FakeTime({"a": 1e-4, "b": 3e-3, "c": 4e-3})
+    time = FakeTime({"a": 1e-4, "b": 3e-3, "c": 0.2})
     timings = run_alternate(time, Effort(budget_s=0, min_runs=4, max_runs=9, sample_s=2e-3))
     samples = [part for part in "".join(time.log).split("|")[1:] if part]
     assert [part[0] for part in samples] == list("abccbaabccba")
     assert all(len(set(part)) == 1 for part in samples)  # nobody runs inside another's sample
     assert {name: timing.inner for name, timing in timings.items()} == {"a": 20, "b": 1, "c": 1}
-    assert {len(part) for part in samples if part[0] == "a"} == {21}  # one untimed call, then the sample
+    assert {len(part) for part in samples if part[0] == "a"} == {25}  # a quarter untimed, then the sample
+    assert {len(part) for part in samples if part[0] == "b"} == {2}
+    assert [len(part) for part in samples if part[0] == "c"] == [2, 1, 1, 1]  # too long to be warmed up every time
     assert {timing.runs for timing in timings.values()} == {4}
-    assert [timings[name].median_ms for name in "abc"] == pytest.approx([0.1, 3.0, 4.0])
+    assert [timings[name].median_ms for name in "abc"] == pytest.approx([0.1, 3.0, 200.0])
     assert time.pauses == 12
 
 
 def test_the_budget_ends_the_rounds_but_not_before_min_runs_nor_beyond_max_runs():
-    cost = {"a": 1.0}
-    assert run_alternate(FakeTime(cost), Effort(budget_s=6.5, min_runs=2, max_runs=99))["a"].runs == 7
-    assert run_alternate(FakeTime(cost), Effort(budget_s=0, min_runs=2, max_runs=99))["a"].runs == 2
-    assert run_alternate(FakeTime(cost), Effort(budget_s=1e9, min_runs=2, max_runs=5))["a"].runs == 5
-    assert run_alternate(FakeTime(cost), Effort(budget_s=0, min_runs=9, max_runs=99, limit_s=2.5))["a"].runs == 3
-    assert run_alternate(FakeTime(cost), Effort(budget_s=0, min_runs=9, max_runs=99, limit_s=0))["a"].runs == 1
+    def runs(**limits: float) -> int:  # calls of one second, nothing else costs time
+        return run_alternate(FakeTime({"a": 1.0}), Effort(sample_s=0, **limits))["a"].runs
+
+    assert runs(budget_s=6.5, min_runs=2, max_runs=99) == 7
+    assert runs(budget_s=0, min_runs=2, max_runs=99) == 2
+    assert runs(budget_s=1e9, min_runs=2, max_runs=5) == 5
+    assert runs(budget_s=0, min_runs=9, max_runs=99, limit_s=2.5) == 3
+    assert runs(budget_s=0, min_runs=9, max_runs=99, limit_s=0) == 1
     assert run_alternate(FakeTime({}), Effort()) == {}
 
 
