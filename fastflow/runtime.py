@@ -74,9 +74,8 @@ class Runtime:
         """
         texts = _one_of(inputs, sentences)
         if isinstance(texts, str):
-            return self.encode([texts], batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)[
-                0
-            ]
+            one = self.encode([texts], batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)
+            return one[0]
         options: dict[str, Any] = {
             "normalize_embeddings": normalize_embeddings,
             "precision": precision,

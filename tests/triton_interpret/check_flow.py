@@ -4,6 +4,7 @@ tests/test_flow_triton.py runs this file in a process of its own. Every buffer s
 never written shows.
 """
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,8 @@ import triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fastflow
+from fastflow.artifact import load_model
 from fastflow.bench.subjects import pooled_like, trained_like
 from fastflow.calibration import Stage, apply, apply_with_log_det
 from fastflow.flow import fold
@@ -140,6 +143,15 @@ def test_affine_flows_and_their_log_determinants(dim, width, permutation, number
     unfused = apply_with_log_det(stages[0].astype(np.float32), rows)[1]
     assert np.isfinite(log_det).all()
     assert np.abs(log_det - exact).max() <= 2 * np.abs(unfused - exact).max() + 1e-6 * np.abs(exact).max()
+
+
+def test_real_pooled_embeddings():
+    """Sentences of the default model, as pooled and with two outlier channels such as BERT's."""
+    x = fastflow.Runtime().pool((Path(__file__).parents[2] / "examples" / "novels.txt").read_text().split("\n")[:24])
+    stages = list(load_model().calibration)
+    assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
+    x[:, [7, 100]] *= 30
+    assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
 
 
 def test_additive_log_determinants_are_the_constant():

@@ -1,0 +1,38 @@
+"""The fused flow on real pooled embeddings, as they are and with outlier dimensions such as BERT's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tolerances import FLOW_FLOOR, FUSED_FACTOR
+
+import fastflow
+from fastflow import calibration
+from fastflow.artifact import load_model
+from fastflow.flow import fold
+
+cpu = pytest.importorskip("fastflow.kernels.cpu", reason="the compiled extension was not built")
+TEXTS = (Path(__file__).parent.parent / "examples" / "novels.txt").read_text(encoding="utf-8").split("\n")[:300]
+
+
+@pytest.fixture(scope="module")
+def pooled():
+    return fastflow.Runtime().pool(TEXTS)
+
+
+def relative(z, exact):
+    assert np.isfinite(z).all()
+    return np.linalg.norm(z - exact) / np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("outlier", [1.0, 30.0], ids=["as pooled", "outlier dimensions"])
+@pytest.mark.parametrize("isa", cpu.usable_isas())
+def test_no_more_than_twice_the_unfused_error(pooled, isa, outlier, monkeypatch):
+    monkeypatch.setenv("FASTFLOW_ISA", isa)
+    x = pooled.copy()
+    x[:, [7, 100]] = x[:, [7, 100]] * outlier  # two dominant channels, as BERT-base has
+    stages = load_model().calibration
+    wide = calibration.apply([s.astype(np.float64) for s in stages], x.astype(np.float64))
+    unfused = calibration.apply([s.astype(np.float32) for s in stages], x)
+    fused = cpu.CpuFlow([plan.astype(np.float32) for plan in fold(stages, x.shape[1])])(x)
+    assert relative(fused, wide) <= FUSED_FACTOR * relative(unfused, wide) + FLOW_FLOOR
