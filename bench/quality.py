@@ -101,8 +101,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"Encoder: {result['encoder']}, {result['dim']} dimensions. Corpus fits use {result['corpus']} "
         f"({result['texts']} texts);",
         "target fits use the set's own sentences, without labels. No setting was searched for here, but two were not",
-        "chosen blind: that the data-dependent start and 2 levels do well on these very sets with this encoder was known from",
-        "earlier figures. The glorot rows are the official code's start.",
+        "chosen blind: that the data-dependent start and 2 levels do well on these very sets with this encoder was",
+        "known from earlier figures. The glorot rows are the official code's start.",
         "",
         "| | " + " | ".join([*SEVEN, "seven-set mean"]) + " |",
         "| --- |" + " ---: |" * len(columns),
