@@ -79,7 +79,7 @@ def read_gbs(threads: int, seconds: float) -> float | None:
 
 def vocabulary(subject: Subject) -> int:
     """Entries of the encoder's vocabulary."""
-    from fastflow.weights import read_config
+    from fastflow.architecture import read_config
 
     return int(read_config(subject.encoder)["vocab_size"])
 

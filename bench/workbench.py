@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import DEFAULT, load_model
 from fastflow.errors import FastflowError
 from fastflow.kernels.reference import EncoderShape
-from fastflow.weights import encoder_shape, read_config
 
 Array = NDArray[Any]
 BASE: dict[str, Any] = {}  # what differs from transformers' BertConfig, which is BERT-base

@@ -15,18 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow import calibration as calibrations
+from fastflow.architecture import encoder_size, read_config
 from fastflow.calibration import Stage
 from fastflow.errors import FastflowError
 from fastflow.pooling import Pooling
-from fastflow.weights import (
-    WEIGHT_INDEX,
-    encoder_shape,
-    has_pooler,
-    max_tokens,
-    read_config,
-    read_tensors,
-    weight_files,
-)
+from fastflow.weights import WEIGHT_INDEX, has_pooler, read_tensors, weight_files
 
 FORMAT_VERSION = 1
 MANIFEST = "fastflow.json"
@@ -63,13 +56,13 @@ def load_model(path: str | Path | None = None) -> Model:
 
 
 def _load_plain(directory: Path) -> Model:
-    shape = encoder_shape(read_config(directory), directory)
+    size = encoder_size(read_config(directory), directory)
     note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
     return Model(
         directory,
         directory,
-        Pooling("mean", (shape.layers,)),
-        max_tokens(shape),
+        Pooling("mean", (size.layers,)),
+        size.max_tokens,
         (),
         encoder_hash(directory),
         note=note,
@@ -81,18 +74,18 @@ def _load_saved(directory: Path) -> Model:
     check_hashes(directory, manifest, [name for name in manifest["files"] if name != CARD])
     encoder = _resolve_encoder(directory, manifest)
     _check_listed(directory, manifest, encoder)
-    shape = encoder_shape(read_config(encoder), encoder)
+    size = encoder_size(read_config(encoder), encoder)
     stages = _stages(directory, manifest)
     try:
-        calibrations.check(stages, shape.hidden)
+        calibrations.check(stages, size.hidden)
     except KeyError as error:
         raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
-    pooling = _pooling(directory, manifest["pooling"], shape.layers)
+    pooling = _pooling(directory, manifest["pooling"], size.layers)
     if pooling.mode == "pooler" and not has_pooler(encoder):
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
-    if not 2 <= manifest["max_length"] <= max_tokens(shape):
-        raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {max_tokens(shape)}")
-    if manifest["dim"] != (dim := calibrations.output_dim(stages, shape.hidden)):
+    if not 2 <= manifest["max_length"] <= size.max_tokens:
+        raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
+    if manifest["dim"] != (dim := calibrations.output_dim(stages, size.hidden)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
     return Model(directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest)
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
 from fastflow.errors import UsageError
 from fastflow.flow import fold
 from fastflow.tokens import Tokens
-from fastflow.weights import encoder_shape, load_weights, read_config
+from fastflow.weights import load_weights
 
 Floats = NDArray[np.floating[Any]]
 

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow import calibration
+from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
 from fastflow.kernels import reference
 from fastflow.tokens import Tokens
 from fastflow.vectors import shorten
-from fastflow.weights import encoder_shape, load_weights, read_config
+from fastflow.weights import load_weights
 
 Floats = NDArray[np.floating[Any]]
 

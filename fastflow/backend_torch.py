@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow import calibration
+from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
+from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.flow import fold
 from fastflow.tokens import Tokens
 from fastflow.vectors import shorten
-from fastflow.weights import encoder_shape, load_weights, read_config
+from fastflow.weights import load_weights
 
 Floats = NDArray[np.floating[Any]]
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
-    """The transformers model of a local encoder directory, frozen, in ``dtype``; quiet, and never from the network."""
+    """The transformers model of a local encoder directory, frozen, in ``dtype``; quiet, and never from the network.
+
+    Raises a FastflowError that names the tensor for weights that are missing or not finite.
+    """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModel
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    encoder = AutoModel.from_pretrained(
-        str(directory), local_files_only=True, use_safetensors=True, dtype=getattr(torch, dtype)
-    )
+    try:
+        encoder, found = AutoModel.from_pretrained(
+            str(directory),
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=getattr(torch, dtype),
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason[:300]}") from error
+    # transformers fills a missing tensor with random numbers and goes on; a pooler is asked for where it is used
+    if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
+        raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
+    for name, tensor in encoder.named_parameters():
+        if not torch.isfinite(tensor).all():
+            raise FastflowError(f"{directory}: tensor {name} holds NaN or infinity")
     return encoder.requires_grad_(False)
 
 
@@ -50,9 +72,9 @@ class TorchBackend:
         self._pooling = model.pooling
         flow_dtype = torch.float64 if dtype == "float64" else torch.float32
         self._flow_dtype = flow_dtype
-        config = read_config(model.encoder)
-        # checked first: transformers fills a missing tensor with random numbers and goes on
-        load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
+        with suppress(UnsupportedArchitecture):  # where the native reader knows the weights, it says best what is wrong
+            config = read_config(model.encoder)
+            load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)
         self._stages = [
             calibration.Stage(s.kind, s.settings, {k: self._tensor(v) for k, v in s.params.items()})

@@ -9,11 +9,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
 from fastflow.backend_cpu import CpuBackend
 from fastflow.backend_reference import ReferenceBackend
 from fastflow.backend_torch import TorchBackend, TritonBackend
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
 
 BACKENDS: dict[str, Any] = {
     "cpu": CpuBackend,
@@ -32,16 +33,27 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         return _open_named(backend, model, device, dtype, threads)
     if device == "cuda":
         return _open_named("triton", model, device, dtype, threads)
+    try:
+        encoder_shape(read_config(model.encoder), model.encoder)
+    except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations know it
+        return _step_down("torch", reason, model, device, dtype, threads)
     if dtype in ("auto", *CpuBackend.dtypes):
         try:
             return _open_named("cpu", model, device, dtype, threads)
         except UsageError:
             raise
         except FastflowError as reason:
-            opened = _open_named("reference", model, device, dtype, threads)
-            opened.notes.append(f"stepped down from the cpu backend: {reason}")
-            return opened
+            return _step_down("reference", reason, model, device, dtype, threads)
     return _open_named("reference", model, device, dtype, threads)
+
+
+def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Any:
+    """The slower backend ``name``, which says why it was taken; where it cannot run either, both reasons."""
+    if lacking := cannot_run(name, device):
+        raise FastflowError(f"{reason}; {lacking}") from reason
+    opened = _open_named(name, model, device, dtype, threads)
+    opened.notes.append(f"stepped down from the cpu backend: {reason}")
+    return opened
 
 
 def _open_named(name: str, model: Model, device: str, dtype: str, threads: int | None) -> Any:

@@ -11,6 +11,10 @@ class UsageError(FastflowError):
     """A wrong option or combination of options; the command line exits with 2."""
 
 
+class UnsupportedArchitecture(FastflowError):
+    """An encoder that the native equations do not cover; PyTorch may."""
+
+
 def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:
     """The sentence for an optional dependency that is absent, with the command to type."""
     return FastflowError(f"{purpose} needs {module}, which is not installed: run pip install 'fastflow[{extra}]'")

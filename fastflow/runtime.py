@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.architecture import encoder_size, read_config
 from fastflow.artifact import load_model
 from fastflow.calibration import describe, output_dim
 from fastflow.encoder import open_backend
@@ -20,7 +21,6 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.progress import Progress
 from fastflow.tokens import Tokenizer
 from fastflow.vectors import check_pooled, check_truncation, cosine, quantise
-from fastflow.weights import encoder_shape, read_config
 
 BATCH_TOKENS = 8192  # tokens a backend sees at once: enough to keep BLAS busy, small enough for a small machine
 WINDOW = 4096  # texts that stream() holds and sorts by length at a time
@@ -49,7 +49,7 @@ class Runtime:
         self._model = load_model(None if model is None else Path(model))
         self.tokenize = Tokenizer(self._model.encoder, self._model.max_length)
         self._backend: Any = open_backend(self._model, backend, device, dtype, threads)
-        self._pooled_dim = encoder_shape(read_config(self._model.encoder), self._model.encoder).hidden
+        self._pooled_dim = encoder_size(read_config(self._model.encoder), self._model.encoder).hidden
         self.truncated = 0  # texts cut at max_length so far
 
     def encode(

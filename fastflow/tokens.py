@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.architecture import read_config, whole_number
 from fastflow.errors import FastflowError
-from fastflow.weights import read_config, whole_number
 
 
 class Tokens(NamedTuple):

@@ -1,7 +1,8 @@
-"""A Hugging Face encoder directory of the BERT family -> one canonical set of arrays and an EncoderShape.
+"""The weights of an encoder of the BERT family -> one canonical set of arrays.
 
 BERT, MiniLM, RoBERTa, XLM-R, CamemBERT, DistilBERT and ELECTRA are one computation under different names; the tables
-below are the whole difference. Weights are read from safetensors only: a pickle is never opened.
+below and the fields that ``architecture`` reads are the whole difference. Weights are read from
+safetensors only: a pickle is never opened.
 """
 
 from __future__ import annotations
@@ -13,14 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.architecture import whole_number
 from fastflow.errors import FastflowError
 from fastflow.kernels.reference import EncoderShape
 
 Arrays = dict[str, NDArray[Any]]
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-ROBERTA = ("roberta", "xlm-roberta", "camembert")
-FAMILIES = ("bert", "electra", "distilbert", *ROBERTA)
 WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
 
 _BERT_LAYER = {
@@ -32,64 +31,6 @@ _DISTILBERT_LAYER = {
     "q": "attention.q_lin", "k": "attention.k_lin", "v": "attention.v_lin", "out": "attention.out_lin",
     "norm1": "sa_layer_norm", "up": "ffn.lin1", "down": "ffn.lin2", "norm2": "output_layer_norm",
 }  # fmt: skip
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """config.json of an encoder directory; raises when it is absent or not JSON."""
-    path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FastflowError(f"{directory} is not an encoder: it has no config.json") from None
-    except (ValueError, OSError) as error:
-        raise FastflowError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise FastflowError(f"{path} does not hold a JSON object")
-    return config
-
-
-def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1) -> int:
-    """The field ``name`` of an encoder's config as an int; raises naming the file ``where`` it is and the field."""
-    try:
-        value = int(config[name])
-    except (KeyError, TypeError, ValueError) as error:
-        raise FastflowError(f"{where / 'config.json'}, field {name}: missing or not a whole number") from error
-    if value < least:
-        raise FastflowError(f"{where / 'config.json'}, field {name}: must be at least {least}, not {value}")
-    return value
-
-
-def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
-    """The EncoderShape that ``config`` describes; raises for an architecture or variant the equations do not cover."""
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        raise FastflowError(f"{where}: architecture {family!r} is not supported; supported are {', '.join(FAMILIES)}")
-    distil = family == "distilbert"
-    activation = config.get("activation" if distil else "hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        raise FastflowError(f"{where}: activation {activation!r} is not supported; known are {', '.join(ACTIVATIONS)}")
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise FastflowError(f"{where}: only absolute position embeddings are supported")
-    pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) if family in ROBERTA else None
-    shape = EncoderShape(
-        layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where),
-        hidden=whole_number(config, "dim" if distil else "hidden_size", where),
-        heads=whole_number(config, "n_heads" if distil else "num_attention_heads", where),
-        intermediate=whole_number(config, "hidden_dim" if distil else "intermediate_size", where),
-        eps=1e-12 if distil else float(config.get("layer_norm_eps", 1e-12)),
-        activation=ACTIVATIONS[activation],
-        positions=whole_number(config, "max_position_embeddings", where),
-        position_start=0 if pad is None else pad + 1,
-        pad_id=pad,
-    )
-    if shape.hidden % shape.heads:
-        raise FastflowError(f"{where / 'config.json'}: {shape.heads} heads do not divide {shape.hidden} dimensions")
-    return shape
-
-
-def max_tokens(shape: EncoderShape) -> int:
-    """The longest text, special tokens included, that the position table allows."""
-    return shape.positions - shape.position_start
 
 
 def weight_files(directory: Path) -> list[Path]:

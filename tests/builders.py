@@ -93,12 +93,21 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# what transformers runs and the equations do not cover
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "albert": ("albert", {"embedding_size": 24}),
+    "mpnet": ("mpnet", {"max_position_embeddings": POSITIONS + 2, "pad_token_id": 1}),
+    "deberta-v2": ("deberta-v2", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
+    "bert-silu": ("bert", {"hidden_act": "silu"}),
+}
+
+
 def make_encoder(directory: Path, family: str = "bert", seed: int = 0, **settings: Any) -> Path:
     """Save a random encoder of ``family`` with its tokenizer; ``settings`` go to its configuration.
 
     Every parameter is drawn, biases and LayerNorms too, so that none can be forgotten unnoticed.
     """
-    kind, own = FAMILIES[family]
+    kind, own = (FAMILIES | OTHERS)[family]
     tokenizer = TOKENIZERS.get(kind, wordpiece)()
     config = _config(kind, tokenizer.get_vocab_size(), {**own, **settings})
     torch.manual_seed(seed)

@@ -13,8 +13,9 @@ from builders import make_encoder
 from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
+from fastflow.architecture import encoder_shape, read_config
 from fastflow.errors import FastflowError
-from fastflow.weights import encoder_shape, load_weights, read_config
+from fastflow.weights import load_weights
 
 TEXTS = ["the dog sleeps near it.", "two", "she sings quietly and the old river turns"]
 BACKENDS = ("reference", "torch")
@@ -156,13 +157,25 @@ def test_electra_without_its_projection(tmp_path, backend):
         embed(directory, backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are bert"),
         ({"model_type": ...}, "architecture None is not supported"),
         ({"hidden_act": "silu"}, "activation 'silu' is not supported"),
+    ],
+)
+def test_an_architecture_that_only_pytorch_may_run(bert_copy, setting, message, backend):
+    reconfigure(bert_copy, **setting)
+    with pytest.raises(FastflowError, match=message):
+        embed(bert_copy, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
         ({"position_embedding_type": "relative_key"}, "only absolute position"),
         ({"hidden_size": ...}, "hidden_size"),
         ({"num_hidden_layers": "many"}, "num_hidden_layers: missing or not a whole number"),

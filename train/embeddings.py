@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.architecture import encoder_size, read_config
 from fastflow.artifact import DEFAULT, MANIFEST, Model, encoder_hash, hub_snapshot, load_model
 from fastflow.backend_torch import TorchBackend
 from fastflow.encoder import cannot_run
@@ -21,7 +22,7 @@ from fastflow.pooling import Pooling, parse_pooling
 from fastflow.progress import Progress
 from fastflow.tokens import Tokenizer
 from fastflow.train.corpus import corpus_hash
-from fastflow.weights import encoder_shape, has_pooler, max_tokens, read_config
+from fastflow.weights import has_pooler
 
 WINDOW = 32768  # texts tokenized and length-sorted at a time
 BATCH_TOKENS = 8192
@@ -46,19 +47,18 @@ class FrozenEncoder:
     @property
     def dim(self) -> int:
         """D, the width of a pooled embedding."""
-        return encoder_shape(read_config(self.directory), self.directory).hidden
+        return encoder_size(read_config(self.directory), self.directory).hidden
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
     """The encoder ``name``: a Hugging Face directory, a fastflow model (its encoder), ``default``, or a Hub id."""
     directory, hub_id, revision = _locate(name)
-    shape = encoder_shape(read_config(directory), directory)
-    limit = max_tokens(shape)
-    length = min(128, limit) if max_length is None else max_length
-    if not 3 <= length <= limit:
-        raise UsageError(f"--max-length must be 3 to {limit} for this encoder, not {length}")
+    size = encoder_size(read_config(directory), directory)
+    length = min(128, size.max_tokens) if max_length is None else max_length
+    if not 3 <= length <= size.max_tokens:
+        raise UsageError(f"--max-length must be 3 to {size.max_tokens} for this encoder, not {length}")
     Tokenizer(directory, length)  # raises if it is missing or does not fit
-    pool = parse_pooling(pooling, shape.layers)
+    pool = parse_pooling(pooling, size.layers)
     if pool.mode == "pooler" and not has_pooler(directory):
         raise UsageError(f"{directory}: pooling 'pooler' needs a pooler, and this encoder has none")
     return FrozenEncoder(directory, pool, length, encoder_hash(directory), hub_id, revision)

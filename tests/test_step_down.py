@@ -1,0 +1,96 @@
+"""Encoders that only PyTorch runs: ``auto`` takes it and says so, a named backend refuses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModel
+
+from fastflow import Runtime
+from fastflow import encoder as choice
+from fastflow.architecture import encoder_size, read_config
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
+
+
+@pytest.fixture(scope="module", params=OTHERS)
+def other(request, tmp_path_factory):
+    return make_encoder(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def test_auto_runs_it_through_pytorch_and_says_why(other):
+    texts = [*make_sentences(9), "", "x " * 300]
+    runtime = Runtime(other)
+    assert (runtime.backend, runtime.info()["max_length"]) == ("torch", POSITIONS)
+    assert any(note.startswith("stepped down from the cpu backend: ") for note in runtime.info()["notes"])
+    with pytest.warns(UserWarning, match="longer than 128 tokens"):
+        found = runtime.encode(texts)
+    model = AutoModel.from_pretrained(other).eval()
+    for text, vector in zip(texts, found, strict=True):
+        ids = torch.from_numpy(runtime.tokenize([text]).ids.astype(np.int64))[None]
+        with torch.inference_mode():
+            want = model(input_ids=ids).last_hidden_state[0].mean(0).numpy()
+        assert np.abs(vector - want).max() <= 2e-5 * np.abs(want).max()
+    assert Runtime(other, dtype="float64").encode(texts[:2]).dtype == np.float64
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_named_native_backend_refuses_it(other, backend):
+    with pytest.raises(UnsupportedArchitecture, match="is not supported"):
+        Runtime(other, backend=backend)
+
+
+def test_a_dtype_that_pytorch_lacks_is_refused(other):
+    with pytest.raises(UsageError, match="dtype 'int8' does not run on the torch backend"):
+        Runtime(other, dtype="int8")
+
+
+def test_it_can_be_trained_and_saved(other, tmp_path):
+    texts = make_sentences(80)
+    model = make_model(tmp_path / "model", other, texts)
+    runtime = Runtime(model)
+    assert runtime.backend == "torch"
+    assert np.isfinite(runtime.encode(texts)).all()
+
+
+def test_without_pytorch_the_error_says_what_to_install(other, monkeypatch):
+    monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "torch" else object())
+    with pytest.raises(FastflowError, match=r"is not supported.*pip install 'fastflow\[train\]'"):
+        Runtime(other)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda tensors, name: tensors.pop(name), "the weights lack tensor {}"),
+        (lambda tensors, name: tensors[name].__setitem__(0, np.nan), "tensor {} holds NaN or infinity"),
+    ],
+)
+def test_incomplete_weights_are_refused(tmp_path, damage, message):
+    make_encoder(tmp_path, "mpnet")
+    path, name = tmp_path / "model.safetensors", "encoder.layer.1.output.dense.weight"
+    tensors = {key: np.array(array) for key, array in load_file(path).items()}
+    damage(tensors, name)
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(FastflowError, match=message.format(name)):
+        Runtime(tmp_path)
+
+
+def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
+    make_encoder(tmp_path, "mpnet")
+    (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
+    with pytest.raises(FastflowError, match="transformers cannot load this encoder: "):
+        Runtime(tmp_path)
+    config = read_config(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "made-up"}))
+    with pytest.raises(FastflowError, match="transformers cannot load this encoder: "):
+        Runtime(tmp_path)
+
+
+def test_a_config_without_sizes_names_the_field(tmp_path):
+    with pytest.raises(FastflowError, match="field num_hidden_layers: missing"):
+        encoder_size({"model_type": "gpt2"}, tmp_path)
