@@ -131,6 +131,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     for name, kind in _FIELDS.items():
         if not isinstance(manifest.get(name), kind):
             raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
+    if not isinstance(manifest.get("least_cosine", {}), dict):  # models of before it have none
+        raise FastflowError(f"{path}, field least_cosine: not an object")
     if manifest["fingerprint"] != fingerprint(manifest):
         raise FastflowError(
             f"{path} was changed after it was saved: its fingerprint does not match; train or copy it anew"

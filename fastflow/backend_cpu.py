@@ -17,12 +17,32 @@ from fastflow.weights import load_weights
 Floats = NDArray[np.floating[Any]]
 
 
+LEAST_COSINE = 0.9995  # what bfloat16 must reach on a model's own corpus to run without being asked for
+
+
+def auto_dtype(model: Model) -> tuple[str, str]:
+    """The fastest dtype that needs no asking for ``model`` on this machine, and why in one line.
+
+    bfloat16 where the processor multiplies it and the model's training recorded at least LEAST_COSINE against float32.
+    int8 never: what it may cost shows only against labels.
+    """
+    from fastflow.kernels.cpu_encoder import multiplies_bfloat16
+
+    found = model.manifest.get("least_cosine", {}).get("bfloat16")
+    if not isinstance(found, float):
+        return "float32", "dtype auto: float32, for nothing is recorded of this model in bfloat16"
+    if found < LEAST_COSINE:
+        return "float32", f"dtype auto: float32, for bfloat16's least cosine was {found}, under {LEAST_COSINE}"
+    if not multiplies_bfloat16():
+        return "float32", "dtype auto: float32, for this processor has no bfloat16 products"
+    return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
+
+
 class CpuBackend:
     """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
 
     A text has the same bits whatever its company, the order and the number of threads. bfloat16 and int8 are the
-    precision of the products in the encoder's layers; they run only when named, because what they cost depends on the
-    model.
+    precision of the products in the encoder's layers; ``auto_dtype`` says when bfloat16 runs without being named.
     """
 
     name = "cpu"

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
-from fastflow.backend_cpu import CpuBackend
+from fastflow.backend_cpu import CpuBackend, auto_dtype
 from fastflow.backend_reference import ReferenceBackend
 from fastflow.backend_torch import TorchBackend, TritonBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
@@ -62,10 +62,15 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
     if reason := cannot_run(name, device):
         raise reason
     kind = BACKENDS[name]
-    dtype = "float32" if dtype == "auto" else dtype
+    notes = []
+    if dtype == "auto":
+        dtype, note = auto_dtype(model) if name == "cpu" else ("float32", "")
+        notes = [note] if note else []
     if dtype not in kind.dtypes:
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
-    return kind(model, dtype, device, threads)
+    opened = kind(model, dtype, device, threads)
+    opened.notes += notes
+    return opened
 
 
 def cannot_run(name: str, device: str) -> FastflowError | None:

@@ -40,6 +40,14 @@ def choose(dtype: str) -> tuple[str, int]:
     raise ValueError(f"dtype {dtype!r} does not run on {isa()} on this machine")
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether ``choose`` gives bfloat16 products of the processor, not widened weights."""
+    try:
+        return choose("bfloat16")[1] != BF16_WIDE
+    except ValueError:
+        return False
+
+
 class CpuEncoder:
     """Packed texts -> pooled vectors, as one compiled call without padding.
 

@@ -20,6 +20,7 @@ from fastflow.artifact import (
     ENCODER,
     FORMAT_VERSION,
     MANIFEST,
+    Model,
     encoder_hash,
     file_hash,
     fingerprint,
@@ -32,6 +33,7 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.tokens import Tokenizer, load_tokenizer
 from fastflow.train.calibrate import Fitted
 from fastflow.train.embeddings import Embedder, FrozenEncoder
+from fastflow.train.precision import least_cosines
 from fastflow.weights import weight_files
 
 AGREEMENT = 1e-5  # of a unit-normalised embedding: NumPy and PyTorch in float32
@@ -59,7 +61,7 @@ def export(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _write(partial, encoder, fitted, training, card)
+        _write(partial, encoder, fitted, training, card, texts)
         verify(partial)
         prove(partial, encoder, fitted, texts[:PROOF_TEXTS])
         partial.rename(out)
@@ -72,7 +74,9 @@ def export(
     return load_model(out).fingerprint
 
 
-def _write(directory: Path, encoder: FrozenEncoder, fitted: Fitted, training: dict[str, Any], card: str) -> None:
+def _write(
+    directory: Path, encoder: FrozenEncoder, fitted: Fitted, training: dict[str, Any], card: str, texts: Sequence[str]
+) -> None:
     from safetensors.numpy import save
 
     identity: dict[str, Any] = {"sha256": encoder.hash}
@@ -89,6 +93,7 @@ def _write(directory: Path, encoder: FrozenEncoder, fitted: Fitted, training: di
     if arrays:
         (directory / CALIBRATION).write_bytes(save(arrays))
     (directory / CARD).write_text(card, encoding="utf-8")
+    model = Model(directory, encoder.directory, encoder.pooling, encoder.max_length, tuple(fitted.stages), "")
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "fastflow_version": __version__,
@@ -97,6 +102,7 @@ def _write(directory: Path, encoder: FrozenEncoder, fitted: Fitted, training: di
         "max_length": encoder.max_length,
         "calibration": [{"kind": stage.kind, **stage.settings} for stage in fitted.stages],
         "dim": calibration.output_dim(fitted.stages, encoder.dim),
+        "least_cosine": least_cosines(model, texts),
         "training": training,
         "files": {str(p.relative_to(directory)): file_hash(p) for p in sorted(directory.rglob("*")) if p.is_file()},
     }

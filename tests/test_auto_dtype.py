@@ -1,0 +1,74 @@
+"""``dtype="auto"``: decided by what was recorded of the model, and by the processor; ``info()`` says why."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from builders import make_encoder, make_model, make_sentences
+
+from fastflow import Runtime
+from fastflow.artifact import DEFAULT, MANIFEST, fingerprint
+from fastflow.backend_cpu import LEAST_COSINE
+from fastflow.errors import FastflowError
+from fastflow.kernels import cpu_encoder
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return make_sentences(120)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, texts):
+    folder = tmp_path_factory.mktemp("auto")
+    return make_model(folder / "model", make_encoder(folder / "bert"), texts)
+
+
+def record(source, target, entry):
+    """A copy of the model that says ``entry`` of its least cosines."""
+    shutil.copytree(source, target)
+    manifest = json.loads((target / MANIFEST).read_text())
+    manifest["least_cosine"] = entry
+    manifest["fingerprint"] = fingerprint(manifest)
+    (target / MANIFEST).write_text(json.dumps(manifest))
+    return target
+
+
+def test_training_records_what_reduced_precision_gives(made, texts):
+    recorded = json.loads((made / MANIFEST).read_text())["least_cosine"]
+    assert sorted(recorded) == ["bfloat16", "int8"]
+    exact = Runtime(made, dtype="float32").encode(texts, normalize_embeddings=True)
+    for dtype, least in recorded.items():
+        found = Runtime(made, dtype=dtype).encode(texts, normalize_embeddings=True)
+        cosines = (found.astype(np.float64) * exact).sum(axis=1)
+        assert abs(cosines.min() - least) <= 2e-6
+        assert 0.9 <= least < 1
+
+
+@pytest.mark.parametrize(
+    ("least", "native", "dtype", "said"),
+    [
+        (LEAST_COSINE, True, "bfloat16", "whose least cosine to float32 was"),
+        (LEAST_COSINE - 1e-6, True, "float32", "under 0.9995"),
+        (LEAST_COSINE, False, "float32", "this processor has no bfloat16 products"),
+        (None, True, "float32", "nothing is recorded"),
+    ],
+)
+def test_auto_follows_the_record_and_the_processor(made, tmp_path, monkeypatch, least, native, dtype, said):
+    monkeypatch.setattr(cpu_encoder, "multiplies_bfloat16", lambda: native)
+    runtime = Runtime(record(made, tmp_path / "model", {} if least is None else {"bfloat16": least}))
+    assert (runtime.backend, runtime.info()["dtype"]) == ("cpu", dtype)
+    assert any(note.startswith(f"dtype auto: {dtype}") and said in note for note in runtime.info()["notes"])
+    assert not any("dtype auto" in note for note in Runtime(made, dtype="float32").info()["notes"])
+
+
+def test_a_record_that_is_no_object_names_the_field(made, tmp_path):
+    with pytest.raises(FastflowError, match="field least_cosine: not an object"):
+        Runtime(record(made, tmp_path / "model", [1]))
+
+
+def test_the_model_in_the_package_may_run_in_bfloat16():
+    assert json.loads((DEFAULT / MANIFEST).read_text())["least_cosine"]["bfloat16"] >= LEAST_COSINE

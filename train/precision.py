@@ -1,0 +1,36 @@
+"""What reduced precision costs one model: what ``dtype="auto"`` later decides by, without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fastflow.architecture import encoder_shape, read_config
+from fastflow.artifact import Model
+from fastflow.backend_cpu import CpuBackend
+from fastflow.encoder import cannot_run
+from fastflow.errors import UnsupportedArchitecture
+from fastflow.tokens import Tokenizer
+
+TEXTS = 256
+REDUCED = ("bfloat16", "int8")
+
+
+def least_cosines(model: Model, texts: Sequence[str]) -> dict[str, float]:
+    """{dtype: least cosine} over some ``texts`` between calibrated embeddings in that dtype and in float32.
+
+    Empty where the compiled kernels do not run this encoder: then nothing is known, and ``auto`` stays with float32.
+    """
+    if cannot_run("cpu", "cpu") is not None:
+        return {}
+    try:
+        encoder_shape(read_config(model.encoder), model.encoder)
+    except UnsupportedArchitecture:
+        return {}
+    tokens = Tokenizer(model.encoder, model.max_length)(texts[:: max(1, len(texts) // TEXTS)][:TEXTS])
+    found = {}
+    for dtype in ("float32", *REDUCED):
+        backend = CpuBackend(model, dtype, "cpu", None)
+        found[dtype] = backend.calibration(backend.encoder(tokens), normalize=True).astype(np.float64)
+    return {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
