@@ -15,16 +15,9 @@
 #endif
 
 #define FLUSH 0x9fc0u     /* MXCSR: round to nearest, no traps, subnormals flushed and read as zero */
-#define GROUP_ROWS 192    /* tokens whose activations stay in a second-level cache */
 #define TOGETHER_ROWS 512
-#define BUFFERS 16
 #define SPINS 2000
 #define WORTH_A_THREAD 2000000  /* steps of products by columns: some ten times what it takes to wake one */
-
-typedef struct {  /* neighbouring texts and their buffers */
-    int64_t text, texts, row, rows;
-    char *at[BUFFERS];
-} group;
 
 typedef struct {  /* one step of one group, shared by threads; a cache line each */
     _Atomic int64_t next, done;
@@ -35,7 +28,7 @@ typedef struct {
     const ff_encoder *e;
     const ff_texts *in;
     const ff_body *body;
-    group *groups;
+    ff_group *groups;
     int64_t count;
     int threads;
     phase *phases;       /* NULL: alone */
@@ -64,7 +57,7 @@ size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
     return padded * (size_t)head + (size_t)rows * (padded + 16);
 }
 
-static void place(const ff_encoder *e, group *g, char *workspace)
+static void place(const ff_encoder *e, ff_group *g, char *workspace)
 {
     for (int i = 0; i < e->buffers; i++) {
         g->at[i] = workspace;
@@ -89,7 +82,7 @@ int64_t ff_check_texts(const ff_encoder *e, const ff_texts *in)
     return -1;
 }
 
-static void embed(const job *j, const ff_step *s, const group *g, int64_t from, int64_t to)
+static void embed(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
 {
     const ff_encoder *e = j->e;
     for (int64_t t = from; t < to; t++) {
@@ -104,7 +97,7 @@ static void embed(const job *j, const ff_step *s, const group *g, int64_t from, 
     }
 }
 
-static void attend(const job *j, const ff_step *s, const group *g, int64_t from, int64_t to, float *scratch)
+static void attend(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *scratch)
 {
     const ff_encoder *e = j->e;
     const ptrdiff_t ldq = e->strides[s->from] / 4, ldo = e->strides[s->to] / 4;
@@ -115,7 +108,7 @@ static void attend(const job *j, const ff_step *s, const group *g, int64_t from,
     }
 }
 
-static void pool(const job *j, const ff_step *s, const group *g, int64_t from, int64_t to)
+static void pool(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
 {
     const ff_encoder *e = j->e;
     const ptrdiff_t ld = e->strides[s->from] / 4;
@@ -136,7 +129,7 @@ static void pool(const job *j, const ff_step *s, const group *g, int64_t from, i
 }
 
 /* Elements that a step of a group consists of, any range of which part() computes. */
-static int64_t elements(const job *j, const ff_step *s, const group *g)
+static int64_t elements(const job *j, const ff_step *s, const ff_group *g)
 {
     switch (s->kind) {
     case FF_LINEAR: return j->e->linears[s->linear].columns / (2 * ff_isa_vector(j->e->isa));
@@ -147,7 +140,7 @@ static int64_t elements(const job *j, const ff_step *s, const group *g)
     }
 }
 
-static void part(const job *j, const ff_step *s, const group *g, int64_t from, int64_t to, float *scratch)
+static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *scratch)
 {
     const ff_encoder *e = j->e;
     const ptrdiff_t lda = s->from < 0 ? 0 : e->strides[s->from], ldc = s->to < 0 ? 0 : e->strides[s->to];
@@ -191,7 +184,7 @@ static void together(job *j, float *scratch)
     phase *p = j->phases;
     for (int64_t i = 0; i < j->count; i++)
         for (const ff_step *s = j->e->steps; s < j->e->steps + j->e->count; s++, p++) {
-            const group *g = j->groups + i;
+            const ff_group *g = j->groups + i;
             const int64_t n = elements(j, s, g), grain = s->kind == FF_NORM || s->kind == FF_CONVERT ? 8 : 1;
             int64_t shares = (n + grain - 1) / grain;
             shares = shares < 4 * (int64_t)j->threads ? shares : 4 * (int64_t)j->threads;
@@ -204,7 +197,7 @@ static void together(job *j, float *scratch)
 static void alone(job *j, char *scratch)
 {
     for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->count;) {
-        group *g = j->groups + i;
+        ff_group *g = j->groups + i;
         place(j->e, g, scratch + j->attention);
         for (const ff_step *s = j->e->steps; s < j->e->steps + j->e->count; s++)
             part(j, s, g, 0, elements(j, s, g), (float *)scratch);
@@ -233,24 +226,6 @@ static void work(void *context, int thread)
 #endif
 }
 
-/* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, and fills `groups` if any. */
-static int64_t cut(const ff_texts *in, int64_t limit, group *groups, int64_t *largest)
-{
-    int64_t count = 0;
-    *largest = 0;
-    for (int64_t text = 0, stop; text < in->texts; text = stop, count++) {
-        const int64_t *at = in->offsets;
-        for (stop = text + 1; stop < in->texts && at[stop + 1] - at[text] <= limit; stop++)
-            ;
-        const int64_t rows = at[stop] - at[text];
-        if (rows > *largest)
-            *largest = rows;
-        if (groups)
-            groups[count] = (group){text, stop - text, at[text], rows, {0}};
-    }
-    return count;
-}
-
 int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
 {
     if (in->texts <= 0)
@@ -262,30 +237,25 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
             cost += e->linears[s->linear].columns * e->linears[s->linear].steps;
     if (threads > total * cost / WORTH_A_THREAD)
         threads = total * cost < 2 * WORTH_A_THREAD ? 1 : (int)(total * cost / WORTH_A_THREAD);
-    const int64_t each = (total + threads - 1) / threads;
-    int64_t limit = each;
     for (int64_t t = 0; t < in->texts; t++)
         if (in->offsets[t + 1] - in->offsets[t] > longest)
             longest = in->offsets[t + 1] - in->offsets[t];
-    for (int parts = 1; limit > GROUP_ROWS; parts++)
-        limit = each / parts;
-    limit += longest / 4;  /* groups end where a text does */
-    int64_t count = cut(in, limit, NULL, &largest);
+    int64_t limit = ff_group_limit(in, longest, threads), count = ff_cut(in, limit, NULL, &largest);
     const int shared = threads > 1 && largest * threads * 3 > total * 4;  /* one group would keep the others waiting */
     if (shared)
-        count = cut(in, limit = TOGETHER_ROWS, NULL, &largest);
+        count = ff_cut(in, limit = TOGETHER_ROWS, NULL, &largest);
     job j = {.e = e, .in = in, .body = bodies[e->isa], .count = count, .threads = threads, .largest = (size_t)largest};
     for (int i = 0; i < e->buffers; i++)
         j.row_bytes += (size_t)e->strides[i];
     j.attention = (4 * ff_attention_floats(longest, e->head, ff_isa_vector(e->isa), ff_isa_rows(e->isa)) + 63) / 64 * 64;
     const size_t space = j.attention + j.largest * j.row_bytes;
     const size_t phases = shared ? sizeof(phase) * (size_t)count * (size_t)e->count : 0;
-    char *scratch = ff_scratch(space + phases + sizeof(group) * (size_t)count);
+    char *scratch = ff_scratch(space + phases + sizeof(ff_group) * (size_t)count);
     if (!scratch)
         return -1;
     j.workspace = scratch;
-    j.groups = (group *)(scratch + space + phases);
-    cut(in, limit, j.groups, &largest);
+    j.groups = (ff_group *)(scratch + space + phases);
+    ff_cut(in, limit, j.groups, &largest);
     if (shared) {
         j.phases = (phase *)(scratch + space);
         memset(j.phases, 0, phases);

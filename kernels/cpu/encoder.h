@@ -89,6 +89,19 @@ typedef struct {
     void (*convert)(const float *x, int64_t columns, int format, char *to);
 } ff_body;
 
+#define FF_BUFFERS 16
+
+typedef struct {  /* neighbouring texts and their buffers */
+    int64_t text, texts, row, rows;
+    char *at[FF_BUFFERS];
+} ff_group;
+
+/* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, sets `largest` to the most
+   tokens of one, and fills `groups` if any. */
+int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *largest);
+/* The `limit` for groups that stay in a second-level cache and leave no thread idle at the end; 0 < `longest` text. */
+int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
+
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);
 #define FF_PRODUCT(name) \
     void name(const ff_encoder *, const ff_linear *, const char *, ptrdiff_t, int64_t, int64_t, int64_t, float *, ptrdiff_t, \
