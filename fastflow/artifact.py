@@ -10,19 +10,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from fastflow import calibration as calibrations
 from fastflow.architecture import encoder_size, read_config
 from fastflow.calibration import Stage
 from fastflow.errors import FastflowError
+from fastflow.hashing import MANIFEST as MANIFEST
+from fastflow.hashing import Hashes, check_hashes, check_present
+from fastflow.hashing import file_hash as file_hash
 from fastflow.pooling import Pooling
-from fastflow.weights import WEIGHT_INDEX, has_pooler, read_tensors, weight_files
+from fastflow.tensors import read_tensors
+from fastflow.weights import WEIGHT_INDEX, has_pooler, weight_files
 
 FORMAT_VERSION = 1
-MANIFEST = "fastflow.json"
 CALIBRATION = "calibration.safetensors"
 ENCODER = "0_Transformer"
 CARD = "README.md"
@@ -45,34 +50,95 @@ class Model:
 
 def load_model(path: str | Path | None = None) -> Model:
     """The model at ``path``; None is the one shipped in the package; a plain Hugging Face encoder is accepted too."""
-    directory = DEFAULT if path is None else Path(path)
-    if (directory / MANIFEST).is_file():
-        return _load_saved(directory)
-    if (directory / "config.json").is_file():
-        return _load_plain(directory)
-    if not directory.exists():
-        raise FastflowError(f"{directory}: no such model directory")
-    raise FastflowError(f"{directory} is not a model: it holds neither {MANIFEST} nor config.json")
+    with Opening(path) as opening:
+        pass
+    return opening.model
 
 
-def _load_plain(directory: Path) -> Model:
-    size = encoder_size(read_config(directory), directory)
-    note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
-    return Model(
-        directory,
-        directory,
-        Pooling("mean", (size.layers,)),
-        size.max_tokens,
-        (),
-        encoder_hash(directory),
-        note=note,
-    )
+class Opening:
+    """``load_model`` in two steps: what takes a model's weights meanwhile does not wait for their sha256.
+
+    ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
+    which are computed beside what the block does. At its end they are checked, and the fingerprint of a plain encoder
+    is known; a file that differs from its hash is reported before whatever it led to in the block.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        directory = DEFAULT if path is None else Path(path)
+        self._hashes = Hashes()
+        self._checks: list[Callable[[], None]] = []
+        self._plain: list[Path] = []  # files that identify a plain encoder
+        try:
+            if (directory / MANIFEST).is_file():
+                self.model = self._saved(directory)
+            elif (directory / "config.json").is_file():
+                self.model = self._encoder_alone(directory)
+            elif not directory.exists():
+                raise FastflowError(f"{directory}: no such model directory")
+            else:
+                raise FastflowError(f"{directory} is not a model: it holds neither {MANIFEST} nor config.json")
+        except FastflowError:
+            self._check()
+            raise
+
+    def __enter__(self) -> Opening:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, FastflowError):
+            self._check()
+        if error is None and self._plain:
+            self.model = replace(self.model, fingerprint=_combined(self._plain, self._hashes))
+
+    def _check(self) -> None:
+        for check in self._checks:
+            check()
+
+    def _encoder_alone(self, directory: Path) -> Model:
+        size = encoder_size(read_config(directory), directory)
+        note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
+        self._plain = encoder_files(directory)
+        self._hashes.start(self._plain)
+        pooling = Pooling("mean", (size.layers,))
+        return Model(directory, directory, pooling, size.max_tokens, (), fingerprint="", note=note)
+
+    def _saved(self, directory: Path) -> Model:
+        manifest = read_manifest(directory)
+        names = [name for name in manifest["files"] if name != CARD]
+        large = [name for name in names if name.startswith(f"{ENCODER}/") and name.endswith(".safetensors")]
+        check_present(directory, large)
+        self._hashes.start([directory / name for name in large])
+        self._checks.append(lambda: check_hashes(directory, manifest, large, self._hashes))
+        check_hashes(directory, manifest, [name for name in names if name not in large])
+        return _assembled(directory, manifest, self._resolve_encoder(directory, manifest))
+
+    def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
+        """The encoder beside the manifest, or the Hub snapshot of the recorded revision, whose hash will be checked."""
+        if (directory / ENCODER).is_dir():
+            return directory / ENCODER
+        encoder = manifest["encoder"]
+        if not encoder.get("hub_id"):
+            raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
+        if not isinstance(encoder.get("revision"), str):
+            raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
+        found = hub_snapshot(encoder["hub_id"], encoder["revision"])
+        files = encoder_files(found)
+        self._hashes.start(files)
+
+        def check() -> None:
+            if _combined(files, self._hashes) != encoder.get("sha256"):
+                raise FastflowError(
+                    f"{encoder['hub_id']} at {found} differs from the encoder this model was trained with"
+                )
+
+        self._checks.append(check)
+        return found
 
 
-def _load_saved(directory: Path) -> Model:
-    manifest = read_manifest(directory)
-    check_hashes(directory, manifest, [name for name in manifest["files"] if name != CARD])
-    encoder = _resolve_encoder(directory, manifest)
+def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
+    """The model of a manifest whose small files are as they were saved."""
     _check_listed(directory, manifest, encoder)
     size = encoder_size(read_config(encoder), encoder)
     stages = _stages(directory, manifest)
@@ -146,30 +212,6 @@ def fingerprint(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    """sha256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as handle:
-            while block := handle.read(1 << 20):
-                digest.update(block)
-        return digest.hexdigest()
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def check_hashes(directory: Path, manifest: dict[str, Any], names: list[str]) -> None:
-    """Compare the named files with the manifest's hashes; the error names the first that is missing or differs."""
-    for name in names:
-        path, inside = directory / name, PurePosixPath(name)
-        if not inside.parts or ".." in inside.parts or inside.is_absolute():
-            raise FastflowError(f"{directory / MANIFEST}, field files: {name} lies outside the model")
-        if not path.is_file():
-            raise FastflowError(f"{path} is missing: the model is incomplete; copy it anew")
-        if file_hash(path) != manifest["files"][name]:
-            raise FastflowError(f"{path} is damaged: its sha256 differs from {MANIFEST}; copy or train the model anew")
-
-
 def encoder_files(directory: Path) -> list[Path]:
     """The files that define an encoder: config, weights and tokenizer, in a fixed order."""
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", WEIGHT_INDEX)
@@ -178,25 +220,14 @@ def encoder_files(directory: Path) -> list[Path]:
 
 def encoder_hash(directory: Path) -> str:
     """sha256 over the names and hashes of ``encoder_files``: the identity of an encoder directory."""
+    return _combined(encoder_files(directory), file_hash)
+
+
+def _combined(files: list[Path], hash_of: Callable[[Path], str]) -> str:
     digest = hashlib.sha256()
-    for path in encoder_files(directory):
-        digest.update(f"{path.name} {file_hash(path)}\n".encode())
+    for path in files:
+        digest.update(f"{path.name} {hash_of(path)}\n".encode())
     return digest.hexdigest()
-
-
-def _resolve_encoder(directory: Path, manifest: dict[str, Any]) -> Path:
-    """The encoder beside the manifest, or the Hub snapshot of the recorded revision with its hash checked."""
-    if (directory / ENCODER).is_dir():
-        return directory / ENCODER
-    encoder = manifest["encoder"]
-    if not encoder.get("hub_id"):
-        raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
-    if not isinstance(encoder.get("revision"), str):
-        raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
-    found = hub_snapshot(encoder["hub_id"], encoder["revision"])
-    if encoder_hash(found) != encoder.get("sha256"):
-        raise FastflowError(f"{encoder['hub_id']} at {found} differs from the encoder this model was trained with")
-    return found
 
 
 def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:

@@ -12,7 +12,7 @@ from fastflow.artifact import Model
 from fastflow.errors import UsageError
 from fastflow.flow import fold
 from fastflow.tokens import Tokens
-from fastflow.weights import load_weights
+from fastflow.weights import MappedWeights
 
 Floats = NDArray[np.floating[Any]]
 
@@ -52,19 +52,23 @@ class CpuBackend:
         from fastflow.kernels._cpu import trim
         from fastflow.kernels.cpu import CpuFlow
         from fastflow.kernels.cpu_encoder import CpuEncoder
+        from fastflow.kernels.packing import NotFinite
 
         self.dtype, self.device = dtype, "cpu"
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
-        weights = load_weights(model.encoder, config, shape, np.float32)
+        weights = MappedWeights(model.encoder, config, shape)
         plans = [plan.astype(np.float32) for plan in fold(model.calibration, shape.hidden)]
         try:
-            self._encoder = CpuEncoder(weights, shape, model.pooling.mode, model.pooling.layers, dtype, threads)
+            self._encoder = CpuEncoder(
+                weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release
+            )
             self._flow = CpuFlow(plans, threads)
+        except NotFinite as error:
+            raise weights.not_finite(error.name, error.part) from None
         except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
             raise UsageError(str(error)) from error
-        del weights
-        trim()  # the weights as they were read would else stay in the C library's heap
+        trim()  # what was copied on the way would else stay in the C library's heap
         self.notes = [f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"]
 
     def encoder(self, tokens: Tokens) -> Floats:

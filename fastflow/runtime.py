@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.architecture import encoder_size, read_config
-from fastflow.artifact import load_model
+from fastflow.artifact import Opening
 from fastflow.calibration import describe, output_dim
 from fastflow.encoder import open_backend
 from fastflow.errors import FastflowError, UsageError
@@ -46,9 +46,10 @@ class Runtime:
     ) -> None:
         path = None if model is None else os.path.abspath(model)  # a pickle may be opened in another folder
         self._arguments = (path, device, dtype, threads, backend)
-        self._model = load_model(None if model is None else Path(model))
-        self.tokenize = Tokenizer(self._model.encoder, self._model.max_length)
-        self._backend: Any = open_backend(self._model, backend, device, dtype, threads)
+        with Opening(None if model is None else Path(model)) as opening:
+            self.tokenize = Tokenizer(opening.model.encoder, opening.model.max_length)
+            self._backend: Any = open_backend(opening.model, backend, device, dtype, threads)
+        self._model = opening.model
         self._pooled_dim = encoder_size(read_config(self._model.encoder), self._model.encoder).hidden
         self.truncated = 0  # texts cut at max_length so far
 

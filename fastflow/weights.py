@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from fastflow.architecture import whole_number
 from fastflow.errors import FastflowError
+from fastflow.kernels.packing import widen
 from fastflow.kernels.reference import EncoderShape
-
-Arrays = dict[str, NDArray[Any]]
+from fastflow.tensors import Arrays, MappedTensors
 
 WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
 
@@ -52,39 +52,44 @@ def weight_files(directory: Path) -> list[Path]:
 
 def has_pooler(directory: Path) -> bool:
     """Whether the weights hold BERT's pooler; without it transformers would invent a random one."""
-    from safetensors import SafetensorError, safe_open
-
-    for path in weight_files(directory):
-        try:
-            with safe_open(str(path), "numpy") as handle:
-                if any(name.endswith("pooler.dense.weight") for name in handle.keys()):  # noqa: SIM118 (not a dict)
-                    return True
-        except (OSError, SafetensorError) as error:
-            raise FastflowError(f"{path} is damaged or not safetensors: {error}") from error
-    return False
+    return any(
+        n.endswith("pooler.dense.weight") for path in weight_files(directory) for n in MappedTensors(path).arrays
+    )
 
 
-def read_tensors(path: Path) -> Arrays:
-    """Every tensor of a safetensors file; bfloat16, which NumPy lacks, is widened to float32."""
-    import safetensors
+class MappedWeights:
+    """The canonical weights of an encoder as they are stored: what ``load_weights`` gives, without reading them yet.
 
-    try:
-        entries = safetensors.deserialize(path.read_bytes())
-    except Exception as error:  # SafetensorError is raised for every malformed file
-        raise FastflowError(f"{path} is damaged or not safetensors: {error}") from error
-    return {name: _tensor(entry, path, name) for name, entry in entries}
+    ``stored`` is what ``encoder_packing.Stored`` says: views of the mapped files, ``qkv`` in three parts. Whoever reads
+    them checks that they are finite, and raises ``not_finite`` where they are not.
+    Raises a FastflowError that names the file and tensor for one that is missing or misshapen.
+    """
 
+    def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
+        self.directory = directory
+        self._files = [MappedTensors(path) for path in weight_files(directory)]
+        arrays = {name: array for file in self._files for name, array in file.arrays.items()}
+        source = _Source(directory, arrays, config["model_type"])
+        self.stored: dict[str, NDArray[Any] | tuple[NDArray[Any], ...]] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+        for name, (tensors, size) in _layout(source, config, shape).items():
+            parts = tuple(source(tensor, *size) for tensor in tensors)
+            self._names[name] = tensors
+            self.stored[name] = parts if len(parts) > 1 else parts[0]
+        table = self.stored.get("segment")  # of which only the first row is ever added
+        if isinstance(table, np.ndarray) and not np.isfinite(widen(table)).all():
+            raise self.not_finite("segment", 0)
+        width = np.shape(self.stored["word"])[1]
+        self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
 
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
+    def release(self) -> None:
+        """Let go of the memory that what was read so far takes."""
+        for file in self._files:
+            file.release()
 
-
-def _tensor(entry: dict[str, Any], path: Path, name: str) -> NDArray[Any]:
-    if entry["dtype"] == "BF16":
-        wide = np.frombuffer(entry["data"], np.uint16).astype(np.uint32) << 16
-        return wide.view(np.float32).reshape(entry["shape"])
-    if entry["dtype"] not in _DTYPES:
-        raise FastflowError(f"{path}: tensor {name} has dtype {entry['dtype']}, which is not supported")
-    return np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    def not_finite(self, name: str, part: int) -> FastflowError:
+        """The error for part ``part`` of the canonical weight ``name``."""
+        return FastflowError(f"{self.directory}: tensor {self._names[name][part]} holds NaN or infinity")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
@@ -92,19 +97,15 @@ def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, d
 
     Raises a FastflowError that names the file and tensor for one that is missing, misshapen or not finite.
     """
-    raw: Arrays = {}
-    for path in weight_files(directory):
-        raw |= read_tensors(path)
-    source = _Source(directory, raw, config["model_type"])
-    out = _embeddings(source, shape, config)
-    layer_names = _DISTILBERT_LAYER if config["model_type"] == "distilbert" else _BERT_LAYER
-    stem = "transformer.layer" if config["model_type"] == "distilbert" else "encoder.layer"
-    for i in range(shape.layers):
-        out |= _layer(source, f"{stem}.{i}.", f"layer.{i}.", layer_names, shape)
-    if source.has("pooler.dense.weight"):
-        out["pooler.weight"] = source("pooler.dense.weight", shape.hidden, shape.hidden)
-        out["pooler.bias"] = source("pooler.dense.bias", shape.hidden)
-    return {name: a if name == "word" else np.ascontiguousarray(a, dtype) for name, a in out.items()}
+    mapped, out = MappedWeights(directory, config, shape), {}
+    for name, stored in mapped.stored.items():
+        parts = [widen(part) for part in (stored if isinstance(stored, tuple) else (stored,))]
+        for i, part in enumerate(parts):
+            if not np.isfinite(part).all():
+                raise mapped.not_finite(name, i)
+        out[name] = np.array(parts[0]) if name == "word" else np.concatenate(parts, dtype=dtype, casting="same_kind")
+        mapped.release()
+    return out
 
 
 class _Source:
@@ -126,45 +127,56 @@ class _Source:
             raise FastflowError(f"{self.directory}: the weights lack tensor {self._prefix}{name}")
         if array.shape != shape:
             raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json wants {shape}")
-        if not np.isfinite(array).all():
-            raise FastflowError(f"{self.directory}: tensor {name} holds NaN or infinity")
         return array
 
 
-def _embeddings(source: _Source, shape: EncoderShape, config: dict[str, Any]) -> Arrays:
-    family, width = config["model_type"], shape.hidden
-    if family == "electra":
-        given = {"embedding_size": 128, **config}  # transformers' default
-        width = whole_number(given, "embedding_size", source.directory)
-    stem = "embeddings."
-    out = {
-        "word": source(f"{stem}word_embeddings.weight", whole_number(config, "vocab_size", source.directory), width),
-        "position": source(f"{stem}position_embeddings.weight", shape.positions, width),
-        "segment": np.zeros(width, np.float32),
-        "embed_norm.scale": source(f"{stem}LayerNorm.weight", width),
-        "embed_norm.bias": source(f"{stem}LayerNorm.bias", width),
-    }
-    if family != "distilbert":
-        types = whole_number(config, "type_vocab_size", source.directory)
-        out["segment"] = source(f"{stem}token_type_embeddings.weight", types, width)[0]
-    if width != shape.hidden:
-        out["projection.weight"] = source("embeddings_project.weight", shape.hidden, width)
-        out["projection.bias"] = source("embeddings_project.bias", shape.hidden)
+Layout = dict[str, tuple[tuple[str, ...], tuple[int, ...]]]  # canonical name -> names of its parts, shape of each
+
+
+def _layout(source: _Source, config: dict[str, Any], shape: EncoderShape) -> Layout:
+    """What is read, under the names of the file."""
+    distil = config["model_type"] == "distilbert"
+    out = _embeddings(source, config, shape)
+    for i in range(shape.layers):
+        stem = f"transformer.layer.{i}." if distil else f"encoder.layer.{i}."
+        out |= _layer(stem, f"layer.{i}.", _DISTILBERT_LAYER if distil else _BERT_LAYER, shape)
+    if source.has("pooler.dense.weight"):
+        out["pooler.weight"] = (("pooler.dense.weight",), (shape.hidden, shape.hidden))
+        out["pooler.bias"] = (("pooler.dense.bias",), (shape.hidden,))
     return out
 
 
-def _layer(source: _Source, stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -> Arrays:
-    hidden, wide = shape.hidden, shape.intermediate
-    sizes = {"out": (hidden, hidden), "up": (wide, hidden), "down": (hidden, wide)}
-    parts = [names[part] for part in "qkv"]
-    out = {
-        f"{prefix}qkv.weight": np.concatenate([source(f"{stem}{p}.weight", hidden, hidden) for p in parts]),
-        f"{prefix}qkv.bias": np.concatenate([source(f"{stem}{p}.bias", hidden) for p in parts]),
+def _embeddings(source: _Source, config: dict[str, Any], shape: EncoderShape) -> Layout:
+    family, width, where = config["model_type"], shape.hidden, source.directory
+    if family == "electra":
+        width = whole_number({"embedding_size": 128, **config}, "embedding_size", where)  # transformers' default
+    stem = "embeddings."
+    out: Layout = {
+        "word": ((f"{stem}word_embeddings.weight",), (whole_number(config, "vocab_size", where), width)),
+        "position": ((f"{stem}position_embeddings.weight",), (shape.positions, width)),
+        "embed_norm.scale": ((f"{stem}LayerNorm.weight",), (width,)),
+        "embed_norm.bias": ((f"{stem}LayerNorm.bias",), (width,)),
     }
-    for part, size in sizes.items():
-        out[f"{prefix}{part}.weight"] = source(f"{stem}{names[part]}.weight", *size)
-        out[f"{prefix}{part}.bias"] = source(f"{stem}{names[part]}.bias", size[0])
+    if family != "distilbert":
+        types = whole_number(config, "type_vocab_size", where)
+        out["segment"] = ((f"{stem}token_type_embeddings.weight",), (types, width))
+    if width != shape.hidden:
+        out["projection.weight"] = (("embeddings_project.weight",), (shape.hidden, width))
+        out["projection.bias"] = (("embeddings_project.bias",), (shape.hidden,))
+    return out
+
+
+def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -> Layout:
+    hidden, wide = shape.hidden, shape.intermediate
+    parts = [names[part] for part in "qkv"]
+    out: Layout = {
+        f"{prefix}qkv.weight": (tuple(f"{stem}{part}.weight" for part in parts), (hidden, hidden)),
+        f"{prefix}qkv.bias": (tuple(f"{stem}{part}.bias" for part in parts), (hidden,)),
+    }
+    for part, size in {"out": (hidden, hidden), "up": (wide, hidden), "down": (hidden, wide)}.items():
+        out[f"{prefix}{part}.weight"] = ((f"{stem}{names[part]}.weight",), size)
+        out[f"{prefix}{part}.bias"] = ((f"{stem}{names[part]}.bias",), size[:1])
     for part in ("norm1", "norm2"):
-        out[f"{prefix}{part}.scale"] = source(f"{stem}{names[part]}.weight", hidden)
-        out[f"{prefix}{part}.bias"] = source(f"{stem}{names[part]}.bias", hidden)
+        out[f"{prefix}{part}.scale"] = ((f"{stem}{names[part]}.weight",), (hidden,))
+        out[f"{prefix}{part}.bias"] = ((f"{stem}{names[part]}.bias",), (hidden,))
     return out

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import Encoder, formats, isas
+from fastflow.kernels._cpu import Encoder, convert, formats, isas
 from fastflow.kernels.cpu import default_threads, isa, usable_isas
-from fastflow.kernels.encoder_packing import BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, EncoderProgram
-from fastflow.kernels.reference import EncoderShape, Weights
+from fastflow.kernels.encoder_packing import BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, EncoderProgram, Stored, parts_of
+from fastflow.kernels.packing import NOT_FINITE, STORED, NotFinite, raw, storable
+from fastflow.kernels.reference import EncoderShape
 
 # dtype -> products in the order of preference, and what is said of them
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8, INT8_SIGNED)}
@@ -23,6 +24,7 @@ SAID = {
     INT8: "",
     INT8_SIGNED: "",
 }
+LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
 Array = NDArray[Any]
 
 
@@ -53,15 +55,16 @@ class CpuEncoder:
 
     A text has the same bits whatever its company, the order and the number of threads. ``dtype`` is of the products in
     the layers (below float32 the table of words is held as float16); sums, LayerNorm, softmax and activations are
-    float32 always. ``weights``: as ``reference.encode`` takes
-    them; ``mode``: mean, cls or pooler over ``layers`` as ``fastflow.pooling`` means them; ``threads``: at most this
-    many, None for ``default_threads()``. Safe from several Python threads at once, and after fork. Raises ValueError
-    for what it cannot do.
+    float32 always. ``weights``: as ``reference.encode`` takes them, or as ``encoder_packing.Stored``; all are copied.
+    ``mode``: mean, cls or pooler over ``layers`` as ``fastflow.pooling`` means them; ``threads``: at most this many,
+    None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of what was.
+    Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
+    which is one, for weights that hold NaN or infinity, also where they are not used.
     """
 
     def __init__(
-        self, weights: Weights, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
-        threads: int | None = None,
+        self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
+        threads: int | None = None, release: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
         self.threads = default_threads() if threads is None else threads
@@ -71,16 +74,19 @@ class CpuEncoder:
         self.how = self.isa + SAID[form]
         number, _, vector, _ = isas()[self.isa]
         program = EncoderProgram(weights, shape, mode, self.layers, 2 * vector, form)
-        words = weights["word"]
-        if form != FLOAT and np.abs(words).max() <= np.finfo(np.float16).max:
-            words = words.astype(np.float16)  # rounds less than the first product's operand will
-        words = words.view(np.uint16) if words.dtype == np.float16 else np.ascontiguousarray(words, np.float32)
-        memory, *tables = program.arrays()
+        words = _words(weights, form != FLOAT, self.threads)
+        release()
+        positions = _floats(weights, "position", self.threads)
+        positions += program.vector("segment")
+        for name in weights.keys() - program.used - {"position"}:
+            _check(weights, name, self.threads)
+            release()
+        memory, *tables = program.arrays(self.threads, release)
         self.nbytes = memory.nbytes
         self._encoder = Encoder(
-            memory, *tables, np.asarray(weights["position"] + weights["segment"], np.float32), words, heads=shape.heads,
-            head=program.head, hidden=shape.hidden, position_start=shape.position_start,
-            pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
+            memory, *tables, positions, words, heads=shape.heads, head=program.head, hidden=shape.hidden,
+            position_start=shape.position_start, pad_id=-1 if shape.pad_id is None else shape.pad_id,
+            layers=len(self.layers), eps=shape.eps, isa=number,
         )  # fmt: skip
 
     def __call__(self, ids: Array, offsets: Array) -> Array:
@@ -98,3 +104,29 @@ class CpuEncoder:
         kept = np.empty((len(self.layers), len(ids), self.hidden), np.float32)
         self._encoder.run(ids, offsets, pooled, kept, self.threads)
         return dict(zip(self.layers, kept, strict=True))
+
+
+def _floats(weights: Stored, name: str, threads: int) -> Array:
+    """A copy of a matrix as float32."""
+    table = storable(parts_of(weights, name)[0])
+    out = np.empty(table.shape, np.float32)
+    if convert(raw(table), STORED.index(table.dtype), raw(out), False, threads) >= NOT_FINITE:
+        raise NotFinite(name)
+    return out
+
+
+def _words(weights: Stored, half: bool, threads: int) -> Array:
+    """A copy as float32, or as uint16 that are halves: so stored, or ``half`` is wanted and the range allows it."""
+    table = storable(parts_of(weights, "word")[0])
+    if half or table.dtype == np.float16:
+        out = np.empty(table.shape, np.uint16)
+        if convert(raw(table), STORED.index(table.dtype), raw(out), True, threads) <= LARGEST_HALF:
+            return out  # rounds less than the first product's operand will
+    return _floats(weights, "word", threads)
+
+
+def _check(weights: Stored, name: str, threads: int) -> None:
+    for i, part in enumerate(parts_of(weights, name)):
+        stored = storable(part)
+        if convert(raw(stored), STORED.index(stored.dtype), None, False, threads) >= NOT_FINITE:
+            raise NotFinite(name, i)

@@ -1,0 +1,78 @@
+"""sha256 of files, at once or in a thread of its own beside the work that needs the same files."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fastflow.errors import FastflowError
+
+MANIFEST = "fastflow.json"
+BLOCK = 1 << 20  # bytes read at a time; hashlib lets other threads run while it computes
+
+
+def file_hash(path: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    block = bytearray(BLOCK)
+    view = memoryview(block)
+    try:
+        with path.open("rb", buffering=0) as handle:
+            while count := handle.readinto(block):
+                digest.update(view[:count])
+        return digest.hexdigest()
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class Hashes:
+    """``start(paths)`` begins, ``hashes(path)`` is the sha256 of one of them, waited for; errors are raised there."""
+
+    def __init__(self) -> None:
+        self._found: dict[Path, str | FastflowError] = {}
+        self._thread: dict[Path, threading.Thread] = {}
+
+    def start(self, paths: Sequence[Path]) -> None:
+        """Compute the sha256 of ``paths``, one after the other, in one more thread."""
+        thread = threading.Thread(target=self._run, args=(tuple(paths),), name="fastflow-sha256", daemon=True)
+        self._thread |= dict.fromkeys(paths, thread)
+        thread.start()
+
+    def _run(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            try:
+                self._found[path] = file_hash(path)
+            except FastflowError as error:
+                self._found[path] = error
+
+    def __call__(self, path: Path) -> str:
+        """The sha256 of a started file, in hexadecimal; raises a FastflowError where it could not be read."""
+        self._thread[path].join()
+        found = self._found[path]
+        if isinstance(found, FastflowError):
+            raise found
+        return found
+
+
+def check_present(directory: Path, names: list[str]) -> None:
+    """Raise for the first of the named files that is missing, or that lies outside the model."""
+    for name in names:
+        path, inside = directory / name, PurePosixPath(name)
+        if not inside.parts or ".." in inside.parts or inside.is_absolute():
+            raise FastflowError(f"{directory / MANIFEST}, field files: {name} lies outside the model")
+        if not path.is_file():
+            raise FastflowError(f"{path} is missing: the model is incomplete; copy it anew")
+
+
+def check_hashes(
+    directory: Path, manifest: dict[str, Any], names: list[str], hash_of: Callable[[Path], str] = file_hash
+) -> None:
+    """Compare the named files with the manifest's hashes; the error names the first that is missing or differs."""
+    for name in names:
+        check_present(directory, [name])
+        if hash_of(directory / name) != manifest["files"][name]:
+            path = directory / name
+            raise FastflowError(f"{path} is damaged: its sha256 differs from {MANIFEST}; copy or train the model anew")

@@ -1,0 +1,105 @@
+"""Matrices as they are stored -> the panels that compiled products read: the description, the call, and the definition.
+
+A stored array is float32, float16 or ``BFLOAT16``, of any alignment; whoever packs it learns whether it is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen`` to read
+STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # as cpu/packing.h numbers them
+NOT_FINITE = 0x7F800000  # the bits of infinity
+
+
+class NotFinite(ValueError):
+    """Part ``part`` of the weight ``name`` holds NaN or infinity."""
+
+    def __init__(self, name: str, part: int = 0) -> None:
+        super().__init__(f"the weight {name} holds NaN or infinity")
+        self.name, self.part = name, part
+
+
+class Matrix(NamedTuple):
+    """Up to three stored parts, one below the other, and where their rows and columns go; offsets are in bytes.
+
+    Row r of the result is row rows[r] of the parts, or zeros where that is -1; rows of the first part are multiplied by
+    ``factor``. Its columns are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along
+    k in 32 bits: 1 float32, 2 bfloat16, 4 int8. int8 has scales (float32) and shifts (int32, -zero times a row's sum).
+    """
+
+    name: str
+    parts: tuple[Array, ...]  # the bytes of each (part_rows, columns)
+    stored: int
+    part_rows: int
+    columns: int
+    rows: NDArray[np.int32]
+    groups: int
+    padded: int
+    factor: float
+    lanes: int
+    panels: int
+    scale: int = 0
+    shift: int = 0
+    zero: int = 0
+
+
+def storable(array: Array) -> Array:
+    """``array`` itself, C-contiguous, where its dtype is one of ``STORED``; else as float32."""
+    return np.ascontiguousarray(array, array.dtype if array.dtype in STORED else np.float32)
+
+
+def raw(array: Array) -> NDArray[np.uint8]:
+    """The bytes of a C-contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def widen(array: Array) -> Array:
+    """``array``, or its values as float32 where it is ``BFLOAT16``."""
+    if array.dtype != BFLOAT16:
+        return array
+    return (array["bfloat16"].astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bfloat16(values: Array) -> Array:
+    """float32 rounded to the nearest bfloat16, ties to even, as uint16."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def quantised(values: Array) -> tuple[Array, Array]:
+    """int8 (n, k) and float32 scales (n,) with values ~ int8 * scale: a row's largest magnitude is worth 127.
+
+    A row whose scale would be subnormal, and have no reciprocal, is zeros.
+    """
+    scale = np.abs(values).max(axis=1) / np.float32(127)
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= np.finfo(np.float32).tiny)
+    return np.rint(values * inverse[:, None]).astype(np.int8), scale
+
+
+def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> None:
+    """What ``_cpu.pack`` does, in NumPy: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
+    for m in matrices:
+        parts = [part.view(STORED[m.stored]).reshape(m.part_rows, m.columns) for part in m.parts]
+        stacked = np.concatenate([widen(part).astype(np.float32) for part in parts])
+        stacked[: m.part_rows] *= np.float32(m.factor)
+        values = np.zeros((len(m.rows), m.groups, m.padded), np.float32)
+        used = m.rows >= 0
+        values[used, :, : m.columns // m.groups] = stacked[m.rows[used]].reshape(-1, m.groups, m.columns // m.groups)
+        packed: Array = values.reshape(len(m.rows), -1)
+        if m.lanes == 2:
+            packed = to_bfloat16(packed)
+        elif m.lanes == 4:
+            packed, scale = quantised(packed)
+            sums = packed.sum(axis=1, dtype=np.int32)
+            memory[m.scale : m.scale + scale.nbytes] = raw(scale)
+            memory[m.shift : m.shift + sums.nbytes] = raw(-m.zero * sums)
+        steps = packed.shape[1] // m.lanes
+        panels = packed.reshape(-1, panel, steps, m.lanes).swapaxes(1, 2)
+        memory[m.panels : m.panels + packed.nbytes] = raw(np.ascontiguousarray(panels))
