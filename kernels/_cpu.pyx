@@ -4,11 +4,12 @@
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 
 cdef extern from "cpu/cpu.h":
-    enum: FF_ISAS
+    enum: FF_AMX, FF_ISAS
     const char *ff_isa_name(int isa)
     int ff_isa_usable(int isa)
     int ff_isa_vector(int isa)
     int ff_isa_rows(int isa)
+    const char *ff_amx_missing()
     ctypedef struct ff_op:
         pass
     ctypedef struct ff_flow:
@@ -97,6 +98,7 @@ cdef extern from "cpu/encoder.h":
     int64_t ff_check_texts(const ff_encoder *, const ff_texts *) nogil
     enum: FF_FORMATS
     void *ff_product_of(int isa, int format)
+    void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
 
 
@@ -108,6 +110,22 @@ def trim():
 def formats(int isa):
     """Numbers of the formats of ``cpu/encoder.h`` whose products can be computed on instruction set ``isa`` here."""
     return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
+
+
+def amx_missing():
+    """Why AMX cannot run here; empty where it can. Asks the operating system for it the first time."""
+    return ff_amx_missing().decode()
+
+
+def tile_trial(
+    int isa, bint whole, const unsigned char[:, ::1] a, const unsigned char[:, ::1] b, unsigned char[:, ::1] c
+):
+    """c += a b in place for one tile each, as (16, 64) bytes: int8 into int32 if ``whole``, else bfloat16 into float32."""
+    if not FF_AMX <= isa < FF_ISAS or not ff_isa_usable(isa):
+        raise ValueError(f"instruction set {isa} has no tiles that can be used on this machine")
+    if {(a.shape[0], a.shape[1]), (b.shape[0], b.shape[1]), (c.shape[0], c.shape[1])} != {(16, 64)}:
+        raise ValueError("a tile has 16 rows of 64 bytes")
+    ff_trial(isa, whole, &a[0, 0], &b[0, 0], &c[0, 0])
 
 
 cdef class Encoder:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from fastflow.kernels.reference import EncoderShape, Weights
 
 EMBED, LINEAR, ATTEND, NORM, POOL, FIRST, CONVERT = range(7)
-FLOAT, BF16, BF16_WIDE, INT8, INT8_SIGNED = range(5)
+FLOAT, BF16, BF16_WIDE, INT8, INT8_SIGNED, INT8_TILES = range(6)
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4}
 STEP = ("kind", "source", "target", "linear", "activation", "add", "scale", "bias", "width", "slot", "texts", "format")
 LINE = 64  # bytes of a cache line
-CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1}  # bytes of an element, where operands are not float32
+TILE = 16  # steps of a reduction in a tile of AMX
+CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
 Array = NDArray[Any]
 Arrange = Callable[[Array], Array]
 
@@ -114,8 +115,9 @@ class EncoderProgram:
             return out
 
         steps = inner // lanes
+        stored = -(-steps // TILE) * TILE if form == INT8_TILES else steps
         numbers = [0, self._vector(rows(bias[:, None])[:, 0] if rows else bias), 0, 0, height, steps, form, 0]
-        if form in (INT8, INT8_SIGNED):
+        if CONVERTED.get(form) == 1:
             numbers[2], numbers[3] = self._reserve(4 * height), self._reserve(4 * height)
 
         def fill(memory: Array) -> None:
@@ -129,11 +131,12 @@ class EncoderProgram:
                 memory[numbers[3] : numbers[3] + 4 * height].view(np.int32)[:] = -zero * values.sum(
                     axis=1, dtype=np.int32
                 )
-            panels = memory[numbers[0] : numbers[0] + 4 * height * steps].view(values.dtype)
-            panels = panels.reshape(-1, steps, self.panel, lanes)
-            panels[:] = values.reshape(-1, self.panel, steps, lanes).swapaxes(1, 2)
+            panels = memory[numbers[0] : numbers[0] + 4 * height * stored].view(values.dtype)
+            panels = panels.reshape(-1, stored, self.panel, lanes)
+            panels[:, :steps] = values.reshape(-1, self.panel, steps, lanes).swapaxes(1, 2)
+            panels[:, steps:] = 0
 
-        numbers[0] = self._reserve(4 * height * steps, fill)
+        numbers[0] = self._reserve(4 * height * stored, fill)
         self._linears.append(numbers)
         self._step(
             LINEAR, source=source, target=target, linear=len(self._linears) - 1, activation=ACTIVATIONS[activation],
