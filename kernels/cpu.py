@@ -15,7 +15,6 @@ from fastflow.kernels._cpu import Flow, amx_missing, isas
 from fastflow.kernels.plan import Plan
 from fastflow.kernels.program import Program
 
-
 TILES = ("amx", "amx-emulated")  # products of the encoder in reduced precision; AVX-512 in all else
 
 

@@ -35,7 +35,7 @@ def nearest(value):
 
 
 def dot_bf16(a, b, c):
-    """c + (even + odd), each a chain of fused multiply-adds from zero; a (R, 32) and b (16, 32) bfloat16 as float32, c (R, 16)."""
+    """c + (even + odd), each a chain of fused multiply-adds from zero; a (R, 32), b (16, 32) bfloat16, c (R, 16)."""
 
     def exact(x):
         return Fraction(float(x)) if abs(x) >= 2.0**-126 else Fraction(0)
@@ -107,7 +107,7 @@ def test_the_processor_and_the_emulation_agree():
 
 
 def encode(monkeypatch, name, form, dtype, work, widths):
-    """Hidden states with products of one format on one instruction set; None where this machine has no such products."""
+    """Hidden states with products of one format on one instruction set; None where there are no such products."""
     number, usable, _, _ = _cpu.isas()[name]
     if not usable or form not in _cpu.formats(number):
         return None

@@ -6,8 +6,10 @@
 #include "cpu.h"
 
 #if defined(__x86_64__) && defined(__has_include)
-#if __has_include(<amxbf16intrin.h>) && __has_include(<avxvnniintrin.h>)
+#if __has_include(<amxbf16intrin.h>) || __has_include(<amxintrin.h>)  /* GCC's and clang's */
 #define FF_HAS_AMX 1
+#endif
+#if __has_include(<avxvnniintrin.h>)
 #define FF_HAS_AVXVNNI 1
 #endif
 #endif
