@@ -5,11 +5,12 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 cdef extern from "cpu/cpu.h":
-    enum: FF_ISAS
+    enum: FF_AMX, FF_ISAS
     const char *ff_isa_name(int isa)
     int ff_isa_usable(int isa)
     int ff_isa_vector(int isa)
     int ff_isa_rows(int isa)
+    const char *ff_amx_missing()
     ctypedef struct ff_op:
         pass
     ctypedef struct ff_flow:
@@ -98,6 +99,7 @@ cdef extern from "cpu/encoder.h":
     int64_t ff_check_texts(const ff_encoder *, const ff_texts *) nogil
     enum: FF_FORMATS
     void *ff_product_of(int isa, int format)
+    void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
 
 
@@ -109,6 +111,22 @@ def trim():
 def formats(int isa):
     """Numbers of the formats of ``cpu/encoder.h`` whose products can be computed on instruction set ``isa`` here."""
     return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
+
+
+def amx_missing():
+    """Why AMX cannot run here; empty where it can. Asks the operating system for it the first time."""
+    return ff_amx_missing().decode()
+
+
+def tile_trial(
+    int isa, bint whole, const unsigned char[:, ::1] a, const unsigned char[:, ::1] b, unsigned char[:, ::1] c
+):
+    """c += a b in place for one tile each, as (16, 64) bytes: int8 into int32 if ``whole``, else bfloat16 into float32."""
+    if not FF_AMX <= isa < FF_ISAS or not ff_isa_usable(isa):
+        raise ValueError(f"instruction set {isa} has no tiles that can be used on this machine")
+    if {(a.shape[0], a.shape[1]), (b.shape[0], b.shape[1]), (c.shape[0], c.shape[1])} != {(16, 64)}:
+        raise ValueError("a tile has 16 rows of 64 bytes")
+    ff_trial(isa, whole, &a[0, 0], &b[0, 0], &c[0, 0])
 
 
 cdef class Encoder:
@@ -192,7 +210,7 @@ cdef extern from "cpu/packing.h":
     ctypedef struct ff_matrix:
         const char *parts[3]
         const int32_t *rows
-        int64_t part_rows, columns, height, groups, padded, lanes
+        int64_t part_rows, columns, height, groups, padded, lanes, spare
         char *panels
         float *scale
         int32_t *shift
@@ -248,15 +266,15 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
             rows = given.rows
             m[i].part_rows, m[i].columns, m[i].height = given.part_rows, given.columns, rows.shape[0]
             m[i].groups, m[i].padded, m[i].lanes = given.groups, given.padded, given.lanes
-            m[i].zero, m[i].stored, m[i].factor = given.zero, given.stored, given.factor
+            m[i].zero, m[i].stored, m[i].factor, m[i].spare = given.zero, given.stored, given.factor, given.spare
             if (
                 not 0 <= m[i].stored < FF_STORED_KINDS or m[i].lanes not in (1, 2, 4) or m[i].groups < 1
-                or m[i].part_rows < 1 or m[i].columns < 1 or m[i].columns % m[i].groups
+                or m[i].part_rows < 1 or m[i].spare < 0 or m[i].columns < 1 or m[i].columns % m[i].groups
                 or m[i].padded < m[i].columns // m[i].groups or not 1 <= len(given.parts) <= FF_PARTS
             ):
                 raise ValueError(f"matrix {i} cannot be packed as it is described")
             inner = m[i].groups * m[i].padded
-            steps = inner // m[i].lanes
+            steps = inner // m[i].lanes + m[i].spare
             if inner % m[i].lanes or rows.shape[0] == 0 or rows.shape[0] % panel:
                 raise ValueError(f"matrix {i} does not fill whole steps and panels")
             for p, stored in enumerate(given.parts):

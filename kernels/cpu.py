@@ -11,27 +11,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import Flow, isas
+from fastflow.kernels._cpu import Flow, amx_missing, isas
 from fastflow.kernels.plan import Plan
 from fastflow.kernels.program import Program
 
+TILES = ("amx", "amx-emulated")  # products of the encoder in reduced precision; AVX-512 in all else
+
 
 def usable_isas() -> tuple[str, ...]:
-    """Instruction sets that can run here, best first."""
-    return tuple(name for name, (_, usable, _, _) in reversed(isas().items()) if usable)
+    """Instruction sets with kernels of their own for all that is float32 and can run here, best first."""
+    return tuple(name for name, (_, usable, _, _) in reversed(isas().items()) if usable and name not in TILES)
+
+
+def forced_isa() -> str:
+    """The instruction set that FASTFLOW_ISA names, or nothing. Raises ValueError for one that cannot run here."""
+    asked = os.environ.get("FASTFLOW_ISA", "")
+    if asked and not isas().get(asked, (0, False))[1]:
+        why = f" ({amx_missing()})" if asked == "amx" else ""
+        usable = (*TILES[: not amx_missing()], *usable_isas())
+        raise ValueError(f"FASTFLOW_ISA={asked} cannot run on this machine{why}; usable here: {', '.join(usable)}")
+    return asked
 
 
 def isa() -> str:
-    """The instruction set that a kernel made now will use: the best, or the one FASTFLOW_ISA names.
+    """The instruction set that a float32 kernel made now will use: the best, or the one FASTFLOW_ISA names.
 
     Raises ValueError when FASTFLOW_ISA names one that cannot run here.
     """
-    usable, asked = usable_isas(), os.environ.get("FASTFLOW_ISA")
-    if not asked:
-        return usable[0]
-    if asked not in usable:
-        raise ValueError(f"FASTFLOW_ISA={asked} cannot run on this machine; usable here: {', '.join(usable)}")
-    return asked
+    asked = forced_isa()
+    return "avx512" if asked in TILES else asked or usable_isas()[0]
 
 
 @lru_cache(maxsize=1)

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import Encoder, convert, formats, isas
-from fastflow.kernels.cpu import default_threads, isa, usable_isas
-from fastflow.kernels.encoder_packing import BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, EncoderProgram, Stored, parts_of
+from fastflow.kernels._cpu import Encoder, amx_missing, convert, formats, isas
+from fastflow.kernels.cpu import default_threads, forced_isa, usable_isas
+from fastflow.kernels.encoder_packing import (
+    BF16,
+    BF16_WIDE,
+    FLOAT,
+    INT8,
+    INT8_SIGNED,
+    INT8_TILES,
+    EncoderProgram,
+    Stored,
+    parts_of,
+)
 from fastflow.kernels.packing import NOT_FINITE, STORED, NotFinite, raw, storable
 from fastflow.kernels.reference import EncoderShape
 
 # dtype -> products in the order of preference, and what is said of them
-DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8, INT8_SIGNED)}
+DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
 SAID = {
     FLOAT: "",
     BF16: " with bfloat16 dot products",
     BF16_WIDE: " widening bfloat16 weights",
-    INT8: "",
+    INT8: " with VNNI dot products",
     INT8_SIGNED: "",
+    INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
 Array = NDArray[Any]
@@ -35,11 +45,19 @@ def choose(dtype: str) -> tuple[str, int]:
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
-    for name in (isa(),) if os.environ.get("FASTFLOW_ISA") else usable_isas():
+    asked = forced_isa()
+    best = () if dtype == "float32" or amx_missing() else ("amx",)
+    for name in (asked,) if asked else (*best, *usable_isas()):
         for form in DTYPES[dtype]:
             if form in formats(isas()[name][0]):
                 return name, form
-    raise ValueError(f"dtype {dtype!r} does not run on {isa()} on this machine")
+    raise ValueError(f"dtype {dtype!r} does not run on {asked} on this machine")
+
+
+def described(name: str, form: int) -> str:
+    """What runs, for a reader; and where AMX would have been chosen, why it was not."""
+    why = amx_missing() if name == "avx512" and form != FLOAT and not forced_isa() else ""
+    return name + SAID[form] + (f" (not AMX: {why})" if why else "")
 
 
 def multiplies_bfloat16() -> bool:
@@ -71,7 +89,7 @@ class CpuEncoder:
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
         self.isa, form = choose(dtype)
-        self.how = self.isa + SAID[form]
+        self.how = described(self.isa, form)
         number, _, vector, _ = isas()[self.isa]
         program = EncoderProgram(weights, shape, mode, self.layers, 2 * vector, form)
         words = _words(weights, form != FLOAT, self.threads)

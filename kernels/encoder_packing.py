@@ -18,11 +18,12 @@ from fastflow.kernels.packing import STORED, Matrix, NotFinite, raw, storable, w
 from fastflow.kernels.reference import EncoderShape
 
 EMBED, LINEAR, ATTEND, NORM, POOL, FIRST, CONVERT = range(7)
-FLOAT, BF16, BF16_WIDE, INT8, INT8_SIGNED = range(5)
+FLOAT, BF16, BF16_WIDE, INT8, INT8_SIGNED, INT8_TILES = range(6)
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4}
 STEP = ("kind", "source", "target", "linear", "activation", "add", "scale", "bias", "width", "slot", "texts", "format")
 LINE = 64  # bytes of a cache line
-CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1}  # bytes of an element, where operands are not float32
+TILE = 16  # steps of a reduction in a tile of AMX
+CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
 BATCH = 32 << 20  # bytes of stored weights that are packed between two calls of `release`
 Array = NDArray[Any]
 # as kernels.reference.Weights, in any dtype of packing.STORED; a `qkv` may be a tuple of three
@@ -136,11 +137,13 @@ class EncoderProgram:
             bias[: len(parts[0])] *= np.float32(factor)
         start = self._vector(np.where(rows < 0, np.float32(0), bias[rows]))
         scale, shift = (self._reserve(4 * height), self._reserve(4 * height)) if lanes == 4 else (0, 0)
-        panels = self._reserve(4 * height * (inner // lanes))
-        numbers = [panels, start, scale, shift, height, inner // lanes, form, 0]
+        steps = inner // lanes
+        spare = -steps % TILE if form == INT8_TILES else 0
+        panels = self._reserve(4 * height * (steps + spare))
+        numbers = [panels, start, scale, shift, height, steps, form, 0]
         matrix = Matrix(
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
-            groups, padded, factor, lanes, panels, scale, shift, zero=128 if form == INT8 else 0,
+            groups, padded, factor, lanes, panels, scale, shift, zero=128 if form == INT8 else 0, spare=spare,
         )  # fmt: skip
         self._matrices.append(matrix)
         self._linears.append(numbers)

@@ -31,7 +31,8 @@ class Matrix(NamedTuple):
 
     Row r of the result is row rows[r] of the parts, or zeros where that is -1; rows of the first part are multiplied by
     ``factor``. Its columns are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along
-    k in 32 bits: 1 float32, 2 bfloat16, 4 int8. int8 has scales (float32) and shifts (int32, -zero times a row's sum).
+    k in 32 bits: 1 float32, 2 bfloat16, 4 int8; ``spare`` steps of zeros end a panel. int8 has scales (float32) and
+    shifts (int32, -zero times a row's sum).
     """
 
     name: str
@@ -48,6 +49,7 @@ class Matrix(NamedTuple):
     scale: int = 0
     shift: int = 0
     zero: int = 0
+    spare: int = 0
 
 
 def storable(array: Array) -> Array:
@@ -100,6 +102,7 @@ def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> Non
             sums = packed.sum(axis=1, dtype=np.int32)
             memory[m.scale : m.scale + scale.nbytes] = raw(scale)
             memory[m.shift : m.shift + sums.nbytes] = raw(-m.zero * sums)
+        packed = np.pad(packed, ((0, 0), (0, m.spare * m.lanes)))
         steps = packed.shape[1] // m.lanes
         panels = packed.reshape(-1, panel, steps, m.lanes).swapaxes(1, 2)
         memory[m.panels : m.panels + packed.nbytes] = raw(np.ascontiguousarray(panels))

@@ -12,7 +12,7 @@ from packed import random_encoder
 from fastflow.kernels import encoder_packing
 from fastflow.kernels._cpu import convert, pack
 from fastflow.kernels.cpu_encoder import CpuEncoder
-from fastflow.kernels.encoder_packing import BF16, FLOAT, INT8, INT8_SIGNED, EncoderProgram
+from fastflow.kernels.encoder_packing import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, EncoderProgram
 from fastflow.kernels.packing import (
     BFLOAT16,
     NOT_FINITE,
@@ -50,9 +50,10 @@ def lines(size: int) -> int:
 @given(
     kind=st.integers(0, 2), parts=st.sampled_from([1, 3]), count=st.sampled_from(WIDTHS), size=st.sampled_from(WIDTHS),
     groups=st.integers(1, 4), lanes=st.sampled_from([1, 2, 4]), panel=st.sampled_from([8, 16, 32]),
-    threads=st.integers(1, 3), offset=st.integers(0, 3), zero=st.sampled_from([0, 128]), seed=st.integers(0, 99),
+    threads=st.integers(1, 3), offset=st.integers(0, 3), zero=st.sampled_from([0, 128]), spare=st.integers(0, 3),
+    seed=st.integers(0, 99),
 )  # fmt: skip
-def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threads, offset, zero, seed):
+def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threads, offset, zero, spare, seed):
     rng = np.random.default_rng(seed)
     values = (rng.normal(size=(parts, count, groups * size)) * 10.0 ** rng.integers(-6, 4)).astype(np.float32)
     values[:, rng.integers(count)] = 0  # a row without a scale
@@ -60,12 +61,13 @@ def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threa
     padded = -(-size // 32) * 32
     rows = np.full(-(-(parts * count + 5) // panel) * panel, -1, np.int32)
     rows[rng.permutation(len(rows))[: parts * count]] = rng.permutation(parts * count)
-    bytes_of_panels = len(rows) * groups * padded * 4 // lanes
+    bytes_of_panels = len(rows) * (groups * padded // lanes + spare) * 4
     matrix = Matrix(
         "m", tuple(stored), kind, count, groups * size, rows, groups, padded, 1 / 3, lanes, 0, lines(bytes_of_panels),
-        lines(bytes_of_panels) + lines(4 * len(rows)), zero,
+        lines(bytes_of_panels) + lines(4 * len(rows)), zero, spare,
     )  # fmt: skip
     want, found = (aligned(matrix.shift + lines(4 * len(rows))) for _ in range(2))
+    found[:bytes_of_panels] = 255  # spare steps too must be written
     pack_reference([matrix], want, panel)
     assert pack([matrix], found, panel, threads) == []
     assert np.array_equal(found, want)
@@ -74,12 +76,12 @@ def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threa
 
 def test_all_matrices_of_an_encoder_whatever_the_threads():
     weights, shape = random_encoder(5, 2, 72, 3, 130)
-    for form in (FLOAT, BF16, INT8, INT8_SIGNED):
+    for form in (FLOAT, BF16, INT8, INT8_SIGNED, INT8_TILES):
         want, *tables = EncoderProgram(weights, shape, "pooler", (2,), 32, form).arrays(1)
         again, *others = EncoderProgram(weights, shape, "pooler", (2,), 32, form).arrays(3)
         matrices = EncoderProgram(weights, shape, "pooler", (2,), 32, form)._matrices
         for m in matrices:  # memory between matrices is not written
-            size = len(m.rows) * m.groups * m.padded * 4 // m.lanes
+            size = len(m.rows) * (m.groups * m.padded // m.lanes + m.spare) * 4
             assert np.array_equal(want[m.panels : m.panels + size], again[m.panels : m.panels + size])
         reference = want.copy()
         pack_reference(matrices, reference, 32)

@@ -6,12 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* dispatch.c: instruction sets, worst first. */
-enum { FF_PORTABLE, FF_AVX2, FF_AVX512, FF_ISAS };
+/* dispatch.c: instruction sets, worst first but for the last. AMX has products in reduced precision only and is AVX-512 in
+   all else; its emulation is for tests. */
+enum { FF_PORTABLE, FF_AVX2, FF_AVX512, FF_AMX, FF_AMX_EMULATED, FF_ISAS };
 const char *ff_isa_name(int isa);
 int ff_isa_usable(int isa);  /* 1 when compiled in, present in the CPU and enabled by the operating system */
+const char *ff_amx_missing(void);  /* why AMX cannot run here, asking the system for it the first time; "" where it can */
+int ff_avxvnni_usable(void);
 int ff_isa_vector(int isa);  /* floats in a vector of the float32 kernels: what packing depends on */
 int ff_isa_rows(int isa);    /* rows that the float32 kernels compute together */
+
+/* MXCSR while kernels run: round to nearest, no traps, subnormals flushed and read as zero. */
+#define FF_FLUSH 0x9fc0u
 
 /* threads.c: one pool per process, made on first use and again after a fork. */
 typedef void (*ff_task)(void *context, int thread);

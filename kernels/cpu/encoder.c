@@ -14,7 +14,6 @@
 #include <xmmintrin.h>
 #endif
 
-#define FLUSH 0x9fc0u     /* MXCSR: round to nearest, no traps, subnormals flushed and read as zero */
 #define TOGETHER_ROWS 512
 #define SPINS 2000
 #define WORTH_A_THREAD 2000000  /* steps of products by columns: some ten times what it takes to wake one */
@@ -40,7 +39,7 @@ typedef struct {
 static const ff_body *const bodies[FF_ISAS] = {
     &ff_body_portable,
 #if defined(__x86_64__)
-    &ff_body_avx2, &ff_body_avx512,
+    &ff_body_avx2, &ff_body_avx512, &ff_body_avx512, &ff_body_avx512,
 #endif
 };
 
@@ -57,11 +56,16 @@ size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
     return padded * (size_t)head + (size_t)rows * (padded + 16);
 }
 
+static size_t room_for(int64_t rows)
+{
+    return ((size_t)rows + FF_SPARE_ROWS - 1) / FF_SPARE_ROWS * FF_SPARE_ROWS;
+}
+
 static void place(const ff_encoder *e, ff_group *g, char *workspace)
 {
     for (int i = 0; i < e->buffers; i++) {
         g->at[i] = workspace;
-        workspace += (size_t)e->strides[i] * (size_t)g->rows;
+        workspace += (size_t)e->strides[i] * room_for(g->rows);
     }
 }
 
@@ -215,12 +219,14 @@ static void work(void *context, int thread)
     }
 #if defined(__x86_64__)
     unsigned csr = _mm_getcsr();
-    _mm_setcsr(FLUSH);  /* in every thread, or a text's bits would depend on who computed it */
+    _mm_setcsr(FF_FLUSH);  /* in every thread, or a text's bits would depend on who computed it */
 #endif
+    ff_tiles(j->e->isa, 1);
     if (j->phases)
         together(j, (float *)scratch);
     else
         alone(j, scratch);
+    ff_tiles(j->e->isa, 0);
 #if defined(__x86_64__)
     _mm_setcsr(csr);
 #endif
@@ -244,7 +250,7 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     const int shared = threads > 1 && largest * threads * 3 > total * 4;  /* one group would keep the others waiting */
     if (shared)
         count = ff_cut(in, limit = TOGETHER_ROWS, NULL, &largest);
-    job j = {.e = e, .in = in, .body = bodies[e->isa], .count = count, .threads = threads, .largest = (size_t)largest};
+    job j = {.e = e, .in = in, .body = bodies[e->isa], .count = count, .threads = threads, .largest = room_for(largest)};
     for (int i = 0; i < e->buffers; i++)
         j.row_bytes += (size_t)e->strides[i];
     j.attention = (4 * ff_attention_floats(longest, e->head, ff_isa_vector(e->isa), ff_isa_rows(e->isa)) + 63) / 64 * 64;

@@ -5,6 +5,17 @@
 
 #include "cpu.h"
 
+#if defined(__x86_64__) && defined(__has_include)
+#if __has_include(<amxbf16intrin.h>) || __has_include(<amxintrin.h>)  /* GCC's and clang's */
+#define FF_HAS_AMX 1
+#endif
+#if __has_include(<avxvnniintrin.h>)
+#define FF_HAS_AVXVNNI 1
+#endif
+#endif
+
+#define FF_SPARE_ROWS 32  /* a group's buffers have a multiple of this many rows; what is in the spare ones is never used */
+
 enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_STEP_KINDS };
 enum { FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH };
 /* How a product's operands are stored. A step of the reduction is one 32-bit lane of the weights in each format. */
@@ -14,6 +25,7 @@ enum {
     FF_BF16_WIDE,  /* float32 by bfloat16 weights widened to float32 */
     FF_INT8,       /* bytes with zero point 128 by int8 */
     FF_INT8_SIGNED, /* int8 by int8 */
+    FF_INT8_TILES, /* int8 by int8, the steps of each panel filled up with zeros to a multiple of 16 */
     FF_FORMATS
 };
 
@@ -77,6 +89,9 @@ int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 typedef void (*ff_product)(const ff_encoder *, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
                            int64_t to, float *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
 ff_product ff_product_of(int isa, int format);  /* NULL where this machine has none */
+void ff_tiles(int isa, int on);  /* this thread's tiles, which the products of AMX need: once before a call's and once after */
+/* c += a b for one tile each, int8 into int32 when `whole`, else bfloat16 into float32. Tiles must be usable. */
+void ff_trial(int isa, int whole, const void *a, const void *b, void *c);
 
 typedef struct {
     /* softmax(Q K^T) V of one head of one text; q points at [q|k|v], scratch as ff_attention_floats says */
@@ -116,6 +131,15 @@ FF_PRODUCT(ff_bf16_avx512);
 FF_PRODUCT(ff_int8_portable);
 FF_PRODUCT(ff_int8_avx2);
 FF_PRODUCT(ff_int8_avx512);
+FF_PRODUCT(ff_int8_avxvnni);
+FF_PRODUCT(ff_bf16_amx);
+FF_PRODUCT(ff_int8_amx);
+FF_PRODUCT(ff_bf16_amx_emulated);
+FF_PRODUCT(ff_int8_amx_emulated);
+void ff_tiles_amx(int on);
+void ff_tiles_amx_emulated(int on);
+void ff_trial_amx(int whole, const void *a, const void *b, void *c);
+void ff_trial_amx_emulated(int whole, const void *a, const void *b, void *c);
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
 
 #endif

@@ -1,11 +1,12 @@
 /* The encoder with AVX2 and FMA: 8 floats, tiles of up to 6 rows by 16 columns in 12 of the 16 registers. */
 #if defined(__x86_64__)
-#pragma GCC target("avx2,fma")
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
 #include "encoder.h"
+#include "target.h"
+FF_TARGET(FF_AVX2_FEATURES)
 
 #include "encoder_vector_avx2.inc"
 #define BODY ff_body_avx2
@@ -17,4 +18,6 @@
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5)
 
 #include "encoder_body.inc"
+
+FF_TARGET_END
 #endif

@@ -1,11 +1,12 @@
 /* The encoder with AVX-512: 16 floats, tiles of up to 14 rows by 32 columns in 28 of the 32 registers. */
 #if defined(__x86_64__)
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
 #include "encoder.h"
+#include "target.h"
+FF_TARGET(FF_AVX512_FEATURES)
 
 #include "encoder_vector_avx512.inc"
 #define BODY ff_body_avx512
@@ -17,4 +18,6 @@
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 
 #include "encoder_body.inc"
+
+FF_TARGET_END
 #endif

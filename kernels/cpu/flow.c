@@ -11,7 +11,6 @@
 #include <xmmintrin.h>
 #endif
 
-#define FLUSH 0x9fc0u        /* MXCSR: round to nearest, no traps, subnormals flushed and read as zero */
 #define WORTH_A_THREAD 1000000  /* multiply-adds, about the time it takes to wake one */
 
 typedef struct {
@@ -30,7 +29,7 @@ static void run_blocks(void *context, int thread)
     static const ff_flow_body bodies[FF_ISAS] = {
         ff_flow_portable,
 #if defined(__x86_64__)
-        ff_flow_avx2, ff_flow_avx512,
+        ff_flow_avx2, ff_flow_avx512, ff_flow_avx512, ff_flow_avx512,
 #endif
     };
     job *j = context;
@@ -43,7 +42,7 @@ static void run_blocks(void *context, int thread)
     }
 #if defined(__x86_64__)
     unsigned csr = _mm_getcsr();
-    _mm_setcsr(FLUSH);  /* in every thread, or a row's bits would depend on who computed it */
+    _mm_setcsr(FF_FLUSH);  /* in every thread, or a row's bits would depend on who computed it */
 #endif
     for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->blocks;) {
         int64_t from = i * j->rows / j->blocks, to = (i + 1) * j->rows / j->blocks;

@@ -1,10 +1,11 @@
 /* The flow with AVX2 and FMA: 8 floats, tiles of 6 rows by 16 columns in 12 of the 16 registers. */
 #if defined(__x86_64__)
-#pragma GCC target("avx2,fma")
 #include <immintrin.h>
 #include <math.h>
 
 #include "cpu.h"
+#include "target.h"
+FF_TARGET(FF_AVX2_FEATURES)
 
 #define VL 8
 #define MR 6
@@ -26,4 +27,6 @@
 typedef __m256 vec;
 
 #include "flow_body.inc"
+
+FF_TARGET_END
 #endif

@@ -1,10 +1,11 @@
 /* The flow with AVX-512: 16 floats, tiles of 14 rows by 32 columns in 28 of the 32 registers. */
 #if defined(__x86_64__)
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
 #include <immintrin.h>
 #include <math.h>
 
 #include "cpu.h"
+#include "target.h"
+FF_TARGET(FF_AVX512_FEATURES)
 
 #define VL 16
 #define MR 14
@@ -25,4 +26,6 @@
 typedef __m512 vec;
 
 #include "flow_body.inc"
+
+FF_TARGET_END
 #endif

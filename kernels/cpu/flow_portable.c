@@ -1,6 +1,9 @@
-/* The flow in C with GCC's vector extension: 4 floats, SSE2 on x86-64 and NEON on arm64; a product and a sum instead of
-   a fused multiply-add, which not every processor has. */
+/* The flow in C with the compiler's vector extension: 4 floats, SSE2 on x86-64 and NEON on arm64; where not every processor
+   has a fused multiply-add, a product and a sum. */
 #include <math.h>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #include "cpu.h"
 
@@ -31,10 +34,14 @@ static inline vec larger(vec a, vec b)
 #define SUB(a, b) ((a) - (b))
 #define MUL(a, b) ((a) * (b))
 #define DIV(a, b) ((a) / (b))
+#if defined(__aarch64__)
+#define FMA(a, b, c) ((vec)vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b)))
+#else
 #define FMA(a, b, c) ((a) * (b) + (c))
+#endif
 #define MAX(a, b) larger(a, b)
 #define ROUND(a) (((a) + 12582912.0f) - 12582912.0f)  /* 1.5 * 2^23: the sum has no fraction bits */
 #define POWER2(n) ((vec)((__builtin_convertvector(n, lanes4) + 127) << 23))
-#define REVERSE(v) __builtin_shuffle(v, (lanes4){3, 2, 1, 0})
+#define REVERSE(v) ((vec){(v)[3], (v)[2], (v)[1], (v)[0]})
 
 #include "flow_body.inc"

@@ -1,35 +1,26 @@
 /* Products of bytes with AVX2. vpmaddubsw saturates at 16 bits, so the operand's signs go to the weights first: two
    products of at most 127 * 127 fit. That is no more products an instruction than float32 has; the gain is in bytes. */
 #if defined(__x86_64__)
-#pragma GCC target("avx2,fma")
 #include <immintrin.h>
 #include <math.h>
 
 #include "encoder.h"
+#include "target.h"
+FF_TARGET(FF_AVX2_FEATURES)
 
 #include "encoder_vector_avx2.inc"
-#include "gemm_common.inc"
-#include "gemm_int8.inc"
 
 #define DOT(acc, size, sign, w) \
     _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(w, sign)), _mm256_set1_epi16(1)))
 
-#define NAME(x) x##_int8
 #define PRODUCT ff_int8_avx2
 #define ROWS 4
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4)
-#define LANE int32_t
-#define PER_STEP 1
-#define ACC ivec
-#define ZERO SET1I(0)
-#define LOAD_ACC LOADI
-#define STORE_ACC STOREI
-#define ADD_ACC ADDI
-#define WEIGHTS(b) const ivec b0 = LOADI(b), b1 = LOADI(b + VL)
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)), size = _mm256_abs_epi8(y); \
     acc0 = DOT(acc0, size, y, b0); \
     acc1 = DOT(acc1, size, y, b1)
-#define RESCALE rescale
-#include "gemm_body.inc"
+#include "gemm_int8.inc"
+
+FF_TARGET_END
 #endif

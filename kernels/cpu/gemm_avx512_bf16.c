@@ -1,10 +1,11 @@
 /* Products of bfloat16 with AVX512-BF16: two products a lane, accumulated in float32. */
 #if defined(__x86_64__)
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512")
 #include <immintrin.h>
 #include <math.h>
 
 #include "encoder.h"
+#include "target.h"
+FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
 #include "encoder_vector_avx512.inc"
 #include "gemm_common.inc"
@@ -26,4 +27,6 @@
     acc0 = _mm512_dpbf16_ps(acc0, y, b0); \
     acc1 = _mm512_dpbf16_ps(acc1, y, b1)
 #include "gemm_body.inc"
+
+FF_TARGET_END
 #endif

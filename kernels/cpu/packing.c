@@ -195,7 +195,10 @@ static void pack(void *context, int thread)
             memset(row, 0, (size_t)inner * 4), padding_of = m - p->matrices;
         for (int k = 0; k < p->panel; k++)
             stage(m, r + k, row, staged + (size_t)k * stride, p->flags + padding_of);
-        transpose(staged, stride, bytes, p->panel, m->panels + (size_t)(i - first) * bytes * (size_t)p->panel);
+        const size_t spare = (size_t)m->spare * 4 * (size_t)p->panel;
+        char *panel = m->panels + (size_t)(i - first) * (bytes * (size_t)p->panel + spare);
+        transpose(staged, stride, bytes, p->panel, panel);
+        memset(panel + bytes * (size_t)p->panel, 0, spare);
     }
 #if defined(__x86_64__)
     _mm_setcsr(csr);

@@ -14,7 +14,8 @@ typedef struct {
     int64_t part_rows, columns, height;
     int64_t groups, padded;      /* a row's columns are in `groups` equal groups, each padded with zeros to `padded` */
     int64_t lanes;               /* elements along k in a step: 1 float32, 2 bfloat16, 4 int8 */
-    char *panels;                /* [height / panel][groups * padded / lanes][panel][lanes] */
+    int64_t spare;               /* steps of zeros at the end of a panel */
+    char *panels;                /* [height / panel][groups * padded / lanes + spare][panel][lanes] */
     float *scale;                /* int8: (height), what one unit of a row is worth */
     int32_t *shift;              /* int8: (height), -zero times the row's sum */
     int32_t zero, stored;

@@ -1,0 +1,18 @@
+/* Products with AMX: bfloat16 accumulated in float32 (TDPBF16PS), bytes exactly in int32 (TDPBSSD). */
+#include "encoder.h"
+
+#if FF_HAS_AMX
+#include <immintrin.h>
+#include <math.h>
+
+#include "target.h"
+FF_TARGET(FF_AVX512_FEATURES ",amx-tile,amx-bf16,amx-int8")
+
+#define BF16 ff_bf16_amx
+#define INT8 ff_int8_amx
+#define SWITCH ff_tiles_amx
+#define TRIAL ff_trial_amx
+#include "gemm_amx.inc"
+
+FF_TARGET_END
+#endif

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Build the kernels with other compilers and for arm64, and check the numbers and the instructions of what comes out.
+# Debian's packages: clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user. Run from the checkout: tests/builds.sh
+# PYTHON names an interpreter that has the package's test dependencies (python).
+set -eu
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+flags="-std=c11 -O3 -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Ikernels/cpu"
+
+need() {  # need FILE PATTERN: the disassembly has the instruction
+    grep -qE "$2" "$1" || { echo "$1 has no $2" >&2; exit 1; }
+}
+
+for compiler in gcc clang; do
+    echo "== $compiler"
+    $compiler $flags tests/native/products.c kernels/cpu/*.c -pthread -lm -o "$work/products"
+    "$work/products"
+    $compiler $flags -c kernels/cpu/gemm_amx.c -o "$work/amx.o"
+    objdump -d "$work/amx.o" > "$work/amx.$compiler"
+    for instruction in ldtilecfg tileloadd tilezero tdpbf16ps tdpbssd tilestored tilerelease; do
+        need "$work/amx.$compiler" "$instruction"
+    done
+done
+
+echo "== clang, the tests"
+CC=clang LDSHARED="clang -shared" FASTFLOW_REQUIRE_EXT=1 "${PYTHON:-python}" -m pip install -q --no-deps \
+    --no-build-isolation --target "$work/installed" .
+mkdir "$work/empty"  # where nothing of the checkout is imported by accident
+cp -r tests pyproject.toml "$work/empty"
+(
+    cd "$work/empty"
+    export PYTHONPATH="$work/installed" OMP_NUM_THREADS=1
+    "${PYTHON:-python}" -c 'import sys, fastflow.kernels._cpu as built; assert built.__file__.startswith(sys.argv[1])' "$work"
+    "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/test_cpu_*.py
+)
+
+echo "== arm64"
+aarch64-linux-gnu-gcc $flags -static tests/native/products.c kernels/cpu/*.c -pthread -lm -o "$work/products.arm64"
+qemu-aarch64 "$work/products.arm64"
+for file in encoder flow; do
+    aarch64-linux-gnu-gcc $flags -c "kernels/cpu/${file}_portable.c" -o "$work/$file.o"
+    aarch64-linux-gnu-objdump -d "$work/$file.o" > "$work/$file.arm64"
+    need "$work/$file.arm64" 'fmla\s+v[0-9]+\.4s'
+done
+echo "all builds are right"

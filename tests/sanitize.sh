@@ -1,0 +1,31 @@
+#!/bin/sh
+# The tests of the CPU kernels under GCC's AddressSanitizer and UndefinedBehaviorSanitizer, on a build of their own.
+# Run from the checkout: tests/sanitize.sh [what pytest takes]. PYTHON names an interpreter with the test dependencies.
+# Leaks are not looked for (Python's own would drown them); growth is what the tests of flat memory look for.
+# Sanitizers do not see what AMX's tile operations touch; their emulation, which runs here, is ordinary C.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+mkdir "$work/checkout" "$work/empty"  # nothing built here stays in the tree, and nothing in the tree is imported
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$work/checkout"
+cd "$work/checkout"
+sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+CFLAGS="$sanitize" LDFLAGS="$sanitize" FASTFLOW_REQUIRE_EXT=1 \
+    "$python" -m pip install -q --no-deps --no-build-isolation --target "$work/installed" . 2> "$work/log" ||
+    { cat "$work/log" >&2; exit 1; }
+mv tests pyproject.toml "$work/empty"
+cd "$work/empty"
+
+export PYTHONPATH="$work/installed" OMP_NUM_THREADS=1
+export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+export LD_PRELOAD="$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so)"
+"$python" - << 'PROGRAM'
+import fastflow.kernels._cpu as built
+maps = open("/proc/self/maps").read()
+assert "installed" in built.__file__ and "libasan" in maps, built.__file__
+PROGRAM
+[ $# -gt 0 ] || set -- tests/test_cpu_*.py
+exec "$python" -m pytest -q -p no:cacheprovider "$@"
