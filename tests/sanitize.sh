@@ -1,7 +1,8 @@
 #!/bin/sh
 # The tests of the CPU kernels under GCC's AddressSanitizer and UndefinedBehaviorSanitizer, on a build of their own.
-# Run from the checkout: tests/sanitize.sh [what pytest takes]. PYTHON names an interpreter with the test dependencies.
-# Leaks are not looked for (Python's own would drown them); growth is what the tests of flat memory look for.
+# Run from the checkout: tests/sanitize.sh [options of pytest]. PYTHON names an interpreter with the test dependencies.
+# Left out: the tests of flat memory, because freed memory is kept in quarantine here; and the search for leaks, which
+# Python's own would drown.
 # Sanitizers do not see what AMX's tile operations touch; their emulation, which runs here, is ordinary C.
 set -eu
 cd "$(dirname "$0")/.."
@@ -27,5 +28,6 @@ import fastflow.kernels._cpu as built
 maps = open("/proc/self/maps").read()
 assert "installed" in built.__file__ and "libasan" in maps, built.__file__
 PROGRAM
-[ $# -gt 0 ] || set -- tests/test_cpu_*.py
-exec "$python" -m pytest -q -p no:cacheprovider "$@"
+"$python" -m pytest -q -p no:cacheprovider tests/test_cpu_*.py "$@" \
+    --deselect tests/test_cpu_flow.py::test_calls_keep_no_memory \
+    --deselect tests/test_cpu_invariance.py::test_memory_does_not_grow
