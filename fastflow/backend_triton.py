@@ -49,6 +49,7 @@ class TritonBackend:
 
     name = "triton"
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    on = "cuda"  # where the kernels run
     overlaps = True  # texts are tokenised while the device computes
     batch_tokens = 32768
 
@@ -75,8 +76,8 @@ class TritonBackend:
         if model.pooling.mode == "pooler" and "pooler.weight" not in weights:
             raise FastflowError(f"{model.encoder} has no pooler: its weights lack pooler.dense")
         try:
-            encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype)
-            return encoder, TritonFlow(fold(model.calibration, self._shape.hidden))
+            encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
+            return encoder, TritonFlow(fold(model.calibration, self._shape.hidden), self.on)
         except ValueError as error:  # kernels know no FastflowError
             raise UsageError(str(error)) from error
         except RuntimeError as error:  # PyTorch's, of a device that is full or broken
