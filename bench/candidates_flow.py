@@ -95,7 +95,7 @@ def torch_peers(subject: Subject, device: str, wanted: set[str]) -> tuple[list[C
 
 def _prepare(function: Function, mode: str, piece: int) -> Callable[[Tensor, Tensor | None], Callable[[], Tensor]]:
     if mode == "graph":
-        return lambda x, out: _captured(function, x)
+        return lambda x, out: captured(function, x)
     if mode in COMPILED:
         function = torch.compile(function, mode="default" if mode == "compile" else mode)
     return lambda x, out: (lambda: function(x)) if out is None else (lambda: in_pieces(function, x, out, piece))
@@ -108,7 +108,7 @@ def in_pieces(function: Callable[[Any], Any], x: Any, out: Any, piece: int) -> A
     return out
 
 
-def _captured(function: Function, x: Tensor) -> Callable[[], Tensor]:
+def captured(function: Function, x: Tensor) -> Callable[[], Tensor]:
     """A CUDA graph of ``function`` on ``x``, replayed by each call; the result is overwritten by the next."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -129,7 +129,7 @@ def _captured(function: Function, x: Tensor) -> Callable[[], Tensor]:
 
 def ours(subject: Subject, device: str, threads: int, quick: bool) -> list[Candidate]:
     """fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton."""
-    return _triton(subject, quick) if device == "cuda" else _cpu(subject, threads, quick)
+    return triton_candidates(subject, quick) if device == "cuda" else _cpu(subject, threads, quick)
 
 
 def _cpu(subject: Subject, threads: int, quick: bool) -> list[Candidate]:
@@ -177,12 +177,13 @@ def _numpy(flow: Any) -> Callable[[Tensor, Tensor | None], Callable[[], Any]]:
     return prepare
 
 
-def _triton(subject: Subject, quick: bool) -> list[Candidate]:
+def triton_candidates(subject: Subject, quick: bool, device: str = "cuda") -> list[Candidate]:
+    """The Triton kernels, in a graph and launched one by one, at both precisions unless quick."""
     triton = importlib.import_module("fastflow.kernels.flow_triton")
     found = []
     for precision in ("float32",) if quick else ("float32", "bf16x3"):
         try:
-            flow = triton.TritonFlow(subject.plans, "cuda", precision)
+            flow = triton.TritonFlow(subject.plans, device, precision)
         except ValueError as error:  # kernels know no FastflowError
             raise FastflowError(str(error)) from error
         dtype = "tf32x3" if precision == "float32" else precision
@@ -194,7 +195,7 @@ def _triton(subject: Subject, quick: bool) -> list[Candidate]:
 
 def _replayed(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Tensor]:
     """In a CUDA graph, as behind an encoder; a launch is nothing beside a batch beyond WHOLE."""
-    return _captured(flow, x) if out is None else _launched(flow, x, out)
+    return captured(flow, x) if out is None else _launched(flow, x, out)
 
 
 def _launched(flow: Any, x: Tensor, _: Tensor | None) -> Callable[[], Tensor]:

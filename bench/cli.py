@@ -76,14 +76,18 @@ def _run(
     device: str,
     threads: int | None,
 ) -> Results:
-    """The suites in their order, results one after the other; all but the flow run on the CPU, whatever ``device``."""
+    """The suites in their order, results one after the other; start-up is measured on the CPU, whatever ``device``."""
     from fastflow.bench.encoder import run_encoder
+    from fastflow.bench.encoder_gpu import run_encoder_gpu
     from fastflow.bench.end_to_end import run_end_to_end
+    from fastflow.bench.end_to_end_gpu import run_end_to_end_gpu
     from fastflow.bench.flow import Results, run_flow
     from fastflow.bench.startup import run_startup
     from fastflow.bench.workbench import workbench
 
     texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup}
+    if device == "cuda":
+        texts |= {"encoder": run_encoder_gpu, "end-to-end": run_end_to_end_gpu}
     every, count = Results(), threads or usable_threads()
     with workbench(model) as bench:
         for suite in suites:

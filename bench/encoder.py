@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations beside float32's, at equal vector width
 READ_MB = 256.0  # a thread: far beyond the caches
 Say = Callable[[str], None]
+Limits = Callable[[str, float, float], tuple[float, float]]  # dtype, operations, bytes -> milliseconds for either
 
 
 def run_encoder(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
@@ -64,9 +66,15 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, quick: bool, th
             say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
             rng = np.random.default_rng(batch * 1000 + tokens)
             ids = rng.integers(5, vocabulary(subject), (batch, tokens))
-            results.rows += compare(subject, engines, ids, exact, quick, threads, limit, read, results.skipped)
+            limits = partial(floors_ms, limit, read)
+            results.rows += compare(subject, engines, ids, exact, quick, threads, limits, results.skipped)
     results.ratios = encoder_ratios(results.rows)
     return results
+
+
+def floors_ms(limit: Ceilings, read: float, dtype: str, flop: float, traffic: float) -> tuple[float, float]:
+    """The least time for ``flop`` operations in ``dtype``, and for reading ``traffic`` bytes."""
+    return flop / (limit.fma_gflops * RATE[dtype]) / 1e6, traffic / read / 1e6
 
 
 def read_gbs(threads: int, seconds: float) -> float | None:
@@ -90,7 +98,7 @@ def ours(subject: Subject, threads: int, quick: bool, skipped: list[dict[str, An
 
     def opened(dtype: str) -> Callable[[Array, Array], Callable[[], Any]]:
         backend = open_backend(model, "cpu", "cpu", dtype, threads)
-        return lambda ids, mask: _packed(backend, ids, mask)
+        return lambda ids, mask: packed(backend, ids, mask)
 
     best = {}
     for dtype in DTYPES:
@@ -128,7 +136,8 @@ def forced(isa: str) -> Iterator[None]:
             os.environ["FASTFLOW_ISA"] = before
 
 
-def _packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
+def packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
+    """The call that gives ``backend`` the tokens of (B, T) ids, without padding."""
     offsets = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
     tokens = Tokens(ids[mask.astype(bool)].astype(np.int32), offsets, np.zeros(0, np.int64))
     return lambda: backend.encoder(tokens)
@@ -145,7 +154,8 @@ def effort(batch: int, tokens: int, quick: bool) -> Effort:
 
 def compare(
     subject: Subject, engines: list[Engine], ids: Array, reference: Callable[[Array, Array], Array], quick: bool,
-    threads: int, limit: Ceilings, read: float, skipped: list[dict[str, Any]],
+    threads: int, limits: Limits, skipped: list[dict[str, Any]],
+    how: Callable[[int, int, bool], Effort] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
     batch, tokens = ids.shape
@@ -167,12 +177,12 @@ def compare(
         calls[key] = call
         for _ in range(2 if batch * tokens <= 256 else 0):  # some engines prepare themselves in the first calls
             call()
-    timings = alternate(calls, effort(batch, tokens, quick))
+    timings = alternate(calls, (how or effort)(batch, tokens, quick))
     flop, rows = subject.flop(batch, tokens), []
     for key, (engine, cosine, off) in found.items():
         timing, traffic = timings[key], float(subject.matrix_weights() * BYTES[engine.dtype])
         ms = timing.median_ms
-        compute, reading = flop / (limit.fma_gflops * RATE[engine.dtype]) / 1e6, traffic / read / 1e6
+        compute, reading = limits(engine.dtype, flop, traffic)
         floor = max(compute, reading)
         rows.append(
             {

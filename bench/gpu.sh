@@ -1,23 +1,29 @@
 #!/usr/bin/env bash
-# Everything a machine with an NVIDIA GPU has to check and measure of the flow, in one command of under ten minutes.
+# Everything a machine with an NVIDIA GPU has to check and measure, in one command of under ten minutes.
 #
-#   bench/gpu.sh [FOLDER]                    results into FOLDER (default build/gpu): flow.json, flow.png and the logs
-#   BENCH_DRY_RUN=1 bench/gpu.sh [FOLDER]    no GPU needed: every command line is checked, the kernels are interpreted
+#   bench/gpu.sh [FOLDER]              results into FOLDER (default bench/results/gpu): JSON, table, plots and the logs
+#   bench/gpu.sh --dry-run [FOLDER]    no GPU needed: the same steps on a CPU, tiny, the kernels interpreted
 #
-# Needs python3 with torch, triton, pytest, hypothesis and fastflow's own dependencies, and no network; the package need
-# not be installed. BENCH_SECONDS (default 570) is the time for all steps together. compute-sanitizer is looked up on
-# the PATH and beside nvcc; its racecheck sees hazards in shared memory, so a race in global scratch is looked for by
-# repeating runs, which must agree bit for bit.
+# Needs python3 with torch, triton, transformers, matplotlib, pytest, hypothesis and fastflow's own dependencies, and no
+# network; the package need not be installed. BENCH_SECONDS (default 570) is the time for all steps together.
+# compute-sanitizer is looked up on the PATH and beside nvcc; its racecheck sees hazards in shared memory, so a race in
+# global scratch is looked for by repeating runs, which must agree bit for bit.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-out=$(mkdir -p "${1:-build/gpu}" && cd "${1:-build/gpu}" && pwd) || exit 2
-dry=${BENCH_DRY_RUN:-}
+dry=
+if [ "${1:-}" = --dry-run ]; then
+  dry=1
+  shift
+fi
+folder=${1:-$([ -n "$dry" ] && echo build/gpu-dry || echo bench/results/gpu)}
+out=$(mkdir -p "$folder" && cd "$folder" && pwd) || exit 2
 limit=${BENCH_SECONDS:-570}
 peers=torch,torch-ukp-eager,torch-lean-eager,torch-lean-reduce-overhead,torch-lean-graph,torch-folded
 peers=${BENCH_PEERS:-$peers,torch-folded-state-eager,torch-folded-state-graph}
 python=${PYTHON:-python3}
-bodies='flow_loop flow_read flow_write flow_state pool_mean unit_rows'
+checks='tests/triton_interpret/check_flow.py tests/triton_interpret/check_encoder.py'
+watched='flow_loop flow_read flow_write flow_state unit_rows pool_mean pool_first'
 failed=()
 
 left() { echo $((limit - SECONDS > 5 ? limit - SECONDS : 5)); }
@@ -41,7 +47,7 @@ step() {
 package=$(mktemp -d)
 trap 'rm -rf "$package"' EXIT
 cp -r fastflow "$package/fastflow"
-for folder in kernels train bench; do cp -r "$folder" "$package/fastflow/$folder"; done
+for part in kernels train bench; do cp -r "$part" "$package/fastflow/$part"; done
 export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 export TRITON_CACHE_DIR="$package/triton"
 
@@ -49,7 +55,7 @@ fastflow() { "$python" -c 'from fastflow.cli import main; main()' "$@"; }
 export -f fastflow
 export python
 
-# Small launches of every body of the loop kind, for the sanitizer: each several blocks of rows, one program or more.
+# Small launches of every body, for the sanitizer: of the flow several blocks of rows, one program or more.
 cat >"$package/small.py" <<'PYTHON'
 import sys
 
@@ -58,7 +64,8 @@ import triton
 
 from fastflow.bench.subjects import pooled_like, trained_like
 from fastflow.flow import fold
-from fastflow.kernels import flow_triton
+from fastflow.kernels import encoder_triton_bodies, flow_triton
+from fastflow.kernels.encoder_triton_table import row_constants
 from fastflow.kernels.flow_triton_table import TABLE
 
 device = "cpu" if triton.knobs.runtime.interpret else "cuda"
@@ -74,47 +81,64 @@ for kind in sys.argv[1:]:
         z = flow(rows, normalize=True)
         assert torch.isfinite(z).all() and torch.equal(z, flow(rows, normalize=True)), config
         print(kind, config.body, config.BM, tuple(z.shape), flush=True)
+    offsets = torch.tensor([0, 3, 3, 40], dtype=torch.int32, device=device)
+    hidden, first = torch.from_numpy(x[:40]).to(device), torch.empty(3, 64, device=device)
+    pooled = flow.pool(hidden, offsets)
+    encoder_triton_bodies.pool_first[(3,)](hidden, offsets, first, 64, **row_constants(64))
+    assert torch.equal(first[0], hidden[0]) and torch.isfinite(pooled).all()
+    print(kind, "pooling", tuple(pooled.shape), flush=True)
 PYTHON
 
 if [ -n "$dry" ]; then
   export CUDA_VISIBLE_DEVICES= # the dry run must not need, nor touch, a GPU
   step shell 10 bash -n bench/gpu.sh
-  TRITON_INTERPRET=1 step tests 120 "$python" -m pytest --noconftest -p no:cacheprovider --collect-only -q \
-    tests/triton_interpret/check_flow.py
-  TRITON_INTERPRET=1 step races 120 "$python" "$package/small.py" hidden state
-  step names 60 "$python" -c "import sys; from fastflow.kernels import flow_triton_bodies as b
-assert all(hasattr(b, n) for n in sys.argv[1:])" $bodies
+  # shellcheck disable=SC2086 # several files, several words
+  TRITON_INTERPRET=1 step tests 120 "$python" -m pytest --noconftest -p no:cacheprovider --collect-only -q $checks
+  TRITON_INTERPRET=1 step races 120 "$python" "$package/small.py" hidden
+  # shellcheck disable=SC2086
+  step names 60 "$python" -c "import sys; from fastflow.kernels import encoder_triton_bodies as e, flow_triton_bodies as f
+assert all(hasattr(e, n) or hasattr(f, n) for n in sys.argv[1:])" $watched
   step peers 60 "$python" -c "import sys; from fastflow.bench.candidates_flow import chosen
 print(sorted(chosen(sys.argv[1].split(','), 'cuda', False)))" "$peers"
-  step bench 60 bash -c \
-    'fastflow bench --suite flow --device cuda --quick --against "$0" --json a --plot b.png --help' "$peers"
+  step options 60 bash -c \
+    'fastflow bench --suite flow,encoder,end-to-end --device cuda --against "$0" --json a --plot b.png --help' "$peers"
+  OMP_NUM_THREADS=1 TRITON_INTERPRET=1 TAIL=12 step suites 200 "$python" -m fastflow.bench.dry_gpu "$out"
 else
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv || failed+=(nvidia-smi)
   workers=$("$python" -c 'import importlib.util as u; print("-n 8" if u.find_spec("xdist") else "")')
-  # shellcheck disable=SC2086 # the option and its number are two words
-  TAIL=12 step tests 240 "$python" -m pytest --noconftest -p no:cacheprovider $workers -q \
-    tests/triton_interpret/check_flow.py
+  # shellcheck disable=SC2086
+  TAIL=12 step tests 150 "$python" -m pytest --noconftest -p no:cacheprovider $workers -q $checks
+
+  # In the order of what is missed most: text to vector, the encoder, the flow; each first in what needs no compiling.
+  TAIL=60 step texts 100 bash -c \
+    'fastflow bench --suite end-to-end --device cuda --json "$0/end-to-end.json" --plot "$0/end-to-end.png"' "$out"
+  TAIL=60 step encoder-quick 60 bash -c \
+    'fastflow bench --suite encoder --device cuda --quick --json "$0/encoder-quick.json"' "$out"
+  TAIL=60 step flow-quick 60 bash -c \
+    'fastflow bench --suite flow --device cuda --quick --json "$0/flow-quick.json"' "$out"
 
   toolkit=$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
   sanitizer=$(command -v compute-sanitizer || echo "$toolkit/compute-sanitizer")
   if [ -x "$sanitizer" ]; then
     "$sanitizer" --help | grep -q -- --kernel-name && filter=--kernel-name || filter=--kernel-regex
-    step warm 60 "$python" "$package/small.py" hidden state # compiled before the sanitizer slows everything down
-    step races 100 "$sanitizer" --tool racecheck "$filter" kns=flow_ --error-exitcode 9 \
-      "$python" "$package/small.py" hidden
+    names=$(for name in $watched; do printf '%s kns=%s ' "$filter" "$name"; done)
+    step warm 40 "$python" "$package/small.py" hidden state # compiled before the sanitizer slows everything down
+    # shellcheck disable=SC2086
+    step races 60 "$sanitizer" --tool racecheck $names --error-exitcode 9 "$python" "$package/small.py" hidden
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # one allocation a tensor, so that a step beyond its end shows
-    step bounds 100 "$sanitizer" --tool memcheck "$filter" kns=flow_ --error-exitcode 9 \
-      "$python" "$package/small.py" hidden state
+    # shellcheck disable=SC2086
+    step bounds 60 "$sanitizer" --tool memcheck $names --error-exitcode 9 "$python" "$package/small.py" hidden state
     unset PYTORCH_NO_CUDA_MEMORY_CACHING
   else
     echo '== races: no compute-sanitizer on this machine'
     failed+=(races)
   fi
 
-  # First what needs no compiling, so that there is a result whatever happens; then all sizes, in the time that is left.
-  TAIL=60 step quick 150 bash -c 'fastflow bench --suite flow --device cuda --quick --json "$0/flow-quick.json"' "$out"
-  TAIL=90 step bench "$(left)" bash -c \
+  # All sizes and all peers in the time that is left, half of it each.
+  TAIL=90 step flow $(($(left) / 2)) bash -c \
     'fastflow bench --suite flow --device cuda --against "$1" --json "$0/flow.json" --plot "$0/flow.png"' "$out" "$peers"
+  TAIL=90 step encoder "$(left)" bash -c \
+    'fastflow bench --suite encoder --device cuda --json "$0/encoder.json" --plot "$0/encoder.png"' "$out"
 fi
 
 echo "== ${SECONDS} s; failed: ${failed[*]:-nothing}"

@@ -1,4 +1,4 @@
-"""The torch and triton backends: the encoder through PyTorch and transformers, the calibration unfused or fused."""
+"""The torch backend: the encoder through PyTorch and transformers, the calibration unfused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fastflow import calibration
 from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.flow import fold
 from fastflow.tokens import Tokens
 from fastflow.vectors import shorten
 from fastflow.weights import load_weights
@@ -56,7 +55,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
 
 
 class TorchBackend:
-    """PyTorch and transformers, padded and unfused: the reference to beat, and the way to run on a GPU today."""
+    """PyTorch and transformers, padded and unfused: the reference to beat."""
 
     name = "torch"
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float64")
@@ -129,22 +128,3 @@ class TorchBackend:
 
     def _numpy(self, tensor: Any) -> Floats:
         return np.asarray(tensor.to(self._flow_dtype).cpu().numpy())
-
-
-class TritonBackend(TorchBackend):
-    """The torch backend with the folded calibration as fused Triton launches, for a CUDA device."""
-
-    name = "triton"
-    dtypes = ("float32", "bfloat16")
-
-    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        from fastflow.kernels.flow_triton import TritonFlow
-
-        super().__init__(model, dtype, "cuda", threads)  # device auto means the same here
-        plans = [plan.astype(np.float32) for plan in fold(model.calibration, self._encoder.config.hidden_size)]
-        self._flow = TritonFlow(plans, device=self.device)
-
-    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """As the torch backend, in one or two launches."""
-        x = self._torch.from_numpy(np.ascontiguousarray(pooled, np.float32)).to(self.device)
-        return shorten(self._numpy(self._flow(x)), normalize, truncate)

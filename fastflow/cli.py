@@ -24,7 +24,7 @@ DTYPE = click.option(
     "--dtype",
     default="auto",
     show_default=True,
-    help="The encoder's arithmetic: auto, float32, bfloat16, int8 or float64.",
+    help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64.",
 )
 THREADS = click.option("--threads", type=int, help="Threads to compute with. [default: what the machine allows]")
 
@@ -123,9 +123,7 @@ def main(debug: bool) -> None:
 @click.option(
     "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
 )
-@click.option(
-    "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, help="Tokens computed at once."
-)
+@click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
 @THREADS
 @DEVICE
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")

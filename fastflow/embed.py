@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.outputs import Block, OutputFile, StandardOutput, cannot_write, partial_path, writer_for
 from fastflow.progress import Progress
-from fastflow.runtime import BATCH_TOKENS, WINDOW, Runtime
+from fastflow.runtime import WINDOW, Runtime
 from fastflow.texts import Record, read_records
 
 REMEMBERED = 100_000  # distinct texts whose vectors --dedupe keeps at hand
@@ -33,7 +33,7 @@ class Settings:
     precision: str = "float32"
     dim: int | None = None
     normalize: bool = False
-    batch_tokens: int = BATCH_TOKENS
+    batch_tokens: int | None = None
     dedupe: bool = False
     shard: tuple[int, int] = (1, 1)
     truncate: str = "right"

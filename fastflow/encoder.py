@@ -6,14 +6,17 @@ so in ``notes``; a named backend that cannot run raises with the reason and what
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
 from fastflow.backend_cpu import CpuBackend, auto_dtype
 from fastflow.backend_reference import ReferenceBackend
-from fastflow.backend_torch import TorchBackend, TritonBackend
+from fastflow.backend_torch import TorchBackend
+from fastflow.backend_triton import TritonBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
 
 BACKENDS: dict[str, Any] = {
@@ -22,7 +25,8 @@ BACKENDS: dict[str, Any] = {
     "torch": TorchBackend,
     "reference": ReferenceBackend,
 }
-NEEDS = {"triton": ("gpu", ("torch", "transformers", "triton")), "torch": ("train", ("torch", "transformers"))}
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux's driver, and the one under Windows
+NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "transformers"))}
 
 
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Any:
@@ -37,6 +41,13 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         encoder_shape(read_config(model.encoder), model.encoder)
     except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations know it
         return _step_down("torch", reason, model, device, dtype, threads)
+    if device == "auto" and dtype in ("auto", *TritonBackend.dtypes) and _sees_gpu():
+        try:
+            return _open_named("triton", model, device, dtype, threads)
+        except FastflowError as reason:
+            opened = open_backend(model, backend, "cpu", dtype, threads)
+            opened.notes.append(f"stepped down from the triton backend: {reason}")
+            return opened
     if dtype in ("auto", *CpuBackend.dtypes):
         try:
             return _open_named("cpu", model, device, dtype, threads)
@@ -90,6 +101,11 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
     if (name == "triton" or device == "cuda") and not _has_cuda():
         return FastflowError(f"{name}: PyTorch finds no CUDA device; usable here: cpu, torch on the CPU, reference")
     return None
+
+
+def _sees_gpu() -> bool:
+    """Whether the system shows an NVIDIA GPU to this process; cheaper than asking PyTorch, which takes a second."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "all") != "" and any(Path(p).exists() for p in GPU_FILES)
 
 
 def _has_cuda() -> bool:

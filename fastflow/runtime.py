@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.ahead import ahead
 from fastflow.architecture import encoder_size, read_config
 from fastflow.artifact import Opening
 from fastflow.calibration import describe, output_dim
 from fastflow.encoder import open_backend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.progress import Progress
-from fastflow.tokens import Tokenizer
+from fastflow.tokens import Tokenizer, Tokens
 from fastflow.vectors import check_pooled, check_truncation, cosine, quantise
 
 BATCH_TOKENS = 8192  # tokens a backend sees at once: enough to keep BLAS busy, small enough for a small machine
@@ -30,8 +31,10 @@ class Runtime:
     """A model ready to embed texts. Safe to call from several threads; survives fork; pickles to its path.
 
     ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package.
-    ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic (auto, float32, float64, bfloat16, int8).
-    ``threads``: None leaves it to the numeric library. ``backend``: auto, cpu (compiled), reference (NumPy) or torch.
+    ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
+    int8, where the backend has it.
+    ``threads``: None leaves it to the numeric library. ``backend``: auto, cpu (compiled), triton, reference (NumPy) or
+    torch.
     Raises FastflowError for a model that is absent, damaged or unsupported, and for a choice that cannot run here.
     """
 
@@ -87,7 +90,7 @@ class Runtime:
             for _, block in self.stream(texts, batch_size=batch_size, prompt=prompt, **options):
                 blocks.append(block)
                 progress.advance(len(block))
-        out = np.concatenate(blocks) if blocks else self._finish(np.zeros((0, self._pooled_dim), self.dtype), **options)
+        out = np.concatenate(blocks) if blocks else self._nothing(**options)
         return out if convert_to_numpy else list(out)
 
     def stream(
@@ -98,15 +101,26 @@ class Runtime:
         precision: str = "float32",
         truncate_dim: int | None = None,
         prompt: str | None = None,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | None = None,
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory."""
-        texts, start = iter(iterable), 0
+        """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory.
+
+        ``batch_tokens``: the tokens of a batch, padding counted; None leaves it to the backend.
+        """
+        check_truncation(truncate_dim, self.dim)
+        start, windows = 0, self._windows(iter(iterable), prompt or "")
+        several = not isinstance(iterable, Sized) or len(iterable) > WINDOW
+        for tokens in ahead(windows) if several and self._overlaps else windows:
+            self._count_truncated(len(tokens.cut))
+            z = self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
+            yield start, quantise(z, precision, normalize_embeddings, self._unit_variance)
+            start += len(z)
+
+    def _windows(self, texts: Iterator[str], prompt: str) -> Iterator[Tokens]:
+        """The tokens of WINDOW texts after another."""
+        start = 0
         while window := list(islice(texts, WINDOW)):
-            pooled = self._pool(
-                [(prompt or "") + _text(t, start + i) for i, t in enumerate(window)], batch_size, batch_tokens
-            )
-            yield start, self._finish(pooled, normalize_embeddings, precision, truncate_dim)
+            yield self.tokenize([prompt + _text(t, start + i) for i, t in enumerate(window)])
             start += len(window)
 
     def transform(self, array: Any) -> NDArray[Any]:
@@ -115,30 +129,48 @@ class Runtime:
 
     def pool(self, texts: Sequence[str], batch_size: int | None = None) -> NDArray[Any]:
         """The pooled vectors (B, D) before calibration: what ``transform`` takes."""
-        return self._pool([_text(t, i) for i, t in enumerate(texts)], batch_size, BATCH_TOKENS)
+        tokens = self.tokenize([_text(t, i) for i, t in enumerate(texts)])
+        self._count_truncated(len(tokens.cut))
+        return self._pool(tokens, batch_size, None)
 
     def similarity(self, a: Any, b: Any) -> NDArray[Any]:
         """(m, n) cosines between embeddings (m, D'), (n, D'), or the texts that are embedded for it."""
         return cosine(*(self._vectors(side) for side in (a, b)))
 
-    def _pool(self, texts: Sequence[str], batch_size: int | None, batch_tokens: int) -> NDArray[Any]:
+    def _embed(
+        self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None, normalize: bool, truncate: int | None
+    ) -> NDArray[Any]:
+        """(B, D') embeddings; a backend that overlaps takes its batches from tokens to embeddings in one go."""
+        if self._overlaps:
+            batches = self._batches(tokens, batch_size, batch_tokens)
+            return np.asarray(self._backend.embed(tokens, batches, normalize, truncate))
+        return np.asarray(self._backend.calibration(self._pool(tokens, batch_size, batch_tokens), normalize, truncate))
+
+    def _pool(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> NDArray[Any]:
         """The data's path as far as pooling: length-sorted, cut by tokens, unsorted again."""
-        if batch_tokens < 1 or (batch_size is not None and batch_size < 1):
-            raise UsageError(f"a batch holds at least one: not batch_size {batch_size}, batch_tokens {batch_tokens}")
-        tokens = self.tokenize(texts)
-        self._count_truncated(len(tokens.cut))
-        out = np.empty((len(texts), self._pooled_dim), self.dtype)
-        for rows in tokens.batches(batch_size or len(texts), batch_tokens):
+        out = np.empty((len(tokens.offsets) - 1, self._pooled_dim), self.dtype)
+        for rows in self._batches(tokens, batch_size, batch_tokens):
             batch = tokens.select(rows)
             hidden = self._backend.encoder(batch)
             out[rows] = self._backend.pooling(hidden, batch)
         return out
 
-    def _finish(
-        self, pooled: NDArray[Any], normalize_embeddings: bool, precision: str, truncate_dim: int | None
-    ) -> NDArray[Any]:
+    def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
+        if batch_tokens is None:
+            batch_tokens = getattr(self._backend, "batch_tokens", BATCH_TOKENS)
+        if batch_tokens < 1 or (batch_size is not None and batch_size < 1):
+            raise UsageError(f"a batch holds at least one: not batch_size {batch_size}, batch_tokens {batch_tokens}")
+        return tokens.batches(batch_size or len(tokens.offsets), batch_tokens)
+
+    @property
+    def _overlaps(self) -> bool:
+        return bool(getattr(self._backend, "overlaps", False))
+
+    def _nothing(self, normalize_embeddings: bool, precision: str, truncate_dim: int | None) -> NDArray[Any]:
+        """(0, D') as if of texts."""
         check_truncation(truncate_dim, self.dim)
-        z = self._backend.calibration(pooled, normalize_embeddings, truncate_dim)
+        none = np.zeros((0, self._pooled_dim), self.dtype)
+        z = self._backend.calibration(none, normalize_embeddings, truncate_dim)
         return quantise(z, precision, normalize_embeddings, self._unit_variance)
 
     @property
@@ -169,7 +201,7 @@ class Runtime:
 
     @property
     def backend(self) -> str:
-        """The backend that runs: cpu, torch or reference."""
+        """The backend that runs: cpu, triton, torch or reference."""
         return str(self._backend.name)
 
     @property

@@ -32,7 +32,7 @@ class TritonFlow:
             raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
         if precision not in PRECISIONS:
             raise ValueError(f"unknown precision {precision!r} of the Triton flow; known: {', '.join(PRECISIONS)}")
-        self.torch, self.programs = _prepare(device)
+        self.torch, self.programs = prepare(device)
         self.bodies = importlib.import_module("fastflow.kernels.flow_triton_bodies")
         self.anchor = self.torch.empty(0, device=device)
         self.device, self.precision = self.anchor.device, precision
@@ -242,7 +242,7 @@ def unit_constants(outputs: int) -> dict[str, Any]:
     return {"BM": SMALL, "BN": WIDE, "VEC": math.gcd(outputs, 16)} | options(4, 3)
 
 
-def _prepare(device: str) -> tuple[Any, int]:
+def prepare(device: str) -> tuple[Any, int]:
     """torch, and how many programs fill the device; ValueError where something is missing."""
     try:
         torch = importlib.import_module("torch")

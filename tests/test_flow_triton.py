@@ -4,15 +4,12 @@ Triton decides at its import whether it interprets or compiles, and cannot do bo
 tests (tests/triton_interpret) and the compiler's (tests/triton_compile) are run by pytest from here.
 """
 
-import os
-import re
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
+from triton_processes import NEEDS, compiled, interpreted
 
 from fastflow.calibration import Stage
 from fastflow.flow import fold
@@ -20,51 +17,17 @@ from fastflow.kernels import flow_triton
 from fastflow.kernels.flow_packing import pack, padded_width, without_prologue
 from fastflow.kernels.flow_triton_table import PRECISIONS, TABLE, choose
 
-HERE = Path(__file__).parent
-NEEDS = pytest.mark.skipif(
-    not (find_spec("triton") and find_spec("torch")), reason="needs torch and triton: pip install 'fastflow[dev]'"
-)
-
-
-def in_its_own_process(file, cache, *options, **variables):
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | variables
-    environment |= {"TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--noconftest", "-p", "no:cacheprovider"]
-    command.append(f"--rootdir={HERE.parent}")
-    # not from the checkout, whose folders would shadow an installed package
-    return subprocess.Popen(
-        [*command, *options, str(file)], env=environment, cwd=cache, stdout=subprocess.PIPE, text=True
-    )
-
-
-def passed(process):
-    output, _ = process.communicate()
-    assert process.returncode == 0, output[-20_000:]
-    return int(re.search(r"(\d+) passed", output)[1])
-
 
 @NEEDS
 def test_the_kernels_in_the_interpreter(tmp_path):
-    file = HERE / "triton_interpret" / "check_flow.py"
-    assert passed(in_its_own_process(file, tmp_path, TRITON_INTERPRET="1")) >= 90
+    assert interpreted("check_flow.py", tmp_path) >= 90
 
 
 @NEEDS
 @pytest.mark.compile
 def test_the_stored_configurations_compile(tmp_path):
-    file = HERE / "triton_compile" / "check_compile.py"
-    runs = [in_its_own_process(file, tmp_path, "-k", f"{arch}]") for arch in (80, 90)]
-    counts = [passed(run) for run in runs]
+    counts = compiled("check_compile.py", tmp_path)
     assert counts[0] == counts[1] >= 40
-
-
-@NEEDS
-def test_the_gpu_script_is_sound_as_far_as_a_cpu_can_tell(tmp_path):
-    environment = os.environ | {"BENCH_DRY_RUN": "1", "PYTHON": sys.executable}
-    script = HERE.parent / "bench" / "gpu.sh"
-    done = subprocess.run([script, tmp_path], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
-    assert done.stdout.rstrip().endswith("failed: nothing")
 
 
 @pytest.fixture

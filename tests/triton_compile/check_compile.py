@@ -4,16 +4,12 @@ Run in a process of its own without TRITON_INTERPRET, as tests/test_flow_triton.
 """
 
 import math
-import re
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from gates import NoDevice, assert_within_limits, compile_for
 
 from fastflow.bench.subjects import pooled_like, trained_like
 from fastflow.flow import fold
@@ -23,11 +19,9 @@ from fastflow.kernels.flow_packing import Packed
 from fastflow.kernels.flow_triton import constants, pool_constants, unit_constants
 from fastflow.kernels.flow_triton_table import TABLE
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset")}
 ALIGNED = {"C", "pitch"}  # always multiples of 16; D and N are when they are 768, say
 LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write"), "state": ("flow_state",)}
-LARGEST_SHARED = 99 * 1024  # what a block may use on every GPU from sm_80 on
 
 
 def packed(dim, dense):
@@ -73,12 +67,7 @@ def compiled(name, options, x, arch):
         if argument.endswith("_ptr") or argument in aligned:
             attributes[(position,)] = [["tt.divisibility", 16]]
     signature |= dict.fromkeys(constexprs, "constexpr")
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=launch)
-
-
-def dump(flag, cubin):
-    return subprocess.run([CUOBJDUMP, flag, cubin], capture_output=True, text=True, check=True).stdout
+    return compile_for(arch, kernel, signature, constexprs, attributes, launch)
 
 
 def label(value):
@@ -93,32 +82,8 @@ def label(value):
 @pytest.mark.parametrize(("name", "options", "x"), cases(), ids=label)
 def test_a_stored_configuration_compiles_within_the_limits(name, options, x, arch, tmp_path):
     kernel = compiled(name, options, x, arch)
-    cubin = tmp_path / "kernel.cubin"
-    cubin.write_bytes(kernel.asm["cubin"])
-    usage = dump("--dump-resource-usage", cubin)
-    stack, local = (int(re.search(rf"{field}:(\d+)", usage)[1]) for field in ("STACK", "LOCAL"))
-    assert (local, stack <= 16) == (0, True), usage
-    assert cubin.stat().st_size < 256_000
-    assert kernel.metadata.shared <= LARGEST_SHARED
+    assert_within_limits(kernel, tmp_path, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     assert ".nc" not in kernel.asm["ptx"]  # a read-only load might return what was there before a barrier
-    if arch == 90 and options.get("BM", 0) >= 64:
-        assert "HGMMA" in dump("-sass", cubin)
-
-
-class NoDevice:
-    """The driver of a GPU that is not there: enough for compiling what a call would launch."""
-
-    def __init__(self, arch):
-        self.arch = arch
-
-    def get_current_target(self):
-        return GPUTarget("cuda", self.arch, 32)
-
-    def get_current_device(self):
-        return self.arch  # a number of its own, since compiled kernels are remembered by device
-
-    def get_current_stream(self, device):
-        return 0
 
 
 @pytest.fixture
@@ -132,7 +97,7 @@ def compiling(request, monkeypatch):
             kernel.warmup(**(pointers | values | constants), grid=grid)
             names.append(kernel.fn.__name__)
 
-    monkeypatch.setattr(flow_triton, "_prepare", lambda device: (torch, 132))
+    monkeypatch.setattr(flow_triton, "prepare", lambda device: (torch, 132))
     monkeypatch.setattr(flow_triton.TritonFlow, "launch", compile_only)
     triton.runtime.driver.set_active(NoDevice(request.param))
     return names

@@ -1,0 +1,92 @@
+"""The triton backend on a CPU: its own layers, batches, graphs and pipeline, with PyTorch's CPU bodies for its kernels.
+
+``TorchBodies`` rounds where the kernels round, and only there, so that it shows what a dtype costs; ``Plans`` computes
+the folded calibration as ``kernels.plan`` defines it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fastflow import backend_triton, encoder
+from fastflow.flow import fold
+from fastflow.kernels import encoder_triton
+from fastflow.kernels.plan import execute
+from fastflow.standin import StandIn
+from fastflow.weights import load_weights
+
+GELU = {"gelu": "none", "gelu_tanh": "tanh"}
+
+
+class TorchBodies(encoder_triton.TritonEncoder):
+    """A TritonEncoder whose kernels are PyTorch's operations in float32, rounded to the dtype at the end."""
+
+    def _dot(self, dtype):
+        return None
+
+    def launch(self, body, grid, constants, **a):
+        if 0 not in grid:
+            getattr(self, f"_{body}_body")(**a)
+
+    def _embed_body(self, id_ptr, position_ptr, word_ptr, place_ptr, scale_ptr, bias_ptr, y_ptr, D, eps):
+        x = word_ptr[id_ptr.long()].float() + place_ptr[position_ptr.long()]
+        y_ptr.copy_(torch.nn.functional.layer_norm(x, (D,), scale_ptr, bias_ptr, eps))
+
+    def _add_norm_body(self, x_ptr, residual_ptr, add_ptr, scale_ptr, bias_ptr, y_ptr, D, eps):
+        x = x_ptr.float() + add_ptr + residual_ptr.float()
+        y_ptr.copy_(torch.nn.functional.layer_norm(x, (D,), scale_ptr, bias_ptr, eps))
+
+    def _activate_body(self, x_ptr, add_ptr, D):
+        x, kind = x_ptr.float() + add_ptr, self.shape.activation
+        x_ptr.copy_(torch.relu(x) if kind == "relu" else torch.nn.functional.gelu(x, approximate=GELU[kind]))
+
+    def _attend_body(self, qkv_ptr, offset_ptr, y_ptr, heads, head, scale):
+        for first, last in zip(offset_ptr.tolist(), offset_ptr.tolist()[1:], strict=False):
+            q, k, v = qkv_ptr[first:last].view(last - first, 3, heads, head).permute(1, 2, 0, 3).float()
+            weights = torch.exp((q @ k.mT) * scale - (q @ k.mT * scale).amax(-1, keepdim=True)) if last > first else q
+            if last > first:
+                y = weights.to(self.dtype).float() @ v / weights.sum(-1, keepdim=True)
+                y_ptr[first:last] = y.transpose(0, 1).reshape(last - first, -1).to(self.dtype)
+
+    def _pool_first_body(self, x_ptr, offset_ptr, y_ptr, D):
+        first, last = offset_ptr[:-1].long(), offset_ptr[1:].long()
+        y_ptr.copy_(torch.where((first < last)[:, None], x_ptr[first.clamp(max=len(x_ptr) - 1)].float(), 0.0))
+
+
+class Plans:
+    """What a TritonFlow does, by the definition of a plan."""
+
+    torch, device = torch, torch.device("cpu")
+
+    def __init__(self, stages, dim):
+        self.plans = [plan.astype(np.float32) for plan in fold(stages, dim)]
+        self.outputs = self.plans[-1].outputs
+
+    def __call__(self, x, normalize=False, offsets=None):
+        z = (x if offsets is None else self.pool(x, offsets)).numpy()
+        for plan in self.plans:
+            z = execute(plan, z)
+        z = torch.from_numpy(np.ascontiguousarray(z))
+        return z / z.norm(dim=1, keepdim=True).clamp(min=1e-12) if normalize else z
+
+    def pool(self, hidden, offsets):
+        parts = [hidden[:, a:b].float() for a, b in zip(offsets.tolist(), offsets.tolist()[1:], strict=False)]
+        means = [p.mean(dim=(0, 1)) if p.shape[1] else torch.zeros(hidden.shape[2]) for p in parts]
+        return torch.stack(means) if means else torch.zeros(0, hidden.shape[2])
+
+
+def use_standin(monkeypatch, **settings):
+    """Let Runtime(backend='triton') open on a stand-in, which is returned; ``settings`` are the StandIn's."""
+    device = StandIn(**settings)
+
+    def open_both(self, model, config):
+        weights = load_weights(model.encoder, config, self._shape, np.float32)
+        bodies = TorchBodies(weights, self._shape, model.pooling.layers, self.dtype, "cpu")
+        return bodies, Plans(model.calibration, self._shape.hidden)
+
+    monkeypatch.setattr(encoder_triton, "prepare", lambda _: (torch, 1))
+    monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
+    monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
+    monkeypatch.setattr(backend_triton.TritonBackend, "_open_device", lambda self: device)
+    return device

@@ -1,0 +1,49 @@
+"""Running the Triton checks in processes of their own.
+
+Triton decides at its import whether it interprets or compiles, and cannot do both in one process.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NEEDS = pytest.mark.skipif(
+    not (find_spec("triton") and find_spec("torch")), reason="needs torch and triton: pip install 'fastflow[dev]'"
+)
+
+
+def in_its_own_process(file, cache, *options, **variables):
+    """pytest on ``file`` in a fresh process; ``variables`` are set in its environment."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | variables
+    environment |= {"TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--noconftest", "-p", "no:cacheprovider"]
+    command.append(f"--rootdir={HERE.parent}")
+    # not from the checkout, whose folders would shadow an installed package
+    return subprocess.Popen(
+        [*command, *options, str(file)], env=environment, cwd=cache, stdout=subprocess.PIPE, text=True
+    )
+
+
+def passed(process):
+    """How many tests passed; fails with the output when one did not."""
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-20_000:]
+    return int(re.search(r"(\d+) passed", output)[1])
+
+
+def interpreted(name, cache):
+    """The number of tests that pass in tests/triton_interpret/``name``."""
+    return passed(in_its_own_process(HERE / "triton_interpret" / name, cache, TRITON_INTERPRET="1"))
+
+
+def compiled(name, cache):
+    """The number of tests that pass in tests/triton_compile/``name`` for sm_80, and for sm_90 alike."""
+    file = HERE / "triton_compile" / name
+    runs = [in_its_own_process(file, cache, "-k", f"{arch}]") for arch in (80, 90)]
+    return [passed(run) for run in runs]
