@@ -18,8 +18,10 @@ from fastflow import calibration as calibrations
 from fastflow.calibration import Stage
 from fastflow.errors import FastflowError
 from fastflow.pooling import Pooling
+from fastflow.truncation import Truncation, read_truncation
 from fastflow.weights import (
     WEIGHT_INDEX,
+    Arrays,
     encoder_shape,
     has_pooler,
     max_tokens,
@@ -48,6 +50,7 @@ class Model:
     fingerprint: str
     manifest: dict[str, Any] = field(default_factory=dict)
     note: str | None = None  # one line for stderr when something is assumed
+    truncation: Truncation | None = None  # what truncate_dim keeps; None: the first dimensions
 
 
 def load_model(path: str | Path | None = None) -> Model:
@@ -82,7 +85,8 @@ def _load_saved(directory: Path) -> Model:
     encoder = _resolve_encoder(directory, manifest)
     _check_listed(directory, manifest, encoder)
     shape = encoder_shape(read_config(encoder), encoder)
-    stages = _stages(directory, manifest)
+    arrays = read_tensors(directory / CALIBRATION) if manifest["calibration"] else {}
+    stages = _stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, shape.hidden)
     except KeyError as error:
@@ -94,7 +98,17 @@ def _load_saved(directory: Path) -> Model:
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {max_tokens(shape)}")
     if manifest["dim"] != (dim := calibrations.output_dim(stages, shape.hidden)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
-    return Model(directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest)
+    truncation = read_truncation(arrays, dim, str(directory / CALIBRATION))
+    return Model(
+        directory,
+        encoder,
+        pooling,
+        manifest["max_length"],
+        stages,
+        manifest["fingerprint"],
+        manifest,
+        truncation=truncation,
+    )
 
 
 def _pooling(directory: Path, entry: dict[str, Any], depth: int) -> Pooling:
@@ -224,8 +238,7 @@ def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
         ) from error
 
 
-def _stages(directory: Path, manifest: dict[str, Any]) -> tuple[Stage, ...]:
-    arrays = read_tensors(directory / CALIBRATION) if manifest["calibration"] else {}
+def _stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
     stages = []
     for position, entry in enumerate(manifest["calibration"]):
         if not isinstance(entry, dict):

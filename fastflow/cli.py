@@ -120,7 +120,11 @@ def main(debug: bool) -> None:
     show_default=True,
     help="How the output stores numbers.",
 )
-@click.option("--dim", type=int, help="Keep the first DIM dimensions.")
+@click.option(
+    "--dim",
+    type=int,
+    help="Keep DIM dimensions: the leading directions where the model holds their order, as info says, else the first.",
+)
 @click.option(
     "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
 )

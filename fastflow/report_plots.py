@@ -24,7 +24,7 @@ WIDTH = 4.2  # inches at 72 to the inch: 8-point letters stay legible on a phone
 Series = Mapping[str, Sequence[float]]
 
 
-STYLE = {
+STYLE: Any = {
     "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": 8, "text.color": INK, "axes.edgecolor": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.6, "axes.facecolor": "none",
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#888888",
@@ -90,7 +90,7 @@ def scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArr
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(edits))
     with drawing(0.6 + 1.9 * len(panels), len(panels)) as (figure, axes):
         for one, (name, cosines) in zip(axes, panels.items(), strict=True):
-            points = one.scatter(edits + spread, cosines, c=gold, s=7, cmap="viridis", linewidths=0)
+            points = one.scatter(edits + spread, cosines, c=gold, s=7, cmap="coolwarm", linewidths=0)
             one.set_title(name, fontsize=8, loc="left")
             one.set_ylabel("cosine")
         axes[-1].set_xlabel("edit distance")
