@@ -79,7 +79,7 @@ def main(data: Path, out: Path, cache: str | None) -> None:
         "corpus": list(CORPORA), "texts": len(texts), "corpus_sha256": corpus_hash(texts), "method": METHOD,
         "schedule": vars(schedule), "encoder_dropout": False, **measures,
     }  # fmt: skip
-    click.echo(export(out, encoder, fitted, training, card(encoder, fitted, training), texts))
+    click.echo(export(out, encoder, fitted, training, card(encoder, fitted, training), texts, pooled))
     click.echo(report.table(measures))
     for warning in report.warnings(measures):
         click.echo(f"WARNING: {warning}", err=True)

@@ -24,7 +24,8 @@ from fastflow.hashing import MANIFEST as MANIFEST
 from fastflow.hashing import Hashes, check_hashes, check_present
 from fastflow.hashing import file_hash as file_hash
 from fastflow.pooling import Pooling
-from fastflow.tensors import read_tensors
+from fastflow.tensors import Arrays, read_tensors
+from fastflow.truncation import Truncation, read_truncation
 from fastflow.weights import WEIGHT_INDEX, has_pooler, weight_files
 
 FORMAT_VERSION = 1
@@ -46,6 +47,7 @@ class Model:
     fingerprint: str
     manifest: dict[str, Any] = field(default_factory=dict)
     note: str | None = None  # one line for stderr when something is assumed
+    truncation: Truncation | None = None  # what truncate_dim keeps; None: the first dimensions
 
 
 def load_model(path: str | Path | None = None) -> Model:
@@ -141,7 +143,8 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
     """The model of a manifest whose small files are as they were saved."""
     _check_listed(directory, manifest, encoder)
     size = encoder_size(read_config(encoder), encoder)
-    stages = _stages(directory, manifest)
+    arrays = read_tensors(directory / CALIBRATION) if manifest["calibration"] else {}
+    stages = _stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, size.hidden)
     except KeyError as error:
@@ -153,7 +156,17 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
     if manifest["dim"] != (dim := calibrations.output_dim(stages, size.hidden)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
-    return Model(directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest)
+    truncation = read_truncation(arrays, dim, str(directory / CALIBRATION))
+    return Model(
+        directory,
+        encoder,
+        pooling,
+        manifest["max_length"],
+        stages,
+        manifest["fingerprint"],
+        manifest,
+        truncation=truncation,
+    )
 
 
 def _pooling(directory: Path, entry: dict[str, Any], depth: int) -> Pooling:
@@ -250,8 +263,7 @@ def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
         ) from error
 
 
-def _stages(directory: Path, manifest: dict[str, Any]) -> tuple[Stage, ...]:
-    arrays = read_tensors(directory / CALIBRATION) if manifest["calibration"] else {}
+def _stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
     stages = []
     for position, entry in enumerate(manifest["calibration"]):
         if not isinstance(entry, dict):

@@ -12,6 +12,7 @@ from fastflow.artifact import Model
 from fastflow.errors import UsageError
 from fastflow.flow import fold
 from fastflow.tokens import Tokens
+from fastflow.truncation import Truncation
 from fastflow.weights import MappedWeights
 
 Floats = NDArray[np.floating[Any]]
@@ -58,6 +59,8 @@ class CpuBackend:
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
+        self._stages, self._truncation, self._pooled_dim = model.calibration, model.truncation, shape.hidden
+        self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, made when first asked for
         plans = [plan.astype(np.float32) for plan in fold(model.calibration, shape.hidden)]
         try:
             self._encoder = CpuEncoder(
@@ -81,4 +84,16 @@ class CpuBackend:
 
     def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
-        return np.asarray(self._flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
+        flow = self._flow
+        if truncate is not None and self._truncation is not None:
+            flow, truncate = self._cut(truncate, self._truncation), None
+        return np.asarray(flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
+
+    def _cut(self, width: int, truncation: Truncation) -> Any:
+        """The calibration and the leading ``width`` directions of it, folded into one call."""
+        from fastflow.kernels.cpu import CpuFlow
+
+        if width not in self._cuts:
+            plans = fold([*self._stages, truncation.stage(width)], self._pooled_dim)
+            self._cuts[width] = CpuFlow([plan.astype(np.float32) for plan in plans], self._flow.threads)
+        return self._cuts[width]

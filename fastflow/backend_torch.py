@@ -80,6 +80,8 @@ class TorchBackend:
             for s in model.calibration
         ]
 
+        self._basis = None if model.truncation is None else self._tensor(model.truncation.basis)
+
     def train_mode(self) -> None:
         """Switch the encoder's dropout on: noise while a flow is fitted, never when embedding."""
         self._encoder.train()
@@ -123,8 +125,12 @@ class TorchBackend:
         self._mind_fork()
         with self._torch.inference_mode():
             x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self.device, self._flow_dtype)
-            z = self._numpy(calibration.apply(self._stages, x))
-        return shorten(z, normalize, truncate)
+            return self._cut(calibration.apply(self._stages, x), normalize, truncate)
+
+    def _cut(self, z: Any, normalize: bool, truncate: int | None) -> Floats:
+        if truncate is not None and self._basis is not None:
+            z = z @ self._basis[:, :truncate]
+        return shorten(self._numpy(z), normalize, truncate)
 
     def _numpy(self, tensor: Any) -> Floats:
         return np.asarray(tensor.to(self._flow_dtype).cpu().numpy())

@@ -86,6 +86,7 @@ def main(debug: bool) -> None:
     fastflow embed input.txt                       JSON Lines on standard output
     fastflow embed input.csv --text-field body -o out.npy
     fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
+    fastflow report MODEL --sts DIR --html OUT     what calibration changed, as a page
     fastflow info MODEL
 
     A model is trained with fastflow-train.
@@ -119,7 +120,11 @@ def main(debug: bool) -> None:
     show_default=True,
     help="How the output stores numbers.",
 )
-@click.option("--dim", type=int, help="Keep the first DIM dimensions.")
+@click.option(
+    "--dim",
+    type=int,
+    help="Keep DIM dimensions: the leading directions where the model holds their order, as info says, else the first.",
+)
 @click.option(
     "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
 )
@@ -192,6 +197,95 @@ def eval_command(
         emit(table(result))
     if json_file:
         write_json(json_file, result)
+
+
+@main.command()
+@click.argument("model", required=False)
+@click.option(
+    "--against",
+    default="raw",
+    show_default=True,
+    metavar="NAME,...",
+    help="What to compare with: raw, standardize, nullspace[:K], whiten[:K], flow, chains such as whiten:128+flow, or "
+    "model directories.",
+)
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="The page to write.")
+@click.option("--json", "json_file", metavar="FILE", help="Write what was measured as JSON; - prints it.")
+@click.option(
+    "--sts",
+    multiple=True,
+    metavar="PAIRS.tsv|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Scored pairs, as for eval; may be given several times.",
+)
+@click.option(
+    "--corpus",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, path_type=Path, dir_okay=False),
+    help="Text to fit baselines on, to count words in and to seek neighbours among.  [default: the texts of --sts]",
+)
+@click.option(
+    "--qnli",
+    metavar="FILE.tsv",
+    type=click.Path(exists=True, path_type=Path, dir_okay=False),
+    help="Labelled pairs: label, sentence1, sentence2.",
+)
+@click.option(
+    "--log",
+    metavar="FILE|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Training curves: fastflow-train's --log-dir, or JSON Lines.  [default: what lies with the model]",
+)
+@click.option(
+    "--sample", default=10_000, show_default=True, type=click.IntRange(2), help="Texts of the corpus at most."
+)
+@click.option(
+    "--queries", default=5, show_default=True, type=click.IntRange(1), help="Sentences to show neighbours of."
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Decides every random choice.")
+@DEVICE
+@DTYPE
+@THREADS
+def report(
+    model: str | None,
+    against: str,
+    html: Path | None,
+    json_file: str | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    **options: Any,
+) -> None:
+    """Every analysis of the paper on MODEL, as one HTML page: similarity, QNLI, lexical bias, isotropy, nearest
+    neighbours, word frequency, training curves. Sections without data are left out by name.
+
+    \b
+    fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
+    """
+    from fastflow.report import Settings, check_matplotlib, make_report, write_page
+    from fastflow.train.against import fit_named
+
+    if html is None and json_file is None:
+        raise UsageError("report has nowhere to write to: give --html OUT, --json FILE, or both")
+    check_matplotlib()
+    runtime = open_runtime(model, device, dtype, threads, quiet=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the page counts cut texts
+        made = make_report(
+            runtime,
+            [name.strip() for name in against.split(",") if name.strip()],
+            Settings(**options),
+            fit_named,
+            lambda path: open_runtime(path, device, dtype, threads, quiet=True),
+        )
+    for entry in made.left_out:
+        say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
+    if html is not None:
+        write_page(html, made.html())
+        say(f"fastflow: {html}: {', '.join(section.id for section in made.sections)}")
+    if json_file:
+        write_json(json_file, made.json())
 
 
 @main.command()

@@ -17,6 +17,7 @@ from fastflow.errors import FastflowError
 from fastflow.vectors import paired_cosine
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
+LABELLED = "label\tsentence1\tsentence2"
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")  # the paper's test sets
 WHOLE = ("STSb", "SICK-R")  # published as one set: their subset column only says where a pair came from
 
@@ -33,23 +34,22 @@ class Pairs(NamedTuple):
     second: list[str]
 
 
+class Labelled(NamedTuple):
+    """A set of n pairs with a label each, such as QNLI: question and sentence, entailment or not."""
+
+    name: str
+    labels: list[str]
+    first: list[str]
+    second: list[str]
+
+
 def read_pairs(path: Path) -> Pairs:
     """A TSV with the header ``subset score sentence1 sentence2`` and no quoting; errors name file and line."""
-    try:
-        data = path.read_bytes()
-        lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be opened: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
-    if lines[0].removesuffix("\r") != HEADER:
-        raise FastflowError(f"{path}, line 1: the header must be {HEADER.split()} separated by tabs")
-    rows = [line.removesuffix("\r").split("\t") for line in lines[1:]]
+    rows = read_rows(path, HEADER)
     scores = np.empty(len(rows))
     for number, row in enumerate(rows, 2):
         try:
-            _, scores[number - 2], _, _ = row[0], float(row[1]), row[2], row[3]
+            scores[number - 2] = float(row[1])
             ok = len(row) == 4 and np.isfinite(scores[number - 2])
         except (IndexError, ValueError):
             ok = False
@@ -58,6 +58,30 @@ def read_pairs(path: Path) -> Pairs:
     if len(rows) < 2:
         raise FastflowError(f"{path}: holds {len(rows)} pairs; a rank correlation needs at least two")
     return Pairs(path.stem, [r[0] for r in rows], scores, [r[2] for r in rows], [r[3] for r in rows])
+
+
+def read_labelled(path: Path) -> Labelled:
+    """A TSV with the header ``label sentence1 sentence2`` and no quoting; errors name file and line."""
+    rows = read_rows(path, LABELLED)
+    for number, row in enumerate(rows, 2):
+        if len(row) != 3 or not row[0]:
+            raise FastflowError(f"{path}, line {number}: must be label, sentence1, sentence2")
+    return Labelled(path.stem, [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+
+
+def read_rows(path: Path, header: str) -> list[list[str]]:
+    """The fields of every line of a TSV after its ``header``, as UTF-8 and without quoting."""
+    try:
+        data = path.read_bytes()
+        lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be opened: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
+    if lines[0].removesuffix("\r") != header:
+        raise FastflowError(f"{path}, line 1: the header must be {header.split()} separated by tabs")
+    return [line.removesuffix("\r").split("\t") for line in lines[1:]]
 
 
 def find_sets(paths: Sequence[Path]) -> list[Pairs]:
@@ -85,6 +109,15 @@ def spearman(a: NDArray[Any], b: NDArray[Any]) -> float:
     return float(x @ y / norm) if norm else float("nan")
 
 
+def auc(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> float:
+    """P(s+ > s-) + P(s+ = s-)/2 over all positive and negative pairs, from ranks; NaN when one kind is absent."""
+    n = int(positive.sum())
+    others = len(positive) - n
+    if not n or not others:
+        return float("nan")
+    return float((ranks(similarity)[positive].sum() - n * (n + 1) / 2) / (n * others))
+
+
 def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
     """The row of one set: its name, pairs, ``all`` and ``wmean``, x100, from a similarity for each pair (n,)."""
     everything = 100 * spearman(similarity, pairs.scores)
@@ -99,15 +132,20 @@ def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
     return {"set": pairs.name, "pairs": len(pairs.scores), "all": round(everything, 2), "wmean": round(weighted, 2)}
 
 
+def similarities(encode: Encode, pairs: Pairs | Labelled) -> NDArray[Any]:
+    """(n,) cosine of each pair; every distinct text is embedded once, in one call."""
+    texts = list(dict.fromkeys([*pairs.first, *pairs.second]))
+    vectors, where = encode(texts), {text: i for i, text in enumerate(texts)}
+    first, second = (vectors[[where[t] for t in side]] for side in (pairs.first, pairs.second))
+    return paired_cosine(first, second)
+
+
 def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
     """{"rows": [...], "average": {"sets", "all", "wmean"}}: every set, and the mean over the paper's seven when all of
     them are there (train and dev splits are not averaged with test sets), else over every set given."""
     rows = []
     for pairs in sets:
-        texts = list(dict.fromkeys([*pairs.first, *pairs.second]))
-        vectors, where = encode(texts), {text: i for i, text in enumerate(texts)}
-        first, second = (vectors[[where[t] for t in side]] for side in (pairs.first, pairs.second))
-        rows.append(score(pairs, paired_cosine(first, second)))
+        rows.append(score(pairs, similarities(encode, pairs)))
     names = [row["set"] for row in rows]
     averaged = list(SEVEN) if set(SEVEN) <= set(names) else names
     chosen = [row for row in rows if row["set"] in averaged]

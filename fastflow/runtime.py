@@ -71,10 +71,11 @@ class Runtime:
     ) -> Any:
         """Embed one text, (D',), or many, (B, D') in their order; an empty list gives (0, D').
 
-        ``batch_size`` caps the texts in a batch (None: batches are cut by tokens). ``truncate_dim`` cuts first and
-        ``normalize_embeddings`` divides by the L2 norm after. ``precision``: float32, float16, int8, uint8, binary or
-        ubinary. ``prompt`` is put before every text. ``convert_to_numpy=False`` gives a list of vectors.
-        ``sentences`` is the older name of ``inputs``.
+        ``batch_size`` caps the texts in a batch (None: batches are cut by tokens). ``truncate_dim`` keeps the leading
+        directions of a model that holds their order (``info()["truncation"]``), else the first dimensions; all D' of
+        them keep every cosine. ``normalize_embeddings`` divides by the L2 norm after. ``precision``: float32, float16,
+        int8, uint8, binary or ubinary. ``prompt`` is put before every text. ``convert_to_numpy=False`` gives a list of
+        vectors. ``sentences`` is the older name of ``inputs``.
         """
         texts = _one_of(inputs, sentences)
         if isinstance(texts, str):
@@ -113,7 +114,7 @@ class Runtime:
         for tokens in ahead(windows) if several and self._overlaps else windows:
             self._count_truncated(len(tokens.cut))
             z = self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
-            yield start, quantise(z, precision, normalize_embeddings, self._unit_variance)
+            yield start, self._quantise(z, normalize_embeddings, precision, truncate_dim)
             start += len(z)
 
     def _windows(self, texts: Iterator[str], prompt: str) -> Iterator[Tokens]:
@@ -171,7 +172,14 @@ class Runtime:
         check_truncation(truncate_dim, self.dim)
         none = np.zeros((0, self._pooled_dim), self.dtype)
         z = self._backend.calibration(none, normalize_embeddings, truncate_dim)
-        return quantise(z, precision, normalize_embeddings, self._unit_variance)
+        return self._quantise(z, normalize_embeddings, precision, truncate_dim)
+
+    def _quantise(
+        self, z: NDArray[Any], normalize_embeddings: bool, precision: str, truncate_dim: int | None
+    ) -> NDArray[Any]:
+        cut = None if truncate_dim is None else self._model.truncation
+        deviation = None if cut is None else cut.deviation[:truncate_dim]
+        return quantise(z, precision, normalize_embeddings, self._unit_variance, deviation)
 
     @property
     def _unit_variance(self) -> bool:
@@ -223,8 +231,16 @@ class Runtime:
             "pooling": self._model.pooling.describe(),
             "max_length": self._model.max_length,
             "calibration": describe(self._model.calibration),
+            "truncation": self._truncation(),
             "notes": notes,
         }
+
+    def _truncation(self) -> str:
+        """What truncate_dim keeps, in words."""
+        if self._model.truncation is not None:
+            return "leading directions"
+        ordered = bool(self._model.calibration) and self._model.calibration[-1].kind == "whiten"
+        return "first dimensions, which lead" if ordered else "first dimensions, in no order"
 
     def close(self) -> None:
         """Let go of weights; the Runtime cannot be used afterwards."""

@@ -27,11 +27,15 @@ def check_truncation(truncate: int | None, dim: int) -> None:
         raise UsageError(f"truncate_dim must be 1 to {dim}, the width of this model, not {truncate}")
 
 
-def quantise(z: NDArray[Any], precision: str, normalized: bool, calibrated: bool) -> NDArray[Any]:
+def quantise(
+    z: NDArray[Any], precision: str, normalized: bool, calibrated: bool, deviation: NDArray[Any] | None = None
+) -> NDArray[Any]:
     """(B, D') in ``precision``; the names and packings are those of Sentence Transformers.
 
     int8 and uint8 use the fixed range of +-4 deviations of a calibrated dimension (4/sqrt(D') once normalised), and so
-    need a model whose outputs have unit variance; binary and ubinary pack the signs, eight to a byte.
+    need a model whose outputs have unit variance; where a rotation has changed that, ``deviation`` (D',) holds each
+    dimension's, and one range holds 4 of the largest, so that cosines keep. binary and ubinary pack the signs, eight
+    to a byte.
     """
     if precision == "float32":
         return z
@@ -46,7 +50,8 @@ def quantise(z: NDArray[Any], precision: str, normalized: bool, calibrated: bool
         raise UsageError(
             f"precision {precision!r} needs a flow, whiten or standardize model: its outputs have unit variance"
         )
-    span = INT8_SIGMAS / np.sqrt(z.shape[1]) if normalized else INT8_SIGMAS
+    unit = np.ones(z.shape[1]) if deviation is None else deviation.astype(np.float64)
+    span = INT8_SIGMAS * float(unit.max()) / (float(np.linalg.norm(unit)) if normalized else 1.0)
     levels = np.clip(np.rint(z * (127 / span)), -127, 127)
     return levels.astype(np.int8) if precision == "int8" else (levels + 128).astype(np.uint8)
 

@@ -139,7 +139,8 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
 def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:
     """Train ``method`` on ``encoder``'s embeddings of ``texts`` and save the model, through the training package.
 
-    ``settings``: pooling, max_length, and of the flow levels, depth, width, coupling, permutation.
+    ``settings``: pooling, max_length, ordered (whether truncate_dim gets an order of directions), and of the flow
+    levels, depth, width, coupling, permutation.
     """
     from fastflow.train.calibrate import fit, parse_method
     from fastflow.train.embeddings import Embedder, open_encoder
@@ -147,8 +148,11 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     from fastflow.train.loop import Schedule
 
     frozen = open_encoder(str(encoder), settings.pop("pooling", "first-last"), settings.pop("max_length", 64))
+    ordered = settings.pop("ordered", False)
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"} | settings
     schedule = Schedule(batch_size=32, epochs=2, save_steps=0)
-    fitted = fit(parse_method(method), Embedder(frozen, "cpu")(texts), shape, schedule)
-    export(directory, frozen, fitted, {"texts": len(texts)}, "# A model for tests\n", texts)
+    pooled = Embedder(frozen, "cpu")(texts)
+    fitted = fit(parse_method(method), pooled, shape, schedule)
+    card = "# A model for tests\n"
+    export(directory, frozen, fitted, {"texts": len(texts)}, card, texts, pooled if ordered else None)
     return directory

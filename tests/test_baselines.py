@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from fastflow.calibration import apply, describe
 from fastflow.errors import FastflowError, UsageError
+from fastflow.isotropy import isoscore
 from fastflow.train.baselines import BLOCK, Moments, fit_nullspace, fit_standardize, fit_whiten, moments
 from fastflow.train.calibrate import Method, check_chain, fit, parse_method
-from fastflow.train.isotropy import isoscore
 from fastflow.train.loop import Schedule
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}

@@ -159,7 +159,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"], **measures,
     }  # fmt: skip
     chain = calibration.describe(fitted.stages)
-    mark = export(out, frozen, fitted, training, report.card(frozen, chain, training, measures), texts)
+    mark = export(out, frozen, fitted, training, report.card(frozen, chain, training, measures), texts, pooled)
     shutil.rmtree(checkpoints, ignore_errors=True)
     click.echo(report.table(measures))
     for warning in report.warnings(measures):

@@ -34,6 +34,7 @@ from fastflow.tokens import Tokenizer, load_tokenizer
 from fastflow.train.calibrate import Fitted
 from fastflow.train.embeddings import Embedder, FrozenEncoder
 from fastflow.train.precision import least_cosines
+from fastflow.truncation import fit_truncation, write_truncation
 from fastflow.weights import weight_files
 
 AGREEMENT = 1e-5  # of a unit-normalised embedding: NumPy and PyTorch in float32
@@ -51,17 +52,25 @@ def check_out(out: Path) -> None:
 
 
 def export(
-    out: Path, encoder: FrozenEncoder, fitted: Fitted, training: dict[str, Any], card: str, texts: Sequence[str]
+    out: Path,
+    encoder: FrozenEncoder,
+    fitted: Fitted,
+    training: dict[str, Any],
+    card: str,
+    texts: Sequence[str],
+    pooled: NDArray[Any] | None = None,
 ) -> str:
     """Write the model to ``out`` and return its fingerprint; raises and leaves nothing if it does not prove itself.
 
-    The proof re-runs the saved files through the NumPy reference on some ``texts`` and compares with PyTorch.
+    ``pooled`` (n, D), the embeddings that the calibration was fitted on, give ``truncate_dim`` its order of directions;
+    without them it keeps the first dimensions. The proof re-runs the saved files through the NumPy reference on some
+    ``texts`` and compares with PyTorch.
     """
     partial = out.with_name(out.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _write(partial, encoder, fitted, training, card, texts)
+        _write(partial, encoder, fitted, training, card, texts, pooled)
         verify(partial)
         prove(partial, encoder, fitted, texts[:PROOF_TEXTS])
         partial.rename(out)
@@ -75,7 +84,13 @@ def export(
 
 
 def _write(
-    directory: Path, encoder: FrozenEncoder, fitted: Fitted, training: dict[str, Any], card: str, texts: Sequence[str]
+    directory: Path,
+    encoder: FrozenEncoder,
+    fitted: Fitted,
+    training: dict[str, Any],
+    card: str,
+    texts: Sequence[str],
+    pooled: NDArray[Any] | None,
 ) -> None:
     from safetensors.numpy import save
 
@@ -90,6 +105,9 @@ def _write(
         for i, stage in enumerate(fitted.stages)
         for name, a in stage.params.items()
     }
+    truncation = None if pooled is None else fit_truncation(fitted.stages, pooled)
+    if truncation is not None:
+        arrays |= write_truncation(truncation)
     if arrays:
         (directory / CALIBRATION).write_bytes(save(arrays))
     (directory / CARD).write_text(card, encoding="utf-8")

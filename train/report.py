@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow import calibration
+from fastflow import calibration, isotropy
 from fastflow.evaluate import Pairs, evaluate
-from fastflow.train import isotropy
 from fastflow.train.calibrate import Fitted, sample
 from fastflow.train.embeddings import Embedder, FrozenEncoder
 

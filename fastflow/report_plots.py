@@ -1,0 +1,111 @@
+"""The drawings of a report as inline SVG: no raster, no font to load, the page's own text colour in light and dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import missing_extra
+
+COLOURS = ("#d9822b", "#3b82c4", "#2f9e6e", "#b5539c", "#8a8f98", "#c94f4f", "#8f7a2e", "#5a5fc7")
+MARKERS = "osD^vP*X"
+LINES = ("-", "--", "-.", ":")
+LEAST = 1e-6  # singular values below it are rounding noise and would stretch the scale
+INK = "#010203"  # stands for the page's text colour until the SVG is written
+WIDTH = 4.2  # inches at 72 to the inch: 8-point letters stay legible on a phone's 360 pixels
+
+Series = Mapping[str, Sequence[float]]
+
+
+STYLE: Any = {
+    "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": 8, "text.color": INK, "axes.edgecolor": INK,
+    "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.6, "axes.facecolor": "none",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#888888",
+    "grid.alpha": 0.3, "grid.linewidth": 0.5, "legend.frameon": False,
+}  # fmt: skip
+
+
+@contextmanager
+def drawing(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
+    """(figure, axes (rows,)) in the page's style and without a window system; the extra's name without matplotlib."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise missing_extra("report", "matplotlib", "fastflow report --html") from error
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure, figure.subplots(rows, squeeze=False, sharex=True, sharey=True)[:, 0]
+
+
+def svg(figure: Any) -> str:
+    """The figure as an <svg> element that scales to its place: text colour from the page, equal input, equal bytes."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    for side in ("width", "height"):
+        text = re.sub(rf'(<svg[^>]*?) {side}="[^"]*"', r"\1", text, count=1)
+    return text.replace(INK, "currentColor")
+
+
+def apart(text: str, prefix: str) -> str:
+    """The SVG with every id, and every reference to one, behind ``prefix``: several share a page."""
+    text = re.sub(r'\bid="', f'id="{prefix}', text)
+    return re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)
+
+
+def dots(names: Sequence[str], series: Series, label: str) -> str:
+    """A row for each name, a dot in it for each series."""
+    with drawing(0.9 + 0.24 * len(names)) as (figure, (axes,)):
+        for (name, values), colour, marker in zip(series.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+            axes.plot(values, range(len(names)), marker, color=colour, label=name, markersize=5)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlabel(label)
+        figure.legend(loc="outside upper left", ncols=min(4, len(series)))
+        return svg(figure)
+
+
+def spectra(series: Series) -> str:
+    """Descending values over the largest of each, on a logarithmic scale."""
+    with drawing(2.8) as (figure, (axes,)):
+        for (name, values), colour, line in zip(series.items(), cycle(COLOURS), cycle(LINES), strict=False):
+            ratio = np.maximum(np.asarray(values) / values[0], LEAST)
+            axes.plot(np.arange(1, len(ratio) + 1), ratio, line, color=colour, label=name)
+        axes.set(yscale="log", xlabel="number of the singular value", ylabel="over the largest")
+        axes.legend()
+        return svg(figure)
+
+
+def scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:
+    """Cosine against edit distance, a panel for each subject, coloured by gold; points are spread within a column."""
+    spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(edits))
+    with drawing(0.6 + 1.9 * len(panels), len(panels)) as (figure, axes):
+        for one, (name, cosines) in zip(axes, panels.items(), strict=True):
+            points = one.scatter(edits + spread, cosines, c=gold, s=7, cmap="coolwarm", linewidths=0)
+            one.set_title(name, fontsize=8, loc="left")
+            one.set_ylabel("cosine")
+        axes[-1].set_xlabel("edit distance")
+        axes[-1].set_xticks(np.arange(edits.min(), edits.max() + 1))
+        bar = figure.colorbar(points, ax=list(axes), label="human score", aspect=40, pad=0.02)
+        bar.outline.set_visible(False)
+        return svg(figure)
+
+
+def curve(name: str, points: Sequence[tuple[float, float]], stops: Mapping[str, float]) -> str:
+    """Value by step, with a dashed line where the run stopped or what it kept."""
+    with drawing(2.3) as (figure, (axes,)):
+        steps, values = zip(*points, strict=True)
+        axes.plot(steps, values, "-" if len(points) > 1 else "o", color=COLOURS[1], linewidth=1)
+        for step in stops.values():
+            axes.axvline(step, color=COLOURS[0], linestyle="--", linewidth=1)
+        axes.set(xlabel="step", ylabel=name)
+        return svg(figure)

@@ -1,0 +1,110 @@
+"""What a report compares: one encoder's pooled embeddings, uncalibrated, calibrated by the model, or by a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.calibration import Stage, apply, describe
+from fastflow.errors import FastflowError, UsageError
+from fastflow.runtime import Runtime
+from fastflow.texts import read_records
+
+Matrix = NDArray[Any]
+Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
+Open = Callable[[str], Runtime]
+MODEL = "model"
+
+
+class Pool:
+    """Pooled embeddings by text; no text is encoded twice."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._where: dict[str, int] = {}
+        self._rows = runtime.pool([])
+
+    def __call__(self, texts: Sequence[str]) -> Matrix:
+        """(n, D), in the runtime's dtype and the order of ``texts``."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._where]
+        if new:
+            self._where |= {text: len(self._where) + i for i, text in enumerate(new)}
+            self._rows = np.concatenate([self._rows, self.runtime.pool(new)])
+        return np.asarray(self._rows[np.array([self._where[text] for text in texts], np.int64)])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One column of the report: its name, what it is, and its embeddings."""
+
+    name: str
+    what: str
+    pool: Pool
+    calibrate: Callable[[Matrix], Matrix]
+
+    def __call__(self, texts: Sequence[str]) -> Matrix:
+        """(n, D') embeddings of ``texts``."""
+        return self.calibrate(self.pool(texts))
+
+
+def subjects(
+    runtime: Runtime, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int
+) -> list[Subject]:
+    """The columns in the order of ``against``, then the model itself.
+
+    A name is ``raw``, a method that ``fit`` knows, fitted on ``texts``, or a directory that holds another model.
+    """
+    pool, out = Pool(runtime), []
+    for name in dict.fromkeys(against):
+        if name == MODEL:
+            raise UsageError("--against names what the model is compared with, not the model itself")
+        if name == "raw":
+            out.append(Subject(name, f"{runtime.info()['pooling']}, uncalibrated", pool, lambda x: x))
+        elif Path(name).is_dir():
+            other = open_model(name)
+            out.append(Subject(Path(name).resolve().name, other.info()["calibration"], Pool(other), other.transform))
+        else:
+            if not texts:
+                raise UsageError(f"--against {name} has to be fitted on text: give --corpus FILE, or --sts")
+            stages = [stage.astype(np.float64) for stage in fit(name, pool(texts), seed)]
+            what = f"{describe(stages)}, fitted on {len(texts)} texts"
+            out.append(Subject(name, what, pool, _through(stages)))
+    if clash := [s.name for s in out if s.name == MODEL] or _repeated([s.name for s in out]):
+        raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
+    return [*out, Subject(MODEL, runtime.info()["calibration"], pool, runtime.transform)]
+
+
+def _through(stages: Sequence[Stage]) -> Callable[[Matrix], Matrix]:
+    return lambda x: np.asarray(apply(stages, x.astype(np.float64)))
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for i, name in enumerate(names) if name in names[:i]]
+
+
+def read_texts(paths: Sequence[Path], most: int, seed: int) -> list[str]:
+    """The distinct non-empty texts of the files, at most ``most``, drawn at random but kept in order."""
+    texts = list(
+        dict.fromkeys(
+            text.strip()
+            for path in paths
+            for record in read_records(str(path))
+            for text in record.texts
+            if text.strip()
+        )
+    )
+    if paths and len(texts) < 2:
+        raise FastflowError(f"{', '.join(map(str, paths))}: {len(texts)} distinct texts; a report needs at least two")
+    return thin(texts, most, seed)
+
+
+def thin(texts: Sequence[str], most: int, seed: int) -> list[str]:
+    """At most ``most`` of ``texts``, drawn at random but kept in order."""
+    if len(texts) <= most:
+        return list(texts)
+    return [texts[i] for i in np.sort(np.random.default_rng(seed).choice(len(texts), most, replace=False))]

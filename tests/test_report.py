@@ -1,0 +1,245 @@
+"""``fastflow report``: the page stands alone, says what was left out, and agrees with the other commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from builders import make_model, make_sentences
+from click.testing import CliRunner
+
+from fastflow import Runtime
+from fastflow.artifact import MANIFEST, fingerprint, read_manifest
+from fastflow.calibration import apply
+from fastflow.cli import main
+from fastflow.evaluate import HEADER, LABELLED, evaluate, find_sets
+from fastflow.isotropy import isoscore, mean_cosine
+from fastflow.report_plots import apart
+from fastflow.train.against import fit_named
+
+VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
+SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
+
+
+class Page(HTMLParser):
+    """Tags balanced, ids and attributes collected."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.ids, self.attributes, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, sentences):
+    """Scored pairs, labelled pairs and a corpus; one text would be markup if it were not escaped."""
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    other = make_sentences(60, seed=1)
+    rows = [f"{'ab'[i % 2]}\t{rng.uniform(0, 5):.2f}\t{sentences[i]}\t{other[i]}" for i in range(40)]
+    rows += [f"a\t4.5\t{sentences[i]}\t{sentences[i][:-1]}" for i in range(20)]
+    (folder / "pairs.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
+    rows = [f"{('not_' if i % 3 else '') + 'entailment'}\t{sentences[i]}\t{other[i]}" for i in range(30)]
+    (folder / "q.tsv").write_text("\n".join([LABELLED, *rows]) + "\n")
+    log = [json.dumps({"step": i, "bits_per_dimension": 2 / i}) for i in range(1, 9)]
+    (folder / "log.jsonl").write_text("\n".join(log) + "\n")
+    marked = "<script>alert(1)</script> the dog & the cat sleeps under the tree."
+    (folder / "corpus.txt").write_text("\n".join([marked] * 2 + sentences[:120]) + "\n")
+    return folder
+
+
+def report(*arguments):
+    result = CliRunner().invoke(main, ["report", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "please report it" not in result.stderr, result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def whole(model, data, tmp_path_factory):
+    """Every section, as page and JSON."""
+    folder = tmp_path_factory.mktemp("out")
+    result = report(
+        model, "--against", "raw,standardize,whiten:8", "--sts", data / "pairs.tsv", "--qnli", data / "q.tsv",
+        "--corpus", data / "corpus.txt", "--html", folder / "r.html", "--json", folder / "r.json", "--queries", 121,
+        "--log", data / "log.jsonl",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert sorted(p.name for p in folder.iterdir()) == ["r.html", "r.json"]
+    return (folder / "r.html").read_text(), json.loads((folder / "r.json").read_text())
+
+
+def test_page_stands_alone_and_fits_a_phone(whole):
+    page = Page(whole[0])
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    tags = {tag for tag, _, _ in page.attributes}
+    assert not tags & {"script", "link", "iframe", "img", "object"}
+    for tag, name, value in page.attributes:
+        if name in ("href", "src", "xlink:href"):
+            assert value[1:] in page.ids or value.startswith("data:image/png;base64,"), (tag, name, value)
+        assert not name.startswith("on"), name
+    assert all(name in page.ids for name in re.findall(r"url\(#([^)]*)\)", whole[0]))
+    assert ("meta", "content", "width=device-width, initial-scale=1") in page.attributes
+    assert whole[0].count("<table>") == whole[0].count('<div class="scroll" tabindex="0"><table>')
+    assert "@import" not in whole[0]
+
+
+def test_page_has_every_section_and_escapes_texts(whole):
+    page = Page(whole[0])
+    assert [i for i in page.ids if i in SECTIONS] == SECTIONS
+    assert "left-out" not in page.ids
+    assert "<script>" not in whole[0]
+    assert any("<script>alert(1)</script> the dog & the cat" in words for words in page.words)
+
+
+def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
+    result, runtime = whole[1], Runtime(model)
+    assert result["fingerprint"] == runtime.fingerprint
+    assert list(result["subjects"]) == ["raw", "standardize", "whiten:8", "model"]
+    assert list(result["sections"]) == SECTIONS
+    assert result["left_out"] == []
+    sets = find_sets([data / "pairs.tsv"])
+    assert result["sections"]["similarity"]["model"] == evaluate(runtime.encode, sets)
+    assert result["sections"]["similarity"]["raw"] == evaluate(runtime.pool, sets)
+    texts = list(dict.fromkeys((data / "corpus.txt").read_text().splitlines()))
+    z = runtime.encode(texts).astype(np.float64)
+    shape = result["sections"]["isotropy"]["model"]
+    assert abs(shape["mean_cosine"] - mean_cosine(z)) <= 1e-6
+    assert abs(shape["isoscore"] - isoscore(z)) <= 1e-6
+    white = result["sections"]["isotropy"]["whiten:8"]
+    assert len(white["singular_values"]) == 8
+    assert np.abs(np.array(white["singular_values"]) - 1).max() <= 1e-4
+    close = result["sections"]["neighbours"][0]["nearest"]["model"]
+    assert [n["cosine"] for n in close] == sorted((n["cosine"] for n in close), reverse=True)
+    assert close[0]["text"] != result["sections"]["neighbours"][0]["text"]
+    assert sum(band["words"] for band in result["sections"]["words"]) > 40
+
+
+def test_same_seed_same_bytes_and_another_seed_another_choice(model, data, tmp_path):
+    pages = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        done = report(
+            model, "--sts", data / "pairs.tsv", "--html", tmp_path / name, "--json", tmp_path / f"{name}.json",
+            "--seed", seed, "--queries", 3, "--sample", 50,
+        )  # fmt: skip
+        assert done.exit_code == 0, done.stderr
+        pages.append((tmp_path / name).read_bytes())
+    assert pages[0] == pages[1]
+    chosen = [json.loads((tmp_path / f"{n}.json").read_text())["sections"]["neighbours"] for n in "abc"]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_sections_without_data_are_named(model, data, tmp_path):
+    done = report(model, "--html", tmp_path / "r.html", "--json", "-")
+    assert done.exit_code == 0, done.stderr
+    names = ["Similarity", "QNLI", "Lexical bias", "Isotropy and nearest neighbours", "Word frequency", "Training"]
+    assert [entry["section"] for entry in json.loads(done.stdout)["left_out"]] == names
+    assert all(f"left out: {name}: " in done.stderr for name in names)
+    assert 'id="left-out"' in (tmp_path / "r.html").read_text()
+
+
+def test_another_model_and_a_fitted_flow_as_columns(model, bert, data, tmp_path, sentences):
+    other = make_model(tmp_path / "white", bert, sentences, "whiten")
+    done = report(model, "--against", f"{other},whiten:8+standardize,flow", "--sts", data / "pairs.tsv", "--json", "-")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert list(result["subjects"]) == ["white", "whiten:8+standardize", "flow", "model"]
+    sets = find_sets([data / "pairs.tsv"])
+    assert result["sections"]["similarity"]["white"] == evaluate(Runtime(other).encode, sets)
+
+
+def test_curves_and_the_stopping_point_are_shown(whole, model_copy, tmp_path):
+    assert whole[1]["sections"]["training"]["curves"]["bits_per_dimension"] == [[i, 2 / i] for i in range(1, 9)]
+    assert "bits_per_dimension by step." in whole[0]
+    said = read_manifest(model_copy)
+    said["training"] = {"stopping": {"best_step": 3, "reason": "it rose"}, "bits_per_dimension": [{"flow": -0.5}]}
+    said["training"]["curve"] = {"step": [1, 3, 5], "criterion": [1.0, 0.5, 0.75]}
+    said["fingerprint"] = fingerprint(said)
+    (model_copy / MANIFEST).write_text(json.dumps(said))
+    done = report(model_copy, "--html", tmp_path / "r.html", "--json", "-")
+    assert done.exit_code == 0, done.stderr
+    section = json.loads(done.stdout)["sections"]["training"]
+    assert section["stops"] == {"stopping.best_step": 3}
+    assert section["curves"] == {"curve.criterion": [[1, 1.0], [3, 0.5], [5, 0.75]]}
+    page = (tmp_path / "r.html").read_text()
+    assert "curve.criterion by step. Dashed: stopping.best_step 3." in page
+    assert "The run says: it rose" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "give --html OUT, --json FILE, or both"),
+        (["--json", "-", "--against", "wisdom"], 2, "has to be fitted on text"),
+        (["--json", "-", "--against", "model"], 2, "not the model itself"),
+        (["--html", "absent/r.html"], 1, "cannot be written"),
+    ],
+)
+def test_wrong_use_is_one_sentence(model, tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    done = report(model, *arguments)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_method_is_refused(model, data):
+    done = report(model, "--against", "wisdom", "--sts", data / "pairs.tsv", "--json", "-")
+    assert (done.exit_code, "unknown method 'wisdom'" in done.stderr) == (2, True), done.stderr
+
+
+def test_absent_matplotlib_names_the_extra(model, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = report(model, "--html", tmp_path / "r.html")
+    assert done.exit_code == 1
+    assert "pip install 'fastflow[report]'" in done.stderr
+
+
+def test_closed_forms_are_fitted_without_pytorch(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(50, 6)) * np.arange(1, 7)
+    for name in [name for name in sys.modules if name == "torch" or name.startswith("fastflow.train.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    from fastflow.train.against import fit_named as fresh
+
+    assert np.abs(np.cov(apply(fresh("whiten:3", x), x), rowvar=False, ddof=0) - np.eye(3)).max() <= 1e-10
+    assert fresh("raw", x) == []
+    assert apply(fresh("nullspace:2", x), x).shape == (50, 6)
+    with pytest.raises(Exception, match=r"pip install 'fastflow\[train\]'"):
+        fresh("flow", x)
+
+
+def test_fit_named_is_seeded():
+    x = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+    first, again, other = (apply(fit_named("flow", x, seed), x.astype(np.float64)) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_apart_renames_ids_and_every_reference():
+    text = '<svg><path id="p"/><use xlink:href="#p"/><g clip-path="url(#c)"/><clipPath id="c"/></svg>'
+    assert apart(text, "k-") == (
+        '<svg><path id="k-p"/><use xlink:href="#k-p"/><g clip-path="url(#k-c)"/><clipPath id="k-c"/></svg>'
+    )

@@ -1,0 +1,182 @@
+"""truncate_dim: the order of directions a model may hold, what it keeps, and that the whole embedding is left alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from builders import make_model
+from commands import make_train
+
+from fastflow import Runtime
+from fastflow.artifact import CALIBRATION, MANIFEST, file_hash, fingerprint, load_model, read_manifest
+from fastflow.calibration import Stage, apply
+from fastflow.errors import FastflowError
+from fastflow.train.baselines import fit_whiten, moments
+from fastflow.truncation import (
+    BLOCK,
+    SAMPLE,
+    Truncation,
+    fit_truncation,
+    leading_directions,
+    read_truncation,
+    write_truncation,
+)
+
+DIM = 32  # of the test encoder
+CHAINS = [("flow", {}), ("flow", {"coupling": "affine"}), ("flow", {"permutation": "lu"}), ("whiten:16,flow", {})]
+
+
+def unit(z):
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def standardized(n, d, seed=0):
+    """Correlated vectors (n, d) and the stage that standardizes them."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
+    return x, Stage("standardize", {}, {"mean": x.mean(axis=0), "deviation": x.std(axis=0)})
+
+
+@pytest.mark.parametrize("n", [3, 500, BLOCK + 1, 2 * SAMPLE + 5])
+def test_basis_is_the_singular_vectors_of_the_covariance_with_the_pooled_vectors(n):
+    x, stage = standardized(n, 6)
+    rows = x[:: -(-n // SAMPLE)]
+    assert len(rows) <= SAMPLE
+    z = apply([stage], rows)
+    found = leading_directions([stage], x)
+    assert np.abs(found.basis.T @ found.basis - np.eye(6)).max() <= 1e-6
+    cross = (z - z.mean(axis=0)).T @ (rows - rows.mean(axis=0)) / len(rows)
+    values = np.linalg.svd(cross)[1]
+    explained = np.linalg.norm(found.basis.astype(np.float64).T @ cross, axis=1)
+    assert np.abs(explained - values).max() <= 1e-5 * values[0]
+    assert np.abs(found.deviation - np.sqrt(np.square(z @ found.basis).mean(axis=0))).max() <= 1e-5
+    assert (found.basis[np.abs(found.basis).argmax(axis=0), np.arange(6)] > 0).all()
+
+
+def test_the_leading_direction_is_the_one_that_varies_most():
+    rng = np.random.default_rng(0)
+    x = np.outer(rng.normal(size=4000), [2, 1, 0, 0]) + 0.1 * rng.normal(size=(4000, 4))
+    found = leading_directions([Stage("nullspace", {}, {"mean": np.zeros(4), "directions": np.zeros((0, 4))})], x)
+    assert np.abs(found.basis[:, 0] - np.array([2, 1, 0, 0]) / np.sqrt(5)).max() <= 0.01
+
+
+def test_what_is_in_order_or_gains_nothing_gets_no_basis():
+    x, stage = standardized(100, 6)
+    white = Stage("whiten", {}, {"mean": np.zeros(6), "matrix": np.eye(6)[:, :4]})
+    for chain in ([], [stage], [stage, white]):
+        assert fit_truncation(chain, x) is None
+
+
+def test_behind_a_whitening_the_order_is_the_whitenings():
+    x, _ = standardized(500, 6)
+    white = fit_whiten(moments(x))
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(6, 6)))[0]
+    found = leading_directions([white, Stage("whiten", {}, {"mean": np.zeros(6), "matrix": turn})], x)
+    assert np.abs(np.abs(turn @ found.basis) - np.eye(6)).max() <= 1e-4
+
+
+@pytest.fixture(scope="module", params=range(len(CHAINS)), ids=[f"{m} {s}" for m, s in CHAINS])
+def both(request, tmp_path_factory, bert, sentences):
+    """One calibration saved with an order of directions and without."""
+    method, settings = CHAINS[request.param]
+    folder = tmp_path_factory.mktemp("cut")
+    return tuple(
+        make_model(folder / f"{ordered}", bert, sentences, method, ordered=ordered, **settings)
+        for ordered in (True, False)
+    )
+
+
+def test_the_whole_embedding_is_left_alone(both, backend, sentences):
+    ordered, plain = (Runtime(path, backend=backend).encode(sentences[:9]) for path in both)
+    assert np.array_equal(ordered, plain)
+
+
+def test_kept_are_the_leading_directions_on_every_backend(both, backend, sentences):
+    held = load_model(both[0]).truncation
+    exact = Runtime(both[0], dtype="float64").encode(sentences[:33]) @ held.basis.astype(np.float64)
+    rt = Runtime(both[0], backend=backend)
+    assert rt.info()["truncation"] == "leading directions"
+    for k in (1, 7, 16, *([DIM] if rt.dim == DIM else [])):
+        cut = rt.encode(sentences[:33], truncate_dim=k)
+        assert (cut.shape, cut.dtype) == ((33, k), np.float32)
+        scale = np.linalg.norm(exact, axis=1).max()
+        assert np.abs(cut - exact[:, :k]).max() <= 1e-5 * scale
+        short = rt.encode(sentences[:33], truncate_dim=k, normalize_embeddings=True)
+        assert np.abs(np.linalg.norm(short, axis=1) - 1).max() <= 1e-5
+        assert np.abs(short - unit(cut)).max() <= 1e-6
+    assert rt.encode([], truncate_dim=7).shape == (0, 7)
+
+
+def test_all_directions_keep_every_cosine(both, sentences):
+    rt = Runtime(both[0])
+    whole, turned = rt.encode(sentences[:40]), rt.encode(sentences[:40], truncate_dim=rt.dim)
+    assert np.abs(rt.similarity(whole, whole) - rt.similarity(turned, turned)).max() <= 1e-5
+
+
+def test_a_cut_has_the_same_bits_whatever_the_company(both, sentences):
+    rt = Runtime(both[0], backend="cpu")
+    many = rt.encode(sentences[:50], truncate_dim=9)
+    assert np.array_equal(many[17], rt.encode(sentences[17], truncate_dim=9))
+    assert np.array_equal(many, Runtime(both[0], backend="cpu", threads=1).encode(sentences[:50], truncate_dim=9))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_int8_of_a_cut_keeps_the_cosines(both, sentences, normalize):
+    rt = Runtime(both[0])
+    exact = rt.encode(sentences, truncate_dim=12, normalize_embeddings=normalize)
+    coarse = rt.encode(sentences, truncate_dim=12, normalize_embeddings=normalize, precision="int8")
+    assert coarse.dtype == np.int8
+    assert (np.abs(coarse.astype(int)) == 127).mean() <= 0.01
+    assert np.abs(rt.similarity(exact, exact) - rt.similarity(coarse, coarse)).max() <= 0.05
+
+
+def test_a_model_without_an_order_keeps_its_first_dimensions(both, sentences):
+    rt = Runtime(both[1])
+    assert rt.info()["truncation"] == "first dimensions, in no order"
+    assert np.array_equal(rt.encode(sentences[:5], truncate_dim=7), rt.encode(sentences[:5])[:, :7])
+
+
+def test_training_stores_the_order(tmp_path, bert, corpus, sentences):
+    train = make_train(bert, corpus, tmp_path)
+    assert train("--batch-size", 32, "--max-length", 64, out=tmp_path / "flow").exit_code == 0
+    assert train("--method", "whiten", "--max-length", 64, out=tmp_path / "white").exit_code == 0
+    assert Runtime(tmp_path / "flow").info()["truncation"] == "leading directions"
+    assert Runtime(tmp_path / "white").info()["truncation"] == "first dimensions, which lead"
+
+
+def spoil(model, change):
+    """Save the model's arrays after ``change``, with hashes that fit: damage that only the values show."""
+    from safetensors.numpy import load_file, save_file
+
+    arrays = dict(load_file(model / CALIBRATION))
+    change(arrays)
+    save_file(arrays, model / CALIBRATION)
+    manifest = read_manifest(model)
+    manifest["files"][CALIBRATION] = file_hash(model / CALIBRATION)
+    manifest["fingerprint"] = fingerprint(manifest)
+    (model / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.update({"truncation.basis": 1.01 * a["truncation.basis"]}), "columns are not orthonormal"),
+        (lambda a: a.update({"truncation.basis": a["truncation.basis"][:, :5].copy()}), r"truncation\.basis: must be"),
+        (
+            lambda a: a.update({"truncation.deviation": a["truncation.deviation"] * np.nan}),
+            r"deviation: must be finite",
+        ),
+        (lambda a: a.pop("truncation.deviation"), r"truncation\.deviation is missing"),
+    ],
+)
+def test_a_damaged_order_is_named(tmp_path, bert, sentences, change, message):
+    spoil(model := make_model(tmp_path / "m", bert, sentences, ordered=True), change)
+    with pytest.raises(FastflowError, match=message):
+        load_model(model)
+
+
+def test_arrays_are_checked_against_the_width():
+    with pytest.raises(FastflowError, match=r"here, array truncation\.basis: must be finite float32 of shape \(4, 4\)"):
+        read_truncation(write_truncation(Truncation(np.eye(3, dtype=np.float32), np.ones(3, np.float32))), 4, "here")

@@ -1,0 +1,40 @@
+"""A calibration's name -> its stages, fitted with the defaults; the closed forms need no PyTorch."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.calibration import Stage
+from fastflow.errors import missing_extra
+from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten, moments
+
+SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}
+
+
+def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
+    """The stages of ``method`` fitted on pooled embeddings (n, D); links of a chain are joined by ``+``.
+
+    Raises a UsageError for an unknown method, and a FastflowError where a flow is to be fitted without PyTorch.
+    """
+    if method in ("raw", "none"):
+        return []
+    if match := re.fullmatch(r"(standardize|nullspace|whiten)(?::(\d+))?", method):
+        kind, k = match[1], None if match[2] is None else int(match[2])
+        statistics = moments(pooled)
+        if kind == "whiten":
+            return [fit_whiten(statistics, k)]
+        if kind == "nullspace":
+            return [fit_nullspace(statistics, 1 if k is None else k)]
+        if k is None:
+            return [fit_standardize(statistics)]
+    try:
+        from fastflow.train.calibrate import fit, parse_method
+        from fastflow.train.loop import Schedule
+    except ImportError as error:
+        raise missing_extra("train", str(error.name), f"fitting {method!r}") from error
+    fitted = fit(parse_method(method.replace("+", ",")), pooled.astype(np.float32), SHAPE, Schedule(seed=seed))
+    return list(fitted.stages)
