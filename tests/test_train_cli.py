@@ -47,6 +47,7 @@ def test_what_a_run_says(train, tmp_path):
     assert result.exit_code == 0
     rows = [line[:34].strip() for line in result.stdout.splitlines()]
     names = ["bits per dimension", "mean cosine of random pairs", "IsoScore", "largest singular value's share"]
+    names.append("separability of dropout views")
     assert rows == ["", *names]
     assert result.stdout.split()[:2] == ["before", "after"]
     assert "corpus: 256 distinct texts; encoder: 32 dimensions, masked mean of layers 1 and 3" in result.stderr
@@ -71,7 +72,7 @@ def test_what_a_run_says(train, tmp_path):
 
 
 def test_worse_isotropy_is_said_loudly(train):
-    result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01")
+    result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget")
     assert result.exit_code == 0
     assert "WARNING: calibrated embeddings are LESS isotropic than the raw ones" in result.stderr
     assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
@@ -111,7 +112,8 @@ def test_log_directory_holds_scalars(train, tmp_path):
     assert train("--log-dir", tmp_path / "logs").exit_code == 0
     (path,) = (tmp_path / "logs").iterdir()
     scalars = [(v.tag, event.step) for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
-    assert sorted(scalars) == [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
+    every = [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
+    assert sorted(scalars) == [*every, ("separability", 0), ("separability", 4)]
 
 
 def test_identical_runs_give_identical_models(train, tmp_path):

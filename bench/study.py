@@ -1,0 +1,187 @@
+"""The study of over-training and of label-free rules: runs, one JSON line each, appended and never repeated.
+
+    python -m fastflow.bench.study --encoder DIR --data DIR --cache DIR --out bench/results/study
+
+Every flow is stopped at growing numbers of steps; at each, the label-free signals on its corpus and Spearman on the
+paper's sets are written down. Rules are chosen on STS12-14 alone: ``study_page`` makes the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+
+from fastflow.bench.study_data import CORPORA, FIRST_LAST, Map, Matrix, Store, preparer
+from fastflow.bench.study_signals import measure
+from fastflow.calibration import Stage, apply
+from fastflow.errors import FastflowError
+from fastflow.evaluate import SEVEN
+from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten, moments
+from fastflow.train.flow import Flow, FlowConfig
+from fastflow.train.loop import INITIAL_TEXTS, Schedule, batch_rows
+from fastflow.train.objective import PaperAdamW, step_loss
+
+MARKS = (0, 10, 20, 40, 80, 160, 320, 640, 1280)
+HELD_OUT = 0.05
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: ``group`` says what it is for, ``corpus`` what it is fitted on, ``before`` a closed form in front."""
+
+    group: str
+    corpus: str
+    method: str = "flow"
+    lr: float = 1e-3
+    init: str = "data"
+    noise: bool = False
+    seed: int = 0
+    steps: int = 1280
+    before: str = ""
+    layers: tuple[int, ...] = FIRST_LAST
+    shape: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What makes a line unique."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def runs() -> Iterator[Run]:
+    """All runs, the most telling first."""
+    everywhere = (*SEVEN, *CORPORA)
+    for corpus in everywhere:
+        for method in ("none", "standardize", *(f"nullspace:{k}" for k in (1, 3, 10)), "whiten", "whiten:128"):
+            yield Run("closed", corpus, method)
+    for corpus in everywhere:
+        for init in ("data", "glorot"):
+            yield Run("collapse", corpus, init=init)
+    for lr in (2e-5, 2e-4, 1e-3, 5e-3):
+        for init in ("data", "glorot"):
+            for noise in (False, True):
+                yield Run("collapse", "snli", lr=lr, init=init, noise=noise)
+    for lr in (1e-3, 5e-3):
+        for init in ("data", "glorot"):
+            yield Run("collapse", "snli", lr=lr, init=init, shape={"levels": 3})
+    for seed in range(5):  # beyond the paper: 320 steps, about one epoch of a test set
+        for corpus in ("snli", *SEVEN):
+            for variant in beyond():
+                yield Run("beyond", corpus, seed=seed, steps=320, **variant)
+
+
+def beyond() -> Iterator[dict[str, Any]]:
+    """Settings of the frozen, unsupervised variants."""
+    yield {}
+    yield {"before": "whiten"}
+    yield {"before": "nullspace:3"}
+    yield {"before": "whiten:128"}
+    yield {"noise": True}
+    yield {"shape": {"coupling": "affine"}}
+    yield {"shape": {"permutation": "lu"}}
+    yield {"shape": {"permutation": "random"}}
+    yield {"init": "glorot"}
+
+
+def closed_form(method: str, x: Matrix) -> list[Stage]:
+    """The stages of one closed-form calibration."""
+    kind, _, k = method.partition(":")
+    if kind in ("none", ""):
+        return []
+    if kind == "standardize":
+        return [fit_standardize(moments(x))]
+    return [(fit_whiten if kind == "whiten" else fit_nullspace)(moments(x), *([int(k)] if k else []))]
+
+
+def perform(run: Run, store: Store, write: Callable[[dict[str, Any]], None]) -> None:
+    """Fit, and write a line at every mark; a closed form has one."""
+    raw = store.layers(run.corpus, run.layers)
+    stages = closed_form(run.before if run.method == "flow" else run.method, raw)
+
+    def line(step: int | None, calibrate: Map, bits: dict[str, float] | None = None) -> None:
+        signals = measure(store, run.corpus, calibrate, run.layers) | (bits or {})
+        sets = (run.corpus,) if run.corpus in SEVEN else SEVEN
+        scores = {name: store.spearman(name, calibrate, run.layers) for name in sets}
+        write(asdict(run) | {"key": run.key, "step": step, "signals": signals, "spearman": scores})
+
+    if run.method != "flow":
+        line(None, lambda x: np.asarray(apply(stages, x)))
+        return
+    rng = np.random.default_rng((run.seed, 77))
+    order = rng.permutation(len(raw))
+    held, kept = np.split(order, [max(64, int(len(raw) * HELD_OUT))])
+
+    def tensor(x: Matrix) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(apply(stages, x)).astype(np.float32))
+
+    train, test = tensor(raw[kept]), tensor(raw[held])
+    noisy = tensor(store.layers(f"{run.corpus}.noisy", run.layers)[kept]) if run.noise else train
+    torch.manual_seed(run.seed)
+    flow = Flow(FlowConfig(train.shape[1], **run.shape))
+    if run.init == "data":
+        flow.initialise(train[rng.permutation(len(train))[:INITIAL_TEXTS]])
+    optimiser, schedule = PaperAdamW(flow.parameters(), run.lr), Schedule(lr=run.lr, seed=run.seed)
+
+    @torch.no_grad()
+    def calibrate(x: Matrix) -> Matrix:
+        return flow(tensor(x))[0].numpy().astype(np.float64)
+
+    @torch.no_grad()
+    def look(step: int) -> None:
+        bits = {
+            "train": -float(flow.bits_per_dimension(train[:2000])),
+            "held_out": -float(flow.bits_per_dimension(test)),
+        }
+        bits["weight_norm"] = -float(sum(p.square().sum() for p in flow.parameters()) ** 0.5)
+        line(step, calibrate, {name: round(value, 5) for name, value in bits.items()})
+
+    for step, rows in enumerate(batch_rows(len(train), schedule, 0, run.steps)):
+        if step in MARKS:
+            look(step)
+        step_loss(flow, noisy[rows]).backward()
+        optimiser.step()
+    look(run.steps)
+
+
+@click.command()
+@click.option("--encoder", required=True, help="Encoder directory.")
+@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and corpora/.")
+@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Where embeddings are kept.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Appends to OUT.jsonl.")
+@click.option("--group", type=click.Choice(["closed", "collapse", "beyond"]), help="Only these runs.")
+def main(encoder: str, data: Path, cache: Path, out: Path, group: str | None) -> None:
+    """Run what is not in OUT.jsonl yet."""
+    torch.set_num_threads(1)
+    need = preparer(encoder, data, cache, lambda text: click.echo(text, err=True))
+    for name in SEVEN:
+        need(name)
+    store, path = Store(cache, data), out.with_suffix(".jsonl")
+    done: dict[str, bool] = {}
+    for text in path.read_text().splitlines() if path.exists() else []:
+        found = json.loads(text)
+        done[found["key"]] = True
+    for run in runs():
+        if run.key in done or (group and run.group != group):
+            continue
+        need(run.corpus)
+        lines: list[dict[str, Any]] = []
+        try:
+            perform(run, store, lines.append)
+        except FastflowError as error:
+            lines.append(asdict(run) | {"key": run.key, "failed": str(error)})
+        with path.open("a") as handle:  # a run at a time, so that an interrupted one is simply repeated
+            handle.writelines(json.dumps(found) + "\n" for found in lines)
+        click.echo(
+            f"{run.group} {run.corpus} {run.method} lr={run.lr} {run.init} {run.before} seed {run.seed}", err=True
+        )
+        done[run.key] = True
+
+
+if __name__ == "__main__":
+    main()
