@@ -8,11 +8,18 @@ from numpy.typing import NDArray
 from fastflow.bench.study_data import FIRST_LAST, VIEWS, Map, Matrix, Store
 from fastflow.evaluate import spearman
 from fastflow.train import isotropy
+from fastflow.train.criterion import separability
 from fastflow.vectors import cosine
 
 TEXTS = 800
 PAIRS = 20_000
 NEIGHBOURS = 10
+
+
+def quick(store: Store, corpus: str, calibrate: Map, layers: tuple[int, ...] = FIRST_LAST) -> dict[str, float]:
+    """The rule's signal alone."""
+    sides = [calibrate(store.layers(f"{corpus}.v.drop{i}", layers)[:TEXTS]) for i in (0, 1)]
+    return {"drop.separability": round(separability(*sides), 5)}
 
 
 def measure(store: Store, corpus: str, calibrate: Map, layers: tuple[int, ...] = FIRST_LAST) -> dict[str, float]:

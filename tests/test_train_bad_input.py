@@ -43,6 +43,7 @@ def written(path, content):
             "training diverged: the final likelihood is not finite",
         ),
         (["--method", "auto", "--stop", "budget"], 2, "--method auto chooses by the rule"),
+        (["--stream"], 2, "--stream is for whiten, standardize and nullspace; a flow needs --sample N instead"),
         (["--method", "auto,flow"], 2, "unknown method 'auto'"),
         (["--eval", "/nowhere.tsv"], 2, "Path '/nowhere.tsv' does not exist"),
         (["--eval", __file__], 1, "test_train_bad_input.py, line 1: the header must be"),

@@ -98,6 +98,21 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
 
 
+@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none"])
+def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
+    monkeypatch.setattr("fastflow.train.statistics.BLOCK", 60)
+    assert train("--method", method, out=tmp_path / "held").exit_code == 0
+    result = train("--method", method, "--stream", out=tmp_path / "streamed")
+    assert result.exit_code == 0
+    assert "corpus: 256 texts, read once; 256 of them kept to measure on" in result.stderr
+    assert "corpus.txt: 256 texts, read once" in (tmp_path / "streamed" / "README.md").read_text()
+    held, streamed = (
+        Runtime(tmp_path / name, backend="reference").encode(sentences, normalize_embeddings=True)
+        for name in ("held", "streamed")
+    )
+    assert np.abs(held - streamed).max() <= EMBEDDING
+
+
 def test_dry_run_writes_nothing(train, tmp_path):
     result = train("--dry-run", "--log-dir", tmp_path / "logs")
     assert result.exit_code == 0

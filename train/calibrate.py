@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten, moments
+from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten
 from fastflow.train.criterion import Keeper, Views, separability
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.loop import Log, Schedule, Source, fit_flow
+from fastflow.train.statistics import Moments, moments
 
 METHODS = "flow, whiten[:K], standardize, nullspace[:K], none, auto, or a chain such as whiten:128,flow"
 SAMPLE = 4096  # texts on which before and after are measured
@@ -82,11 +83,13 @@ def fit(
     resume: bool = False,
     log: Log = lambda step, values: None,
     views: Views | None = None,
+    statistics: Moments | None = None,
 ) -> Fitted:
     """Fit the chain on cached embeddings ``pooled`` (n, D); ``live`` replaces them while a flow trains (dropout).
 
     ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain. With ``views`` a flow is
-    the one of the step that separates them best (``criterion``), else that of the last step.
+    the one of the step that separates them best (``criterion``), else that of the last step. ``statistics`` of the
+    whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then has no flow.
     """
     fitted = Fitted()
     for index, method in enumerate(methods):
@@ -107,7 +110,9 @@ def fit(
             fitted.bits.append((_gaussian_bits(_through(stages, sample(pooled))), bits))
             fitted.stages.append(flow_stage(flow))
         else:
-            fitted.stages.append(_closed_form(method, stages, pooled))
+            known = statistics or moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
+            fitted.stages.append(_closed_form(method, known))
+            statistics = statistics and statistics.through(fitted.stages[-1])
     return fitted
 
 
@@ -122,8 +127,7 @@ def _measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
     return measure
 
 
-def _closed_form(method: Method, stages: list[Stage], pooled: NDArray[Any]) -> Stage:
-    statistics = moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
+def _closed_form(method: Method, statistics: Moments) -> Stage:
     if method.kind == "standardize":
         return fit_standardize(statistics)
     if method.kind == "whiten":

@@ -72,6 +72,12 @@ class TrainCommand(click.Command):
 @click.option("--seed", default=0, type=click.IntRange(0), help="Decides sampling, start and order.")
 @click.option("--sample", type=click.IntRange(1), help="Use a random N of the distinct texts.")
 @click.option(
+    "--stream",
+    is_flag=True,
+    help="Hold neither texts nor embeddings, in memory or on disk: for a corpus of any size, read once. Repeated texts "
+    "count. For closed forms, not for a flow.",
+)
+@click.option(
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
 )
 @click.option(
@@ -125,18 +131,21 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     from fastflow.encoder import cannot_run
     from fastflow.evaluate import find_sets
     from fastflow.train import report
-    from fastflow.train.calibrate import Fitted, check_chain, fit, parse_method
-    from fastflow.train.corpus import corpus_hash, read_corpus
+    from fastflow.train.calibrate import SAMPLE, Fitted, check_chain, fit, parse_method
+    from fastflow.train.corpus import corpus_hash, read_corpus, stream_corpus
     from fastflow.train.criterion import make_views
-    from fastflow.train.embeddings import cache_directory, cache_key, embed_corpus, open_encoder
+    from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
     from fastflow.train.export import check_out, export
     from fastflow.train.loop import Schedule
     from fastflow.train.selection import Choice, candidates, choose
+    from fastflow.train.statistics import read_through
 
     started = time.monotonic()
     check_out(out)
     if reason := cannot_run("torch", o["device"]):
         raise reason
+    if o["stream"] and ("flow" in method or method == "auto" or o["sample"]):
+        raise UsageError("--stream is for whiten, standardize and nullspace; a flow needs --sample N instead")
     if method == "auto" and o["stop"] == "budget":
         raise UsageError("--method auto chooses by the rule, so it does not go with --stop budget")
     schedule = Schedule(**{name: o[name] for name in ("epochs", "batch_size", "lr", "seed", "init", "save_steps")})
@@ -147,15 +156,24 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         say(f"auto: tries none, {', '.join(candidates(frozen.dim))}")
     check_chain(links, frozen.dim, shape)
     sets = find_sets(pairs) if pairs else []
-    texts = read_corpus(corpus, o["text_field"], o["errors"], o["sample"], o["seed"])
-    has_flow = method == "auto" or any(link.kind == "flow" for link in links)
-    if has_flow and (method != "auto" or len(texts) >= schedule.batch_size):
-        steps = schedule.steps(len(texts))
+    if o["stream"]:
+        if o["dry_run"]:
+            say(f"dry run: would read the corpus once, fit {method} and write {out}")
+            return
+        every = stream_corpus(corpus, o["text_field"], o["errors"])
+        streamed = read_through(every, Embedder(frozen, o["device"]), SAMPLE, o["seed"])
+        texts, pooled, statistics = streamed.texts, streamed.pooled, streamed.moments
+        count, digest = statistics.count, streamed.sha256
+        say(f"corpus: {count} texts, read once; {len(texts)} of them kept to measure on")
     else:
-        steps = 0
-    if len(texts) < 2:
+        texts, statistics = read_corpus(corpus, o["text_field"], o["errors"], o["sample"], o["seed"]), None
+        count, digest = len(texts), corpus_hash(texts)
+    has_flow = method == "auto" or any(link.kind == "flow" for link in links)
+    steps = schedule.steps(count) if has_flow and (method != "auto" or count >= schedule.batch_size) else 0
+    if count < 2:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
-    say(f"corpus: {len(texts)} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
+    if not o["stream"]:
+        say(f"corpus: {count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
     if steps:
         say(
             f"flow: {steps} steps of {schedule.batch_size} texts; "
@@ -164,7 +182,8 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     if o["dry_run"]:
         say(f"dry run: would fit {method} and write {out}")
         return
-    pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"])
+    if not o["stream"]:
+        pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"])
     checkpoints = out.with_name(out.name + ".training")
     live = _live(texts, frozen, o["device"]) if o["encoder_dropout"] and has_flow else None
     identity = f"{cache_key(frozen, texts)} {{}} dropout={o['encoder_dropout']}"
@@ -173,7 +192,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
 
         def once(name: str) -> Fitted:
             where = (checkpoints, identity.format(name), o["resume"])
-            return fit(parse_method(name), pooled, shape, schedule, live, *where, log, views)
+            return fit(parse_method(name), pooled, shape, schedule, live, *where, log, views, statistics)
 
         choice = choose(method, frozen.dim, once, views) if views else Choice(once(method), method)
     fitted = choice.fitted
@@ -181,8 +200,8 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     if sets:
         measures["spearman"] = report.spearman(fitted, frozen, sets, o["device"])
     training = {
-        "corpus": [Path(path).name for path in corpus], "texts": len(texts), "corpus_sha256": corpus_hash(texts),
-        "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"], "stop": o["stop"],
+        "corpus": [Path(path).name for path in corpus], "texts": count, "corpus_sha256": digest,
+        "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"], "streamed": o["stream"], "stop": o["stop"],
         "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
     chain = calibration.describe(fitted.stages)

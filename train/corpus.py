@@ -31,6 +31,13 @@ def read_corpus(
     return out
 
 
+def stream_corpus(paths: Sequence[str], field: str | None = None, errors: str = "strict") -> Iterator[str]:
+    """The non-empty texts of ``paths`` as they come, repeated ones too: nothing of them is held."""
+    for path in paths:
+        for record in read_records(path, field=field, errors=errors):
+            yield from (text for text in map(str.strip, record.texts) if text)
+
+
 def corpus_hash(texts: Sequence[str]) -> str:
     """sha256 over the texts in order: what a cache of their embeddings is keyed by."""
     digest = hashlib.sha256()

@@ -105,7 +105,8 @@ def card(encoder: FrozenEncoder, chain: str, training: dict[str, Any], measures:
     name = encoder.hub_id or "in 0_Transformer, with its own licence"
     lines += [f"| encoder | {name} (sha256 {encoder.hash[:16]}) |", f"| pooling | {encoder.pooling.describe()} |"]
     lines += [f"| longest text | {encoder.max_length} tokens |", f"| calibration | {chain} |"]
-    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} distinct texts |"]
+    kind = "texts, read once" if training.get("streamed") else "distinct texts"
+    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} {kind} |"]
     lines += ["| licence | that of the encoder and of the corpus; the calibration adds none |", ""]
     if training.get("reasons"):
         lines += ["Why this calibration:", "", *(f"- {reason}" for reason in training["reasons"]), ""]
