@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +35,7 @@ CORPORA = {  # file, sample (None: all of it)
     "news": ("leipzig-eng-news-2016-10k.txt", None),
     "qnli": ("nli-qnli-dev-test.txt", None),
     "wiki": ("wikipedia-core.txt.gz", 5000),
+    "wiki-sentences": ("wikipedia-core.txt.gz", 5000),  # the same paragraphs, cut into sentences, 10,000 of them
     "novels": ("eltec-eng-novels.txt.gz", 5000),
     "snli500": ("nli-snli-dev-test.txt", 500),
 }
@@ -156,8 +158,8 @@ class Preparer:
         self._keep(name, pooling, "", texts)
         suitable = [text for text in texts if 6 <= len(text.split()) <= 60]
         sample = random.Random(7).sample(suitable, min(VIEWED, len(suitable)))
-        torch.manual_seed(7)
         for i in (0, 1):
+            torch.manual_seed(7 + i)  # anew for each, so that one made after an interruption is not the other again
             self._keep(name, pooling, f".v.drop{i}", sample, dropout=True)
             for kind, sides in word_views(sample).items() if not pooling else ():
                 self._keep(name, pooling, f".v.{kind}{i}", sides[i])
@@ -173,7 +175,11 @@ class Preparer:
     def _read(self, name: str) -> list[str]:
         if name in CORPORA:
             file, size = CORPORA[name]
-            return read_corpus([str(self._data / "corpora" / file)], sample=size)
+            texts = read_corpus([str(self._data / "corpora" / file)], sample=size)
+            if name == "wiki-sentences":
+                cut = [part for text in texts for part in re.split(r"(?<=[.!?]) +(?=[A-Z])", text)]
+                return random.Random(0).sample(list(dict.fromkeys(cut)), 10_000)
+            return texts
         pairs = read_pairs(self._data / "sts" / f"{name}.tsv")
         return list(dict.fromkeys(text.strip() for text in [*pairs.first, *pairs.second] if text.strip()))
 

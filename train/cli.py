@@ -201,7 +201,8 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         measures["spearman"] = report.spearman(fitted, frozen, sets, o["device"])
     training = {
         "corpus": [Path(path).name for path in corpus], "texts": count, "corpus_sha256": digest,
-        "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"], "streamed": o["stream"], "stop": o["stop"],
+        "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"],
+        "streamed": o["stream"], "stop": o["stop"],
         "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
     chain = calibration.describe(fitted.stages)

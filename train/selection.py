@@ -13,7 +13,9 @@ from fastflow.errors import FastflowError
 from fastflow.train.calibrate import Fitted
 from fastflow.train.criterion import MARGIN, Views
 
-REMOVED = 10  # principal directions that nullspace removes as a candidate; chosen on STS12-14 (bench/results/study.md)
+REMOVED = 10  # principal directions that nullspace removes as a candidate
+REFITTED = 1.2  # what rescales every direction must separate this much better than what does not
+# both were chosen on STS12-14 alone, with the package's encoder: bench/results/study.md
 
 
 @dataclass
@@ -40,7 +42,9 @@ def judge(stages: Sequence[Stage], views: Views) -> float:
 def choose(method: str, dim: int, fit: Callable[[str], Fitted], views: Views) -> Choice:
     """Fit ``method``, or for ``auto`` every candidate; keep the best by separability, and none that is below raw.
 
-    A candidate that cannot be fitted to this corpus is left out and named; raw pooling is always among them.
+    Whitening and flows rescale every direction and so raise separability more than similarity: in ``auto`` they have to
+    be REFITTED times as good as the best of the others. A candidate that cannot be fitted to this corpus is left out
+    and named; raw pooling is always among them.
     """
     raw = views.judge()
     choice = Choice(Fitted(), "none", {"rule": "separability of dropout views", "texts": len(views.first)})
@@ -58,7 +62,9 @@ def choose(method: str, dim: int, fit: Callable[[str], Fitted], views: Views) ->
         value = judge(fitted.stages, views)
         values[name] = round(value, 4)
         choice.reasons += [_stop(look) for look in fitted.looks]
-        if value > best or (name == "none" and method == name):
+        if method == "auto" and name in ("whiten", "flow"):
+            value /= REFITTED
+        if value > best:
             choice.fitted, choice.method, best = fitted, name, value
     choice.record |= {"separability": values, "looks": choice.fitted.looks, "chosen": choice.method}
     choice.reasons.append(_verdict(method, choice.method, values))
@@ -81,7 +87,10 @@ def _stop(look: dict[str, Any]) -> str:
 def _verdict(method: str, chosen: str, values: dict[str, float | None]) -> str:
     told = ", ".join(f"{name} {value:.3f}" for name, value in values.items() if value is not None)
     if method == "auto":
-        return f"auto chose {chosen} by the separability of dropout views: {told}"
+        return (
+            f"auto chose {chosen} by the separability of dropout views ({told}; whiten and flow have to be {REFITTED} "
+            "times as good as the others)"
+        )
     if chosen == method:
         return f"separability of dropout views: {told}"
     return (
