@@ -113,6 +113,16 @@ def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path
     assert np.abs(held - streamed).max() <= EMBEDDING
 
 
+def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
+    path = tmp_path / "paragraphs.txt"
+    path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
+    whole = train("--method", "standardize", source=path, out=tmp_path / "whole")
+    assert "WARNING: these texts have 5" in whole.stderr
+    cut = train("--method", "standardize", "--sentences", source=path, out=tmp_path / "cut")
+    assert "corpus: 252 distinct texts" in cut.stderr
+    assert "words on average" not in cut.stderr
+
+
 def test_dry_run_writes_nothing(train, tmp_path):
     result = train("--dry-run", "--log-dir", tmp_path / "logs")
     assert result.exit_code == 0
@@ -151,7 +161,7 @@ def test_identical_runs_give_identical_models(train, tmp_path):
 
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
-    from fastflow.train import cli
+    from fastflow.train.scalars import Scalars
 
     options = ["--save-steps", "3", "--batch-size", "32", *extra]
     assert train(*options, out=tmp_path / "whole").exit_code == 0
@@ -161,7 +171,7 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cli._scalars, "_log", stop)
+        patch.setattr(Scalars, "_log", stop)
         assert train(*options).exit_code == 1
     assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
     assert not (tmp_path / "m").exists()

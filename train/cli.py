@@ -13,6 +13,8 @@ from fastflow import __version__
 from fastflow.cli import plain_errors, say
 from fastflow.errors import FastflowError, UsageError
 
+PARAGRAPH = 40  # words: fitted on Wikipedia's paragraphs nothing beats raw pooling on sentences (study.md)
+
 
 class TrainCommand(click.Command):
     """A command whose failures are one plain sentence; --debug shows the traceback."""
@@ -71,6 +73,7 @@ class TrainCommand(click.Command):
 @click.option("--lr", default=1e-3, type=click.FloatRange(0, min_open=True), help="Learning rate, constant.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Decides sampling, start and order.")
 @click.option("--sample", type=click.IntRange(1), help="Use a random N of the distinct texts.")
+@click.option("--sentences", is_flag=True, help="Cut texts into sentences first: fit on what will be embedded.")
 @click.option(
     "--stream",
     is_flag=True,
@@ -137,6 +140,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
     from fastflow.train.export import check_out, export
     from fastflow.train.loop import Schedule
+    from fastflow.train.scalars import Scalars
     from fastflow.train.selection import Choice, candidates, choose
     from fastflow.train.statistics import read_through
 
@@ -160,13 +164,14 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         if o["dry_run"]:
             say(f"dry run: would read the corpus once, fit {method} and write {out}")
             return
-        every = stream_corpus(corpus, o["text_field"], o["errors"])
+        every = stream_corpus(corpus, o["text_field"], o["errors"], o["sentences"])
         streamed = read_through(every, Embedder(frozen, o["device"]), SAMPLE, o["seed"])
         texts, pooled, statistics = streamed.texts, streamed.pooled, streamed.moments
         count, digest = statistics.count, streamed.sha256
         say(f"corpus: {count} texts, read once; {len(texts)} of them kept to measure on")
     else:
-        texts, statistics = read_corpus(corpus, o["text_field"], o["errors"], o["sample"], o["seed"]), None
+        reading = (o["text_field"], o["errors"], o["sample"], o["seed"], o["sentences"])
+        texts, statistics = read_corpus(corpus, *reading), None
         count, digest = len(texts), corpus_hash(texts)
     has_flow = method == "auto" or any(link.kind == "flow" for link in links)
     steps = schedule.steps(count) if has_flow and (method != "auto" or count >= schedule.batch_size) else 0
@@ -174,6 +179,12 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
     if not o["stream"]:
         say(f"corpus: {count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
+    words = sum(len(text.split()) for text in texts) / len(texts)
+    if words > PARAGRAPH and method != "none":
+        say(
+            f"WARNING: these texts have {words:.0f} words on average, and a calibration fitted on paragraphs harms "
+            "sentences: if you will embed sentences, use --sentences"
+        )
     if steps:
         say(
             f"flow: {steps} steps of {schedule.batch_size} texts; "
@@ -188,7 +199,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     live = _live(texts, frozen, o["device"]) if o["encoder_dropout"] and has_flow else None
     identity = f"{cache_key(frozen, texts)} {{}} dropout={o['encoder_dropout']}"
     views = make_views(texts, frozen, o["device"], o["seed"]) if o["stop"] == "rule" and method != "none" else None
-    with _scalars(o["log_dir"]) as log:
+    with Scalars(o["log_dir"]) as log:
 
         def once(name: str) -> Fitted:
             where = (checkpoints, identity.format(name), o["resume"])
@@ -202,7 +213,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     training = {
         "corpus": [Path(path).name for path in corpus], "texts": count, "corpus_sha256": digest,
         "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"],
-        "streamed": o["stream"], "stop": o["stop"],
+        "streamed": o["stream"], "sentences": o["sentences"], "stop": o["stop"],
         "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
     chain = calibration.describe(fitted.stages)
@@ -222,33 +233,3 @@ def _live(texts: list[str], frozen: Any, device: str) -> Any:
 
     embedder = Embedder(frozen, device, dropout=True)
     return lambda rows: embedder([texts[i] for i in rows])
-
-
-class _scalars:
-    """``with _scalars(directory) as log``: log(step, {name: value}) writes TensorBoard scalars if asked."""
-
-    def __init__(self, directory: str | None) -> None:
-        self._writer: Any = None
-        if directory is not None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise FastflowError(
-                    "--log-dir needs tensorboard, which is not installed: run pip install 'fastflow[train]'"
-                ) from error
-            try:
-                self._writer = SummaryWriter(directory)
-            except OSError as error:
-                raise FastflowError(f"--log-dir {directory} cannot be written: {error.strerror}") from error
-
-    def __enter__(self) -> Any:
-        return self._log
-
-    def _log(self, step: int, values: dict[str, float]) -> None:
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-
-    def __exit__(self, *unused: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
