@@ -18,7 +18,7 @@ import click
 import numpy as np
 import torch
 
-from fastflow.bench.study_data import CORPORA, FIRST_LAST, Map, Matrix, Preparer, Store
+from fastflow.bench.study_data import CORPORA, FIRST_LAST, LARGE, Map, Matrix, Preparer, Store
 from fastflow.bench.study_signals import measure, quick
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError
@@ -72,12 +72,8 @@ class Run:
 
 def runs() -> Iterator[Run]:
     """All runs, the most telling first."""
-    everywhere = (*SEVEN, *CORPORA)
-    for corpus in everywhere:
-        for method in ("none", "standardize", *(f"nullspace:{k}" for k in (1, 3, 10)), "whiten", "whiten:128"):
-            yield Run("closed", corpus, method)
-    for corpus in everywhere:
-        yield Run("collapse", corpus)
+    for corpus in (*SEVEN, *CORPORA):
+        yield from every_method(corpus)
     for lr in (2e-4, 1e-3, 5e-3):
         for init in ("data", "glorot"):
             yield Run("collapse", "snli", lr=lr, init=init)
@@ -97,6 +93,15 @@ def runs() -> Iterator[Run]:
             for method in ("none", "nullspace:10", "whiten"):
                 yield Run("pooling", corpus, method, layers=layers, pooling=pooling)
     yield from variants((2, 3, 4))
+    for corpus in LARGE:
+        yield from every_method(corpus)
+
+
+def every_method(corpus: str) -> Iterator[Run]:
+    """The closed forms and the default flow."""
+    for method in ("none", "standardize", *(f"nullspace:{k}" for k in (1, 3, 10)), "whiten", "whiten:128"):
+        yield Run("closed", corpus, method)
+    yield Run("collapse", corpus)
 
 
 def variants(seeds: tuple[int, ...]) -> Iterator[Run]:

@@ -39,6 +39,7 @@ CORPORA = {  # file, sample (None: all of it)
     "novels": ("eltec-eng-novels.txt.gz", 5000),
     "snli500": ("nli-snli-dev-test.txt", 500),
 }
+LARGE = {"flickr100k": ("nli-flickr30k-premises.txt.gz", 100_000)}
 NOISY = (*SEVEN, "snli")  # texts that a flow is also trained on with the encoder's dropout
 POOLINGS = ("", "@sif", "@prompt")
 PROMPT = 'This sentence : "{}" means [MASK].'
@@ -173,8 +174,8 @@ class Preparer:
         return list(json.loads(path.read_text()))
 
     def _read(self, name: str) -> list[str]:
-        if name in CORPORA:
-            file, size = CORPORA[name]
+        if name in CORPORA or name in LARGE:
+            file, size = (CORPORA | LARGE)[name]
             texts = read_corpus([str(self._data / "corpora" / file)], sample=size)
             if name == "wiki-sentences":
                 cut = [part for text in texts for part in re.split(r"(?<=[.!?]) +(?=[A-Z])", text)]

@@ -62,9 +62,10 @@ class TorchBackend:
     def train_mode(self, dropout: float | None = None) -> None:
         """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
         self._encoder.train()
-        for module in self._encoder.modules() if dropout is not None else ():
-            if isinstance(module, self._torch.nn.Dropout):
-                module.p = dropout
+        if dropout is not None:
+            for module in self._encoder.modules():
+                if isinstance(module, self._torch.nn.Dropout):
+                    module.p = dropout
 
     def _mind_fork(self) -> None:
         """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""
