@@ -82,9 +82,13 @@ class TorchBackend:
 
         self._basis = None if model.truncation is None else self._tensor(model.truncation.basis)
 
-    def train_mode(self) -> None:
-        """Switch the encoder's dropout on: noise while a flow is fitted, never when embedding."""
+    def train_mode(self, dropout: float | None = None) -> None:
+        """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
         self._encoder.train()
+        if dropout is not None:
+            for module in self._encoder.modules():
+                if isinstance(module, self._torch.nn.Dropout):
+                    module.p = dropout
 
     def _mind_fork(self) -> None:
         """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from fastflow.calibration import apply, describe
 from fastflow.errors import FastflowError, UsageError
 from fastflow.isotropy import isoscore
-from fastflow.train.baselines import BLOCK, Moments, fit_nullspace, fit_standardize, fit_whiten, moments
+from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten
 from fastflow.train.calibrate import Method, check_chain, fit, parse_method
+from fastflow.train.corpus import corpus_hash
 from fastflow.train.loop import Schedule
+from fastflow.train.statistics import BLOCK, Moments, moments, read_through
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
@@ -47,6 +49,42 @@ def test_merging_any_split_gives_the_statistics_of_one_pass(sizes, backwards, se
     assert merged.count == whole.count == len(x)
     assert np.abs(merged.mean - whole.mean).max() <= 1e-12 * max(1.0, np.abs(x).max(initial=0))
     assert np.abs(merged.scatter - whole.scatter).max() <= 1e-12 * max(1.0, np.abs(whole.scatter).max())
+
+
+@pytest.mark.parametrize("chain", [["standardize"], ["nullspace"], ["whiten"], ["nullspace", "whiten"]])
+def test_statistics_after_a_stage_need_no_second_pass(chain):
+    x = data()
+    m = moments(x)
+    for kind in chain:
+        stage = {"standardize": fit_standardize, "nullspace": fit_nullspace}.get(kind, lambda m: fit_whiten(m, 7))(m)
+        m, x = m.through(stage), apply([stage], x)
+    expected = moments(x)
+    assert (m.count, m.mean.shape) == (300, expected.mean.shape)
+    assert np.abs(m.mean - expected.mean).max() <= 1e-10 * max(1.0, np.abs(x).max())
+    assert np.abs(m.covariance - expected.covariance).max() <= 1e-10 * max(1.0, np.abs(expected.covariance).max())
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100, 333])
+def test_reading_a_corpus_through_in_blocks_gives_the_statistics_of_the_whole(monkeypatch, rows):
+    monkeypatch.setattr("fastflow.train.statistics.BLOCK", 50)
+    x = data(rows, 6, dtype=np.float32)
+    asked = []
+
+    def embed(texts):
+        asked.append(len(texts))
+        return x[[int(text) for text in texts]]
+
+    streamed = read_through((str(i) for i in range(rows)), embed, 20, seed=3)
+    whole = moments(x)
+    assert asked == [min(50, rows - start) for start in range(0, rows, 50)]
+    assert streamed.moments.count == rows
+    assert np.abs(streamed.moments.mean - whole.mean).max() <= 1e-12 * np.abs(x).max()
+    assert np.abs(streamed.moments.scatter - whole.scatter).max() <= 1e-12 * max(1.0, np.abs(whole.scatter).max())
+    assert streamed.sha256 == corpus_hash([str(i) for i in range(rows)])
+    assert len(streamed.texts) == len(set(streamed.texts)) == min(20, rows)
+    assert np.array_equal(streamed.pooled, x[[int(text) for text in streamed.texts]])
+    if rows > 100:  # drawn from all of it
+        assert max(map(int, streamed.texts)) >= rows // 2
 
 
 def test_standardize_has_mean_zero_and_deviation_one():

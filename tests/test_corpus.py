@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.corpus import corpus_hash, read_corpus
+from fastflow.train.corpus import corpus_hash, read_corpus, sentences
 
 TEXTS = ["A dog.", "Ein Hund läuft.", "犬が走る。", "😀 ok", 'He said "no".', "comma, here"]
 
@@ -133,3 +133,24 @@ def test_the_hash_is_of_the_texts_and_their_order(a, b):
 def test_the_hash_sees_where_texts_end():
     hashes = [corpus_hash(texts) for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], ["ab", "c", ""])]
     assert len(set(hashes)) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+        ("No end", ["No end"]),
+        ("It cost 3.5 dollars, i.e. too much. Yes.", ["It cost 3.5 dollars, i.e. too much.", "Yes."]),
+        ("犬が走る。猫が眠る。", ["犬が走る。", "猫が眠る。"]),
+        ('He left. "Why?" \n 2 came…  Élan.', ["He left.", '"Why?" \n 2 came…', "Élan."]),
+        ("...", ["..."]),
+    ],
+)
+def test_cutting_into_sentences(text, parts):
+    assert sentences(text) == parts
+
+
+def test_a_corpus_cut_into_sentences_is_distinct(tmp_path):
+    path = write(tmp_path / "c.txt", "One. Two.\nTwo. Three.\n\n")
+    assert read_corpus([path], cut=True) == ["One.", "Two.", "Three."]
+    assert read_corpus([path]) == ["One. Two.", "Two. Three."]

@@ -47,6 +47,7 @@ def test_what_a_run_says(train, tmp_path):
     assert result.exit_code == 0
     rows = [line[:34].strip() for line in result.stdout.splitlines()]
     names = ["bits per dimension", "mean cosine of random pairs", "IsoScore", "largest singular value's share"]
+    names.append("separability of dropout views")
     assert rows == ["", *names]
     assert result.stdout.split()[:2] == ["before", "after"]
     assert "corpus: 256 distinct texts; encoder: 32 dimensions, masked mean of layers 1 and 3" in result.stderr
@@ -71,7 +72,7 @@ def test_what_a_run_says(train, tmp_path):
 
 
 def test_worse_isotropy_is_said_loudly(train):
-    result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01")
+    result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget")
     assert result.exit_code == 0
     assert "WARNING: calibrated embeddings are LESS isotropic than the raw ones" in result.stderr
     assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
@@ -97,6 +98,31 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
 
 
+@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none"])
+def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
+    monkeypatch.setattr("fastflow.train.statistics.BLOCK", 60)
+    assert train("--method", method, out=tmp_path / "held").exit_code == 0
+    result = train("--method", method, "--stream", out=tmp_path / "streamed")
+    assert result.exit_code == 0
+    assert "corpus: 256 texts, read once; 256 of them kept to measure on" in result.stderr
+    assert "corpus.txt: 256 texts, read once" in (tmp_path / "streamed" / "README.md").read_text()
+    held, streamed = (
+        Runtime(tmp_path / name, backend="reference").encode(sentences, normalize_embeddings=True)
+        for name in ("held", "streamed")
+    )
+    assert np.abs(held - streamed).max() <= EMBEDDING
+
+
+def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
+    path = tmp_path / "paragraphs.txt"
+    path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
+    whole = train("--method", "standardize", source=path, out=tmp_path / "whole")
+    assert "WARNING: these texts have 5" in whole.stderr
+    cut = train("--method", "standardize", "--sentences", source=path, out=tmp_path / "cut")
+    assert "corpus: 252 distinct texts" in cut.stderr
+    assert "words on average" not in cut.stderr
+
+
 def test_dry_run_writes_nothing(train, tmp_path):
     result = train("--dry-run", "--log-dir", tmp_path / "logs")
     assert result.exit_code == 0
@@ -111,7 +137,8 @@ def test_log_directory_holds_scalars(train, tmp_path):
     assert train("--log-dir", tmp_path / "logs").exit_code == 0
     (path,) = (tmp_path / "logs").iterdir()
     scalars = [(v.tag, event.step) for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
-    assert sorted(scalars) == [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
+    every = [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
+    assert sorted(scalars) == [*every, ("separability", 0), ("separability", 4)]
 
 
 def test_identical_runs_give_identical_models(train, tmp_path):
@@ -134,7 +161,7 @@ def test_identical_runs_give_identical_models(train, tmp_path):
 
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
-    from fastflow.train import cli
+    from fastflow.train.scalars import Scalars
 
     options = ["--save-steps", "3", "--batch-size", "32", *extra]
     assert train(*options, out=tmp_path / "whole").exit_code == 0
@@ -144,7 +171,7 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cli._scalars, "_log", stop)
+        patch.setattr(Scalars, "_log", stop)
         assert train(*options).exit_code == 1
     assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
     assert not (tmp_path / "m").exists()

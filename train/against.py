@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fastflow.calibration import Stage
 from fastflow.errors import missing_extra
-from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten, moments
+from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.statistics import moments
 
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}
 

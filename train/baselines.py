@@ -1,63 +1,18 @@
-"""The closed-form calibrations, fitted from exact, mergeable streaming statistics in float64.
+"""The closed-form calibrations, fitted from the statistics of ``statistics`` in float64.
 
 Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), whiten is Su et al. 2021.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.calibration import Stage
 from fastflow.errors import FastflowError, UsageError
+from fastflow.train.statistics import Moments
 
 NEGLIGIBLE = 1e-10  # relative to the largest eigenvalue: below it a direction is rounding noise
-BLOCK = 8192
-
-
-class Moments:
-    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact."""
-
-    def __init__(self, dim: int) -> None:
-        self.count = 0
-        self.mean: NDArray[np.float64] = np.zeros(dim)
-        self.scatter: NDArray[np.float64] = np.zeros((dim, dim))
-
-    def update(self, x: NDArray[Any]) -> Moments:
-        """Take in a block (b, D); returns self."""
-        if len(x):
-            block = Moments(x.shape[1])
-            wide = x.astype(np.float64)
-            block.count, block.mean = len(x), wide.mean(axis=0)
-            centred = wide - block.mean
-            block.scatter = centred.T @ centred
-            self.merge(block)
-        return self
-
-    def merge(self, other: Moments) -> Moments:
-        """Take in another stream's statistics (Chan, Golub & LeVeque 1979); returns self."""
-        total = self.count + other.count
-        if other.count:
-            shift = other.mean - self.mean
-            self.scatter = self.scatter + other.scatter + np.outer(shift, shift) * (self.count * other.count / total)
-            self.mean = self.mean + shift * (other.count / total)
-            self.count = total
-        return self
-
-    @property
-    def covariance(self) -> NDArray[np.float64]:
-        """(D, D), divided by the count."""
-        return self.scatter / max(self.count, 1)
-
-
-def moments(x: NDArray[Any]) -> Moments:
-    """The statistics of (n, D), taken in blocks, so ``x`` may be a memory map larger than memory."""
-    out = Moments(x.shape[1])
-    for start in range(0, len(x), BLOCK):
-        out.update(np.asarray(x[start : start + BLOCK]))
-    return out
 
 
 def fit_standardize(m: Moments) -> Stage:

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten, moments
+from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.criterion import Keeper, Views, separability
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.loop import Log, Schedule, Source, fit_flow
+from fastflow.train.statistics import Moments, moments
 
-METHODS = "flow, whiten[:K], standardize, nullspace[:K], none, or a chain such as whiten:128,flow"
+METHODS = "flow, whiten[:K], standardize, nullspace[:K], none, auto, or a chain such as whiten:128,flow"
 SAMPLE = 4096  # texts on which before and after are measured
 
 
@@ -38,6 +40,7 @@ class Fitted:
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)
     bits: list[tuple[float, float]] = field(default_factory=list)  # before and after training, a flow stage each
+    looks: list[dict[str, Any]] = field(default_factory=list)  # a flow stage each, if stopped by the rule
 
 
 def parse_method(text: str) -> list[Method]:
@@ -79,10 +82,14 @@ def fit(
     identity: str = "",
     resume: bool = False,
     log: Log = lambda step, values: None,
+    views: Views | None = None,
+    statistics: Moments | None = None,
 ) -> Fitted:
     """Fit the chain on cached embeddings ``pooled`` (n, D); ``live`` replaces them while a flow trains (dropout).
 
-    ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain.
+    ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain. With ``views`` a flow is
+    the one of the step that separates them best (``criterion``), else that of the last step. ``statistics`` of the
+    whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then has no flow.
     """
     fitted = Fitted()
     for index, method in enumerate(methods):
@@ -92,7 +99,10 @@ def fit(
             config = FlowConfig(dim=dim, **shape)
             checkpoint = checkpoints / f"stage-{index}.safetensors" if checkpoints else None
             source = _source(stages, live or pooled.__getitem__)
-            flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log)
+            keeper = Keeper(_measure(stages, views)) if views else None
+            flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log, keeper)
+            if keeper:
+                fitted.looks.append(keeper.record())
             fitted.flows[index] = flow
             bits = _bits(flow, stages, pooled)
             if not math.isfinite(bits):
@@ -100,12 +110,24 @@ def fit(
             fitted.bits.append((_gaussian_bits(_through(stages, sample(pooled))), bits))
             fitted.stages.append(flow_stage(flow))
         else:
-            fitted.stages.append(_closed_form(method, stages, pooled))
+            known = statistics or moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
+            fitted.stages.append(_closed_form(method, known))
+            statistics = statistics and statistics.through(fitted.stages[-1])
     return fitted
 
 
-def _closed_form(method: Method, stages: list[Stage], pooled: NDArray[Any]) -> Stage:
-    statistics = moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
+def _measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
+    """flow -> the separability of ``views`` after ``stages`` and the flow."""
+    sides = [torch.from_numpy(_through(stages, side).astype(np.float32)) for side in (views.first, views.second)]
+
+    @torch.no_grad()
+    def measure(flow: Flow) -> float:
+        return separability(*(flow(side)[0].numpy() for side in sides))
+
+    return measure
+
+
+def _closed_form(method: Method, statistics: Moments) -> Stage:
     if method.kind == "standardize":
         return fit_standardize(statistics)
     if method.kind == "whiten":

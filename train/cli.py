@@ -11,7 +11,9 @@ import click
 
 from fastflow import __version__
 from fastflow.cli import plain_errors, say
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
+
+PARAGRAPH = 40  # words: fitted on Wikipedia's paragraphs nothing beats raw pooling on sentences (study.md)
 
 
 class TrainCommand(click.Command):
@@ -31,7 +33,17 @@ class TrainCommand(click.Command):
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The model directory to make.")
 @click.option(
-    "--method", default="flow", help="flow, whiten[:K], standardize, nullspace[:K], none, or a chain: whiten:128,flow."
+    "--method",
+    default="flow",
+    help="flow, whiten[:K], standardize, nullspace[:K], none, a chain such as whiten:128,flow, or auto: the one that "
+    "the rule of --stop finds best.",
+)
+@click.option(
+    "--stop",
+    default="rule",
+    type=click.Choice(["rule", "budget"]),
+    help="rule: ship the step at which dropout views of a text are best told from other texts, and raw pooling if none "
+    "is better than that; budget: the last step, whatever it does.",
 )
 @click.option(
     "--pooling", default="first-last", help="first-last (layers 1 and L), last, cls, pooler, mean-of-layers:I,J,..."
@@ -61,6 +73,13 @@ class TrainCommand(click.Command):
 @click.option("--lr", default=1e-3, type=click.FloatRange(0, min_open=True), help="Learning rate, constant.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Decides sampling, start and order.")
 @click.option("--sample", type=click.IntRange(1), help="Use a random N of the distinct texts.")
+@click.option("--sentences", is_flag=True, help="Cut texts into sentences first: fit on what will be embedded.")
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="Hold neither texts nor embeddings, in memory or on disk: for a corpus of any size, read once. Repeated texts "
+    "count. For closed forms, not for a flow.",
+)
 @click.option(
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
 )
@@ -97,7 +116,8 @@ def main(**options: Any) -> None:
     fastflow-train sts.tsv --encoder ./my-bert --out m --method whiten:256 --eval sts.tsv
 
     The defaults are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a large
-    general corpus it used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the similarity.
+    general corpus it used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the similarity: so a
+    rule that needs no labels picks the step to ship (--stop), and may refuse the calibration and keep raw pooling.
     """
     try:
         import torch  # noqa: F401
@@ -114,54 +134,94 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     from fastflow.encoder import cannot_run
     from fastflow.evaluate import find_sets
     from fastflow.train import report
-    from fastflow.train.calibrate import check_chain, fit, parse_method
-    from fastflow.train.corpus import corpus_hash, read_corpus
-    from fastflow.train.embeddings import cache_directory, cache_key, embed_corpus, open_encoder
+    from fastflow.train.calibrate import SAMPLE, Fitted, check_chain, fit, parse_method
+    from fastflow.train.corpus import corpus_hash, read_corpus, stream_corpus
+    from fastflow.train.criterion import make_views
+    from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
     from fastflow.train.export import check_out, export
     from fastflow.train.loop import Schedule
+    from fastflow.train.scalars import Scalars
+    from fastflow.train.selection import Choice, candidates, choose
+    from fastflow.train.statistics import read_through
 
     started = time.monotonic()
     check_out(out)
     if reason := cannot_run("torch", o["device"]):
         raise reason
-    methods = parse_method(method)
+    if o["stream"] and ("flow" in method or method == "auto" or o["sample"]):
+        raise UsageError("--stream is for whiten, standardize and nullspace; a flow needs --sample N instead")
+    if method == "auto" and o["stop"] == "budget":
+        raise UsageError("--method auto chooses by the rule, so it does not go with --stop budget")
     schedule = Schedule(**{name: o[name] for name in ("epochs", "batch_size", "lr", "seed", "init", "save_steps")})
     shape = {name: o[name] for name in ("levels", "depth", "width", "coupling", "permutation")}
+    links = [] if method == "auto" else parse_method(method)
     frozen = open_encoder(encoder, o["pooling"], o["max_length"])
-    check_chain(methods, frozen.dim, shape)
+    if method == "auto":
+        say(f"auto: tries none, {', '.join(candidates(frozen.dim))}")
+    check_chain(links, frozen.dim, shape)
     sets = find_sets(pairs) if pairs else []
-    texts = read_corpus(corpus, o["text_field"], o["errors"], o["sample"], o["seed"])
-    has_flow = any(link.kind == "flow" for link in methods)
-    if has_flow:
-        schedule.steps(len(texts))
-    if len(texts) < 2:
+    if o["stream"]:
+        if o["dry_run"]:
+            say(f"dry run: would read the corpus once, fit {method} and write {out}")
+            return
+        every = stream_corpus(corpus, o["text_field"], o["errors"], o["sentences"])
+        streamed = read_through(every, Embedder(frozen, o["device"]), SAMPLE, o["seed"])
+        texts, pooled, statistics = streamed.texts, streamed.pooled, streamed.moments
+        count, digest = statistics.count, streamed.sha256
+        say(f"corpus: {count} texts, read once; {len(texts)} of them kept to measure on")
+    else:
+        reading = (o["text_field"], o["errors"], o["sample"], o["seed"], o["sentences"])
+        texts, statistics = read_corpus(corpus, *reading), None
+        count, digest = len(texts), corpus_hash(texts)
+    has_flow = method == "auto" or any(link.kind == "flow" for link in links)
+    steps = schedule.steps(count) if has_flow and (method != "auto" or count >= schedule.batch_size) else 0
+    if count < 2:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
-    say(f"corpus: {len(texts)} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
-    if has_flow:
+    if not o["stream"]:
+        say(f"corpus: {count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
+    words = sum(len(text.split()) for text in texts) / len(texts)
+    if words > PARAGRAPH and method != "none":
         say(
-            f"flow: {schedule.steps(len(texts))} steps of {schedule.batch_size} texts; "
+            f"WARNING: these texts have {words:.0f} words on average, and a calibration fitted on paragraphs harms "
+            "sentences: if you will embed sentences, use --sentences"
+        )
+    if steps:
+        say(
+            f"flow: {steps} steps of {schedule.batch_size} texts; "
             "embeddings are continuous, so negative bits per dimension are in order"
         )
     if o["dry_run"]:
         say(f"dry run: would fit {method} and write {out}")
         return
-    pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"])
+    if not o["stream"]:
+        pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"])
     checkpoints = out.with_name(out.name + ".training")
     live = _live(texts, frozen, o["device"]) if o["encoder_dropout"] and has_flow else None
-    identity = f"{cache_key(frozen, texts)} {method} dropout={o['encoder_dropout']}"
-    with _scalars(o["log_dir"]) as log:
-        fitted = fit(methods, pooled, shape, schedule, live, checkpoints, identity, o["resume"], log)
-    measures = report.before_and_after(fitted, pooled)
+    identity = f"{cache_key(frozen, texts)} {{}} dropout={o['encoder_dropout']}"
+    views = make_views(texts, frozen, o["device"], o["seed"]) if o["stop"] == "rule" and method != "none" else None
+    with Scalars(o["log_dir"]) as log:
+
+        def once(name: str) -> Fitted:
+            where = (checkpoints, identity.format(name), o["resume"])
+            return fit(parse_method(name), pooled, shape, schedule, live, *where, log, views, statistics)
+
+        choice = choose(method, frozen.dim, once, views) if views else Choice(once(method), method)
+    fitted = choice.fitted
+    measures = report.before_and_after(fitted, pooled, views)
     if sets:
         measures["spearman"] = report.spearman(fitted, frozen, sets, o["device"])
     training = {
-        "corpus": [Path(path).name for path in corpus], "texts": len(texts), "corpus_sha256": corpus_hash(texts),
-        "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"], **measures,
+        "corpus": [Path(path).name for path in corpus], "texts": count, "corpus_sha256": digest,
+        "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"],
+        "streamed": o["stream"], "sentences": o["sentences"], "stop": o["stop"],
+        "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
     chain = calibration.describe(fitted.stages)
     mark = export(out, frozen, fitted, training, report.card(frozen, chain, training, measures), texts, pooled)
     shutil.rmtree(checkpoints, ignore_errors=True)
     click.echo(report.table(measures))
+    for said in choice.reasons:
+        say(said)
     for warning in report.warnings(measures):
         say(f"WARNING: {warning}")
     say(f"{out}: {chain}, fingerprint {mark[:16]}, {time.monotonic() - started:.0f} s")
@@ -173,33 +233,3 @@ def _live(texts: list[str], frozen: Any, device: str) -> Any:
 
     embedder = Embedder(frozen, device, dropout=True)
     return lambda rows: embedder([texts[i] for i in rows])
-
-
-class _scalars:
-    """``with _scalars(directory) as log``: log(step, {name: value}) writes TensorBoard scalars if asked."""
-
-    def __init__(self, directory: str | None) -> None:
-        self._writer: Any = None
-        if directory is not None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise FastflowError(
-                    "--log-dir needs tensorboard, which is not installed: run pip install 'fastflow[train]'"
-                ) from error
-            try:
-                self._writer = SummaryWriter(directory)
-            except OSError as error:
-                raise FastflowError(f"--log-dir {directory} cannot be written: {error.strerror}") from error
-
-    def __enter__(self) -> Any:
-        return self._log
-
-    def _log(self, step: int, values: dict[str, float]) -> None:
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-
-    def __exit__(self, *unused: object) -> None:
-        if self._writer is not None:
-            self._writer.close()

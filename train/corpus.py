@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 from fastflow.errors import FastflowError
 from fastflow.texts import read_records
+
+BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, abbreviations aside
+
+
+def sentences(text: str) -> list[str]:
+    """``text`` cut after . ! ? … where no lower-case letter follows, and after their full-width forms."""
+    return [part for part in map(str.strip, BOUNDARY.split(text)) if part]
 
 
 def read_corpus(
@@ -16,12 +24,14 @@ def read_corpus(
     errors: str = "strict",
     sample: int | None = None,
     seed: int = 0,
+    cut: bool = False,
 ) -> list[str]:
     """The distinct non-empty texts of ``paths`` in order of first appearance; a pairs file gives both texts of a row.
 
-    ``sample`` keeps that many, drawn uniformly by a reservoir, so that a corpus need not fit in memory.
+    ``sample`` keeps that many, drawn uniformly by a reservoir, so that a corpus need not fit in memory; ``cut`` makes
+    sentences of texts first.
     """
-    texts = _distinct(paths, field, errors)
+    texts = _distinct(stream_corpus(paths, field, errors, cut))
     if sample is None:
         out = list(texts)
     else:
@@ -29,6 +39,17 @@ def read_corpus(
     if not out:
         raise FastflowError(f"{', '.join(paths)}: holds no text")
     return out
+
+
+def stream_corpus(
+    paths: Sequence[str], field: str | None = None, errors: str = "strict", cut: bool = False
+) -> Iterator[str]:
+    """The non-empty texts of ``paths`` as they come, repeated ones too, whole or ``cut`` into sentences."""
+    for path in paths:
+        for record in read_records(path, field=field, errors=errors):
+            for text in record.texts:
+                if text := text.strip():
+                    yield from sentences(text) if cut else (text,)
 
 
 def corpus_hash(texts: Sequence[str]) -> str:
@@ -40,16 +61,13 @@ def corpus_hash(texts: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _distinct(paths: Sequence[str], field: str | None, errors: str) -> Iterator[str]:
+def _distinct(texts: Iterator[str]) -> Iterator[str]:
     seen: set[bytes] = set()  # digests: 16 bytes a text instead of the text
-    for path in paths:
-        for record in read_records(path, field=field, errors=errors):
-            for text in record.texts:
-                text = text.strip()
-                key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-                if text and key not in seen:
-                    seen.add(key)
-                    yield text
+    for text in texts:
+        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if key not in seen:
+            seen.add(key)
+            yield text
 
 
 def _reservoir(texts: Iterator[str], size: int, rng: random.Random) -> list[str]:

@@ -79,15 +79,18 @@ def _locate(name: str) -> tuple[Path, str | None, str | None]:
 
 
 class Embedder:
-    """Runs the frozen encoder; with ``dropout`` the encoder stays in training mode, a fresh noise at every call."""
+    """Runs the frozen encoder; with ``dropout`` the encoder stays in training mode, a fresh noise at every call.
 
-    def __init__(self, encoder: FrozenEncoder, device: str, dropout: bool = False) -> None:
+    ``rate`` replaces the dropout rates of its configuration.
+    """
+
+    def __init__(self, encoder: FrozenEncoder, device: str, dropout: bool = False, rate: float | None = None) -> None:
         if reason := cannot_run("torch", device):
             raise reason
         self._tokenizer = Tokenizer(encoder.directory, encoder.max_length)
         self.backend = TorchBackend(encoder.model, "float32", device, None)
         if dropout:
-            self.backend.train_mode()
+            self.backend.train_mode(rate)
         self.dim = encoder.dim
         self._where = encoder.directory
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.progress import Progress
+from fastflow.train.criterion import Keeper, due
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.objective import SIDES, PaperAdamW, step_loss
 
@@ -83,11 +84,13 @@ def fit_flow(
     identity: str = "",
     resume: bool = False,
     log: Log = lambda step, values: None,
+    keeper: Keeper | None = None,
 ) -> Flow:
     """Train a flow on ``texts`` pooled embeddings; raises a FastflowError when the loss stops being finite.
 
     ``checkpoint`` is written every ``schedule.save_steps`` steps; ``resume`` continues from it, if it is there and of a
-    run with the same ``identity``, configuration and schedule.
+    run with the same ``identity``, configuration and schedule. With a ``keeper`` the flow comes back as it was at the
+    step that the keeper holds best, else as it is after the last one.
     """
     steps = schedule.steps(texts)
     torch.manual_seed(schedule.seed)
@@ -98,8 +101,10 @@ def fit_flow(
         with one_thread():
             flow.initialise(first)
     optimiser = PaperAdamW(flow.parameters(), schedule.lr)
-    run = run_identity(identity, config, schedule)
-    start = load_checkpoint(checkpoint, flow, optimiser, run) if resume and checkpoint else 0
+    run = run_identity(identity + (" kept by separability" if keeper else ""), config, schedule)
+    start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if resume and checkpoint else 0
+    if keeper and not start:
+        log(0, {"separability": keeper.look(0, flow)})
     with Progress("flow", steps - start, "steps") as progress:
         for step, rows in enumerate(batch_rows(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
@@ -112,9 +117,13 @@ def fit_flow(
                     f"training diverged at step {step} of {steps}: the likelihood is not finite; use a smaller --lr"
                 )
             log(step, {"bits_per_dimension": bits, "gradient_norm": norm})
+            if keeper and due(step, steps):
+                log(step, {"separability": keeper.look(step, flow)})
             progress.advance(1, f"{bits:.3f} bits/dim")
             if checkpoint and schedule.save_steps and step % schedule.save_steps == 0 and step < steps:
-                save_checkpoint(checkpoint, flow, optimiser, step, run)
+                save_checkpoint(checkpoint, flow, optimiser, step, run, keeper)
+    if keeper:
+        keeper.restore(flow)
     return flow.eval()
 
 
@@ -124,20 +133,26 @@ def run_identity(identity: str, config: FlowConfig, schedule: Schedule) -> str:
     return hashlib.sha256(json.dumps([identity, asdict(config), settings], sort_keys=True).encode()).hexdigest()
 
 
-def save_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, step: int, run: str) -> None:
-    """Write weights, both moments and the random state as safetensors, under a temporary name first."""
+def save_checkpoint(
+    path: Path, flow: Flow, optimiser: PaperAdamW, step: int, run: str, keeper: Keeper | None = None
+) -> None:
+    """Write weights, both moments, the random state and what the keeper holds, under a temporary name first."""
     from safetensors.torch import save
 
     tensors = {f"flow.{name}": tensor for name, tensor in flow.state_dict().items()}
     tensors |= {f"first.{i}": tensor for i, tensor in enumerate(optimiser.first)}
     tensors |= {f"second.{i}": tensor for i, tensor in enumerate(optimiser.second)}
+    meta = {"step": str(step), "run": run}
+    if keeper:
+        tensors |= {f"best.{name}": tensor for name, tensor in keeper.best.items()}
+        meta["history"] = json.dumps(keeper.history)
     tensors["random"] = torch.get_rng_state()
     if torch.cuda.is_initialized():  # the encoder's dropout then draws there
         tensors["random_cuda"] = torch.cuda.get_rng_state()
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(save(tensors, {"step": str(step), "run": run}))
+        partial.write_bytes(save(tensors, meta))
         partial.replace(path)
     except OSError as error:
         if partial.is_file():  # unlink would raise anew where the folder itself is the trouble
@@ -145,7 +160,7 @@ def save_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, step: int, ru
         raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
 
 
-def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str) -> int:
+def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str, keeper: Keeper | None = None) -> int:
     """Restore a checkpoint in place and return its step; 0 when there is none. Raises if it is of another run."""
     from safetensors import safe_open
 
@@ -163,6 +178,9 @@ def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str) -> 
     for i in range(len(optimiser.parameters)):
         optimiser.first[i].copy_(tensors[f"first.{i}"])
         optimiser.second[i].copy_(tensors[f"second.{i}"])
+    if keeper:
+        keeper.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
+        keeper.history = [(int(look), float(value)) for look, value in json.loads(meta["history"])]
     torch.set_rng_state(tensors["random"])
     if "random_cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random_cuda"])

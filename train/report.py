@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 from fastflow import calibration, isotropy
 from fastflow.evaluate import Pairs, evaluate
 from fastflow.train.calibrate import Fitted, sample
+from fastflow.train.criterion import Views
 from fastflow.train.embeddings import Embedder, FrozenEncoder
 
 
-def before_and_after(fitted: Fitted, pooled: NDArray[Any]) -> dict[str, Any]:
-    """Bits per dimension of each flow stage and isotropy of the corpus, before and after calibration."""
+def before_and_after(fitted: Fitted, pooled: NDArray[Any], views: Views | None = None) -> dict[str, Any]:
+    """Bits per dimension of each flow stage, isotropy of the corpus and separability of ``views``, before and after."""
     x = np.asarray(sample(pooled), np.float64)
-    z = np.asarray(calibration.apply([stage.astype(np.float64) for stage in fitted.stages], x))
+    stages = [stage.astype(np.float64) for stage in fitted.stages]
+    z = np.asarray(calibration.apply(stages, x))
     out: dict[str, Any] = {"isotropy": {"before": isotropy.measure(x), "after": isotropy.measure(z)}}
+    if views:
+        after = views.judge(lambda side: np.asarray(calibration.apply(stages, side)))
+        out["separability"] = {"before": round(views.judge(), 4), "after": round(after, 4)}
     if fitted.bits:
         out["bits_per_dimension"] = [{"gaussian": round(b, 4), "flow": round(a, 4)} for b, a in fitted.bits]
     return out
@@ -53,6 +58,8 @@ def rows(measures: dict[str, Any]) -> list[tuple[str, float, float]]:
         "top_share": "largest singular value's share",
     }
     out += [(label, before[name], after[name]) for name, label in names.items()]
+    if "separability" in measures:
+        out.append(("separability of dropout views", *(measures["separability"][k] for k in ("before", "after"))))
     if "spearman" in measures:
         first, second = measures["spearman"]["before"], measures["spearman"]["after"]
         for b, a in zip([*first["rows"], first["average"]], [*second["rows"], second["average"]], strict=True):
@@ -97,8 +104,11 @@ def card(encoder: FrozenEncoder, chain: str, training: dict[str, Any], measures:
     name = encoder.hub_id or "in 0_Transformer, with its own licence"
     lines += [f"| encoder | {name} (sha256 {encoder.hash[:16]}) |", f"| pooling | {encoder.pooling.describe()} |"]
     lines += [f"| longest text | {encoder.max_length} tokens |", f"| calibration | {chain} |"]
-    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} distinct texts |"]
+    kind = "texts, read once" if training.get("streamed") else "distinct texts"
+    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} {kind} |"]
     lines += ["| licence | that of the encoder and of the corpus; the calibration adds none |", ""]
+    if training.get("reasons"):
+        lines += ["Why this calibration:", "", *(f"- {reason}" for reason in training["reasons"]), ""]
     lines += ["| measured on the corpus | before | after |", "| --- | --- | --- |"]
     lines += [f"| {name} | {before:.4g} | {after:.4g} |" for name, before, after in rows(measures)]
     lines += ["", "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", ""]
