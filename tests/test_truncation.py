@@ -13,7 +13,8 @@ from fastflow import Runtime
 from fastflow.artifact import CALIBRATION, MANIFEST, file_hash, fingerprint, load_model, read_manifest
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError
-from fastflow.train.baselines import fit_whiten, moments
+from fastflow.train.baselines import fit_whiten
+from fastflow.train.statistics import moments
 from fastflow.truncation import (
     BLOCK,
     SAMPLE,
