@@ -228,7 +228,10 @@ def test_a_graph_that_does_not_fit_is_done_without(monkeypatch, model, sentences
     assert_same(runtime.encode(sentences[:6]), exact.encode(sentences[:6]))
     assert_same(runtime.encode(sentences[:1]), exact.encode(sentences[:1]))
     assert len(runtime._backend._graphs) == 1
-    assert any("out of memory at 256 tokens" in note for note in runtime.info()["notes"])
+    notes = runtime.info()["notes"]
+    assert any("out of memory at 256 tokens" in note for note in notes)
+    assert_same(runtime.encode(sentences[:6]), exact.encode(sentences[:6]))
+    assert runtime.info()["notes"] == notes, "it is not tried again"
 
 
 def test_a_text_that_does_not_fit_alone_is_an_error(monkeypatch, model, sentences):
@@ -285,6 +288,7 @@ def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch
     runtime.tokenize = tokenize
     assert_same(runtime.encode(sentences[:170]), exact.encode(sentences[:170]))
     assert names == {"fastflow-ahead"}
+    assert [start for start, _ in runtime.stream(iter(sentences[:170]))] == [0, 50, 100, 150]
     with pytest.raises(FastflowError, match="text 60 is int"):
         runtime.encode([*sentences[:60], 3, *sentences[:60]])
     names.clear()
