@@ -22,7 +22,7 @@ limit=${BENCH_SECONDS:-570}
 peers=torch,torch-ukp-eager,torch-lean-eager,torch-lean-reduce-overhead,torch-lean-graph,torch-folded
 peers=${BENCH_PEERS:-$peers,torch-folded-state-eager,torch-folded-state-graph}
 python=${PYTHON:-python3}
-checks='tests/triton_interpret/check_flow.py tests/triton_interpret/check_encoder.py'
+checks=$(echo tests/triton_interpret/check_{flow,encoder,runtime}.py)
 watched='flow_loop flow_read flow_write flow_state unit_rows pool_mean pool_first'
 failed=()
 
@@ -94,7 +94,7 @@ if [ -n "$dry" ]; then
   step shell 10 bash -n bench/gpu.sh
   # shellcheck disable=SC2086 # several files, several words
   TRITON_INTERPRET=1 step tests 120 "$python" -m pytest --noconftest -p no:cacheprovider --collect-only -q $checks
-  TRITON_INTERPRET=1 step races 120 "$python" "$package/small.py" hidden
+  TRITON_INTERPRET=1 step races 120 "$python" "$package/small.py" state
   # shellcheck disable=SC2086
   step names 60 "$python" -c "import sys; from fastflow.kernels import encoder_triton_bodies as e, flow_triton_bodies as f
 assert all(hasattr(e, n) or hasattr(f, n) for n in sys.argv[1:])" $watched

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -159,14 +160,8 @@ def _run(
     writer.write(Block([], [], [], encoder([])))  # an empty input still gives a file of the right width and dtype
     before = runtime.truncated
     with Progress("embed", None, "texts", shown=not quiet) as progress:
-        while window := list(islice(records, WINDOW)):
-            rows, texts = [row for row, _ in window], [_one_text(record, source) for _, record in window]
-            if s.truncate == "error" and len(cut := runtime.tokenize([(s.prompt or "") + t for t in texts]).cut):
-                line = window[cut[0]][1].line
-                raise FastflowError(
-                    f"{source}, line {line}: longer than the model's {runtime.info()['max_length']} tokens"
-                )
-            writer.write(Block(rows, texts, [record.id for _, record in window], encoder(texts)))
+        for (rows, of_rows, texts), vectors in encoder.over(_windows(records, runtime, source, s)):
+            writer.write(Block(rows, texts, [record.id for record in of_rows], vectors))
             if state is not None and source != "-" and isinstance(writer, OutputFile):
                 state.save(writer.rows, writer.sync())
             summary.texts += len(texts)
@@ -175,6 +170,19 @@ def _run(
     writer.finish()
     summary.cut = runtime.truncated - before
     return summary
+
+
+Window = tuple[list[int], list[Record], list[str]]  # input rows, their records, their texts
+
+
+def _windows(records: Iterator[tuple[int, Record]], runtime: Runtime, source: str, s: Settings) -> Iterator[Window]:
+    """WINDOW records after another; raises for a text that is too long, if that is an error."""
+    while window := list(islice(records, WINDOW)):
+        texts = [_one_text(record, source) for _, record in window]
+        if s.truncate == "error" and len(cut := runtime.tokenize([(s.prompt or "") + t for t in texts]).cut):
+            line = window[cut[0]][1].line
+            raise FastflowError(f"{source}, line {line}: longer than the model's {runtime.info()['max_length']} tokens")
+        yield [row for row, _ in window], [record for _, record in window], texts
 
 
 def _sharded(records: Iterator[Record], shard: tuple[int, int]) -> Iterator[tuple[int, Record]]:
@@ -195,6 +203,21 @@ class _Encoder:
         self._runtime, self._settings = runtime, settings
         self._seen: dict[str, NDArray[Any]] = {}
 
+    def over(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[Any]]]:
+        """Each window with its vectors; without dedupe in one stream, so that the next can be tokenised meanwhile."""
+        if self._settings.dedupe:
+            yield from ((window, self(window[2])) for window in windows)
+            return
+        coming: deque[Window] = deque()
+
+        def texts() -> Iterator[str]:
+            for window in windows:
+                coming.append(window)
+                yield from window[2]
+
+        for block in self._stream(texts()):
+            yield coming.popleft(), block
+
     def __call__(self, texts: Sequence[str]) -> NDArray[Any]:
         if not self._settings.dedupe:
             return self._encode(texts)
@@ -208,12 +231,19 @@ class _Encoder:
 
     def _encode(self, texts: Sequence[str]) -> NDArray[Any]:
         s = self._settings
+        none = self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim)
+        return np.concatenate([_stored(none), *self._stream(texts)])
+
+    def _stream(self, texts: Iterable[str]) -> Iterator[NDArray[Any]]:
+        """A block of vectors for every WINDOW texts."""
+        s = self._settings
         blocks = self._runtime.stream(
             texts, normalize_embeddings=s.normalize, precision=s.precision, truncate_dim=s.dim, prompt=s.prompt,
-            batch_tokens=s.batch_tokens,
+            batch_tokens=s.batch_tokens, window=WINDOW,
         )  # fmt: skip
-        out = [block for _, block in blocks] or [
-            self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim)
-        ]
-        vectors = np.concatenate(out)
-        return vectors.astype(np.float32) if vectors.dtype == np.float64 else vectors  # --precision says what is stored
+        return (_stored(block) for _, block in blocks)
+
+
+def _stored(vectors: NDArray[Any]) -> NDArray[Any]:
+    """As --precision says: float64 is for computing only."""
+    return vectors.astype(np.float32) if vectors.dtype == np.float64 else vectors

@@ -127,17 +127,12 @@ class Pipeline:
         if len(self._flying) == IN_FLIGHT:
             self._collect(out)
         device.run(self._copying, lambda: buffers.device_in.copy_(buffers.host_in, non_blocking=True))
-        copied = device.record(self._copying)
-        device.wait(self._computing, copied)
+        device.wait(self._computing, device.record(self._copying))
 
         def compute() -> None:
             slot.vectors = run(buffers.inputs(count, texts), longest)
 
-        try:
-            device.run(self._computing, compute, count)
-        except device.OutOfMemory:
-            device.synchronize(copied)  # or the next batch would be written over this one while it is copied
-            raise
+        device.run(self._computing, compute, count)
         device.wait(self._returning, device.record(self._computing))
         device.run(self._returning, lambda: buffers.outputs(texts).copy_(slot.vectors, non_blocking=True))
         slot.done = device.record(self._returning)

@@ -103,24 +103,27 @@ class Runtime:
         truncate_dim: int | None = None,
         prompt: str | None = None,
         batch_tokens: int | None = None,
+        window: int | None = None,
     ) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory.
 
-        ``batch_tokens``: the tokens of a batch, padding counted; None leaves it to the backend.
+        ``batch_tokens``: the tokens of a batch, padding counted; None leaves it to the backend. ``window``: the texts
+        of a block, which are held and sorted by length together.
         """
         check_truncation(truncate_dim, self.dim)
-        start, windows = 0, self._windows(iter(iterable), prompt or "")
-        several = not isinstance(iterable, Sized) or len(iterable) > WINDOW
+        size = WINDOW if window is None else window
+        start, windows = 0, self._windows(iter(iterable), prompt or "", size)
+        several = not isinstance(iterable, Sized) or len(iterable) > size
         for tokens in ahead(windows) if several and self._overlaps else windows:
             self._count_truncated(len(tokens.cut))
             z = self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
             yield start, self._quantise(z, normalize_embeddings, precision, truncate_dim)
             start += len(z)
 
-    def _windows(self, texts: Iterator[str], prompt: str) -> Iterator[Tokens]:
-        """The tokens of WINDOW texts after another."""
+    def _windows(self, texts: Iterator[str], prompt: str, size: int) -> Iterator[Tokens]:
+        """The tokens of ``size`` texts after another."""
         start = 0
-        while window := list(islice(texts, WINDOW)):
+        while window := list(islice(texts, size)):
             yield self.tokenize([prompt + _text(t, start + i) for i, t in enumerate(window)])
             start += len(window)
 

@@ -171,16 +171,13 @@ def test_the_input_is_never_the_output(runtime, tmp_path):
 
 
 class Interrupt(Runtime):
-    """A Runtime that is interrupted after some windows."""
-
-    windows = 3
+    """A Runtime that is interrupted after three windows."""
 
     def stream(self, texts, **options):
-        if texts:
-            self.windows -= 1
-        if self.windows < 0:
-            raise KeyboardInterrupt
-        return super().stream(texts, **options)
+        for number, block in enumerate(super().stream(texts, **options)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield block
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])

@@ -13,7 +13,7 @@ from gpu_standin import use_standin
 from tolerances import COSINE, EMBEDDING
 from triton_processes import NEEDS
 
-from fastflow import Runtime, encoder
+from fastflow import Runtime, embed, encoder
 from fastflow.device import CudaDevice
 from fastflow.errors import FastflowError, UsageError
 from fastflow.graphs import TEXTS, TOKENS, Graphs, bucket_for
@@ -228,7 +228,10 @@ def test_a_graph_that_does_not_fit_is_done_without(monkeypatch, model, sentences
     assert_same(runtime.encode(sentences[:6]), exact.encode(sentences[:6]))
     assert_same(runtime.encode(sentences[:1]), exact.encode(sentences[:1]))
     assert len(runtime._backend._graphs) == 1
-    assert any("out of memory at 256 tokens" in note for note in runtime.info()["notes"])
+    notes = runtime.info()["notes"]
+    assert any("out of memory at 256 tokens" in note for note in notes)
+    assert_same(runtime.encode(sentences[:6]), exact.encode(sentences[:6]))
+    assert runtime.info()["notes"] == notes, "it is not tried again"
 
 
 def test_a_text_that_does_not_fit_alone_is_an_error(monkeypatch, model, sentences):
@@ -285,6 +288,7 @@ def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch
     runtime.tokenize = tokenize
     assert_same(runtime.encode(sentences[:170]), exact.encode(sentences[:170]))
     assert names == {"fastflow-ahead"}
+    assert [start for start, _ in runtime.stream(iter(sentences[:170]))] == [0, 50, 100, 150]
     with pytest.raises(FastflowError, match="text 60 is int"):
         runtime.encode([*sentences[:60], 3, *sentences[:60]])
     names.clear()
@@ -329,3 +333,16 @@ def test_the_device_asks_pytorch_for_what_it_has():
         assert hasattr(torch.cuda, name)
     wanted = {name for name in vars(CudaDevice) if not name.startswith("_")}
     assert wanted == {"pinned", "empty", "stream", "run", "record", "wait", "synchronize", "capture", "release"}
+
+
+@pytest.mark.parametrize("dedupe", [False, True])
+def test_a_file_is_read_and_tokenised_ahead(standin, model, sentences, tmp_path, monkeypatch, dedupe):
+    monkeypatch.setattr(embed, "WINDOW", 16)
+    source, threads = tmp_path / "in.txt", set()
+    source.write_text("\n".join([*sentences[:70], *sentences[:9]]), encoding="utf-8")
+    runtime, exact = on_standin(model), Runtime(model, backend="reference")
+    real = runtime.tokenize
+    runtime.tokenize = lambda texts: threads.add(threading.current_thread().name.partition("_")[0]) or real(texts)
+    embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), quiet=True)
+    assert_same(np.load(tmp_path / "out.npy"), exact.encode([*sentences[:70], *sentences[:9]]))
+    assert ("fastflow-ahead" in threads) is not dedupe

@@ -1,0 +1,62 @@
+"""A whole Runtime on the triton backend: on a GPU if there is one, else on the stand-in with interpreted kernels.
+
+The interpreter takes a second a batch, so it gets few texts; on a GPU every bucket, dtype and path takes part.
+"""
+
+import numpy as np
+import pytest
+import triton
+from builders import make_encoder, make_sentences
+
+from fastflow import Runtime, encoder
+from fastflow.bench.dry_gpu import DryBackend
+from fastflow.vectors import paired_cosine
+
+INTERPRETED = triton.knobs.runtime.interpret
+# tokens behind a bucket's last text are computed from whatever memory held, and never read
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+ON_A_GPU = pytest.mark.skipif(INTERPRETED, reason="thousands of launches: needs a GPU")
+SHAPE = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_encoder(tmp_path_factory.mktemp("encoder"), "roberta", **(SHAPE if INTERPRETED else {}))
+
+
+@pytest.fixture
+def runtime(directory, monkeypatch):
+    if INTERPRETED:
+        monkeypatch.setitem(encoder.BACKENDS, "triton", DryBackend)
+        monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
+    return lambda dtype="float32": Runtime(directory, "cuda", dtype, backend="triton")
+
+
+def test_texts_alone_and_packed_equal_the_reference(runtime, directory):
+    texts = make_sentences(33 if not INTERPRETED else 3, 1)
+    ours, exact = runtime(), Runtime(directory, backend="reference").encode(texts)
+    together = ours.encode(texts) if not INTERPRETED else in_the_pipeline(ours, texts)
+    for found, wanted in ((together, exact), (ours.encode(texts[:1]), exact[:1])):
+        assert np.isfinite(found).all()
+        assert np.abs(found - wanted).max() <= 2e-5 * np.abs(wanted).max()
+
+
+def in_the_pipeline(runtime, texts):
+    """As if no graph were made for so few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(runtime._backend), "_graph", lambda *_: None)
+        return runtime.encode(texts)
+
+
+@ON_A_GPU
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_bucket_and_path_on_a_gpu(runtime, directory, dtype):
+    texts = [*make_sentences(400, 2), " ".join(["house"] * 60)]
+    ours, exact = runtime(dtype), Runtime(directory, backend="reference").encode(texts)
+    packed, limit = ours.encode(texts), 1e-3 if dtype == "float32" else 5e-2
+    assert paired_cosine(packed, exact).min() >= (0.999999 if dtype == "float32" else 0.9995)
+    for size in (1, 2, 4, 7, 16, 32, 33):
+        found = ours.encode(texts[-size:])
+        for one, other in zip(found, packed[-size:], strict=True):
+            assert np.linalg.norm(one - other) <= limit * np.linalg.norm(other)
+        assert np.array_equal(ours.encode(texts[-size:]), found), "the same batch twice"
