@@ -139,13 +139,16 @@ class Runtime:
     ) -> NDArray[Any]:
         check_truncation(truncate_dim, self.dim)
         z = self._backend.calibration(pooled, normalize_embeddings, truncate_dim)
-        cut = None if truncate_dim is None else self._model.truncation
-        deviation = None if cut is None else cut.deviation[:truncate_dim]
-        return quantise(z, precision, normalize_embeddings, self._unit_variance, deviation)
+        return quantise(z, precision, normalize_embeddings, self._unit_variance, self._deviation(truncate_dim))
 
     @property
     def _unit_variance(self) -> bool:
         return bool(self._model.calibration) and self._model.calibration[-1].kind != "nullspace"
+
+    def _deviation(self, truncate_dim: int | None) -> NDArray[Any] | None:
+        """Of each dimension kept, where the cut has changed it from 1."""
+        order = self._model.truncation
+        return None if order is None or truncate_dim is None else order.deviation[:truncate_dim]
 
     def _vectors(self, side: Any) -> NDArray[Any]:
         if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
