@@ -20,7 +20,11 @@ Curves = dict[str, list[tuple[float, float]]]  # name -> (step, value) in order
 
 
 def curves_in(value: Any, name: str = "") -> Curves:
-    """Every series in nested ``value``: lists of {"step": ..., measure: ...}, or {"step": [...], measure: [...]}."""
+    """Every series in nested ``value``.
+
+    A series is a list of {"step": ..., measure: ...}, lists under one {"step": [...], measure: [...]}, or a list of
+    [step, value]; the last is called after the one other measure beside it, if there is one.
+    """
     out: Curves = {}
     if isinstance(value, dict):
         steps = next((value[key] for key in STEPS if isinstance(value.get(key), list)), None)
@@ -29,8 +33,12 @@ def curves_in(value: Any, name: str = "") -> Curves:
                 if key not in STEPS and isinstance(values, list) and len(values) == len(steps):
                     _extend(out, _join(name, key), zip(steps, values, strict=True))
             return out
+        measures = [key for key, inner in value.items() if isinstance(inner, float)]
         for key, inner in value.items():
-            out |= curves_in(inner, _join(name, key))
+            pairs = _pairs(inner) and len(measures) == 1
+            out |= curves_in(inner, _join(name, measures[0] if pairs else key))
+    elif _pairs(value):
+        _extend(out, name or "value", value)
     elif isinstance(value, list):
         rows = [row for row in value if isinstance(row, dict)]
         if rows and all(_number(row.get("step")) for row in rows) and len(rows) == len(value):
@@ -57,6 +65,8 @@ def stops_in(value: Any, name: str = "") -> tuple[dict[str, float], list[str]]:
             steps[where] = float(inner)
         elif isinstance(inner, str) and WHY.search(str(key)):
             reasons.append(inner)
+        if isinstance(inner, list) and WHY.search(str(key)):
+            reasons += [said for said in inner if isinstance(said, str)]
     return steps, reasons
 
 
@@ -98,6 +108,16 @@ def _extend(out: Curves, name: str, points: Iterable[tuple[Any, Any]]) -> None:
     found = [(float(step), float(value)) for step, value in points if _number(step) and _number(value)]
     if found:
         out[name] = found
+
+
+def _pairs(value: Any) -> bool:
+    """Whether ``value`` is a list of [step, number or None]."""
+    return (
+        isinstance(value, list)
+        and len(value) > 0
+        and all(isinstance(row, (list, tuple)) and len(row) == 2 and _number(row[0]) for row in value)
+        and all(row[1] is None or _number(row[1]) for row in value)
+    )
 
 
 def _join(name: str, key: str) -> str:

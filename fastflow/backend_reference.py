@@ -32,7 +32,7 @@ class ReferenceBackend:
         self._shape = encoder_shape(config, model.encoder)
         self._weights = load_weights(model.encoder, config, self._shape, self._np_dtype)
         self._stages = [stage.astype(self._np_dtype) for stage in model.calibration]
-        self._truncation = model.truncation
+        self._order = model.truncation
 
     def encoder(self, tokens: Tokens) -> dict[int, Floats]:
         """Hidden states of the layers that pooling needs, {layer: (N, D)}."""
@@ -49,8 +49,5 @@ class ReferenceBackend:
 
     def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        stages = list(self._stages)
-        if truncate is not None and self._truncation is not None:
-            stages.append(self._truncation.stage(truncate).astype(self._np_dtype))
-        z = np.asarray(calibration.apply(stages, pooled.astype(self._np_dtype, copy=False)))
-        return shorten(z, normalize, truncate)
+        z = np.asarray(calibration.apply(self._stages, pooled.astype(self._np_dtype, copy=False)))
+        return shorten(z, normalize, truncate, self._order)

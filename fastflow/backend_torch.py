@@ -68,7 +68,7 @@ class TorchBackend:
         self._torch, self._process = torch, os.getpid()
         self.dtype, self.device = dtype, "cuda" if device == "cuda" else "cpu"
         self.notes: list[str] = []
-        self._pooling = model.pooling
+        self._pooling, self._order = model.pooling, model.truncation
         flow_dtype = torch.float64 if dtype == "float64" else torch.float32
         self._flow_dtype = flow_dtype
         with suppress(UnsupportedArchitecture):  # where the native reader knows the weights, it says best what is wrong
@@ -79,8 +79,6 @@ class TorchBackend:
             calibration.Stage(s.kind, s.settings, {k: self._tensor(v) for k, v in s.params.items()})
             for s in model.calibration
         ]
-
-        self._basis = None if model.truncation is None else self._tensor(model.truncation.basis)
 
     def train_mode(self, dropout: float | None = None) -> None:
         """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
@@ -129,12 +127,8 @@ class TorchBackend:
         self._mind_fork()
         with self._torch.inference_mode():
             x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self.device, self._flow_dtype)
-            return self._cut(calibration.apply(self._stages, x), normalize, truncate)
-
-    def _cut(self, z: Any, normalize: bool, truncate: int | None) -> Floats:
-        if truncate is not None and self._basis is not None:
-            z = z @ self._basis[:, :truncate]
-        return shorten(self._numpy(z), normalize, truncate)
+            z = self._numpy(calibration.apply(self._stages, x))
+        return shorten(z, normalize, truncate, self._order)
 
     def _numpy(self, tensor: Any) -> Floats:
         return np.asarray(tensor.to(self._flow_dtype).cpu().numpy())

@@ -58,7 +58,7 @@ class TritonBackend:
         self.dtype, self.device = dtype, "cuda"
         self.notes = [] if threads is None else ["threads: a GPU has its own"]
         self._process, self._lock, self._pooling = os.getpid(), RLock(), model.pooling
-        self._truncation = model.truncation
+        self._order = model.truncation
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
         self._encoder, self._flow = self._open(model, config)
@@ -94,7 +94,7 @@ class TritonBackend:
     ) -> Floats:
         """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibration`` shortens them."""
         unit = normalize and truncate is None  # else the length is that of what is cut, and found after it
-        return self._shortened(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate)
+        return shorten(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate, self._order)
 
     def encoder(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors of one batch: pooling is part of the same graph."""
@@ -109,12 +109,7 @@ class TritonBackend:
         with self._lock:
             self._mind_fork()
             parts = [self._calibrated(pooled[i : i + PIECE]) for i in range(0, max(1, len(pooled)), PIECE)]
-        return self._shortened(np.concatenate(parts), normalize, truncate)
-
-    def _shortened(self, z: Floats, normalize: bool, truncate: int | None) -> Floats:
-        if truncate is not None and self._truncation is not None:
-            z = z @ self._truncation.basis[:, :truncate]
-        return shorten(z, normalize, truncate)
+        return shorten(np.concatenate(parts), normalize, truncate, self._order)
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
         """(B, width) vectors: each batch through the graph for its size, where there is one, else the pipeline."""

@@ -101,7 +101,7 @@ def training(model: Model, log: Path | None) -> Section | None:
         Table("settings", ["", ""], [[key, str(value)] for key, value in settings.items() if value is not None])
     )
     shown = sorted(curves, key=lambda name: ("bits" not in name, name))[:MOST_CURVES]
-    drawn = [Plot(plots.curve(name, curves[name], stops), _what(name, stops)) for name in shown]
+    drawn = [Plot(plots.curve(_last(name), curves[name], stops), _what(name, stops)) for name in shown]
     text = (
         "Bits per dimension are the negative log-likelihood in base 2; embeddings are continuous, so negative values "
         "are in order. A better likelihood is not a better similarity: training on can ruin it."
@@ -115,8 +115,13 @@ def training(model: Model, log: Path | None) -> Section | None:
 
 
 def _what(name: str, stops: dict[str, float]) -> str:
-    marked = f" Dashed: {', '.join(f'{key} {step:g}' for key, step in stops.items())}." if stops else ""
-    return f"{name} by step.{marked}"
+    marked = f" Dashed: {', '.join(f'{_last(key)} {step:g}' for key, step in stops.items())}." if stops else ""
+    return f"{_last(name)} by step.{marked}"
+
+
+def _last(name: str) -> str:
+    """The end of a dotted name, in words."""
+    return name.rsplit(".", 1)[-1].replace("_", " ")
 
 
 def _number(value: Any) -> str:

@@ -117,7 +117,7 @@ class Runtime:
         for tokens in ahead(windows) if several and self._overlaps else windows:
             self._count_truncated(len(tokens.cut))
             z = self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
-            yield start, self._quantise(z, normalize_embeddings, precision, truncate_dim)
+            yield start, quantise(z, precision, normalize_embeddings, self._unit_variance, self._deviation(truncate_dim))
             start += len(z)
 
     def _windows(self, texts: Iterator[str], prompt: str, size: int) -> Iterator[Tokens]:
@@ -175,18 +175,16 @@ class Runtime:
         check_truncation(truncate_dim, self.dim)
         none = np.zeros((0, self._pooled_dim), self.dtype)
         z = self._backend.calibration(none, normalize_embeddings, truncate_dim)
-        return self._quantise(z, normalize_embeddings, precision, truncate_dim)
-
-    def _quantise(
-        self, z: NDArray[Any], normalize_embeddings: bool, precision: str, truncate_dim: int | None
-    ) -> NDArray[Any]:
-        cut = None if truncate_dim is None else self._model.truncation
-        deviation = None if cut is None else cut.deviation[:truncate_dim]
-        return quantise(z, precision, normalize_embeddings, self._unit_variance, deviation)
+        return quantise(z, precision, normalize_embeddings, self._unit_variance, self._deviation(truncate_dim))
 
     @property
     def _unit_variance(self) -> bool:
         return bool(self._model.calibration) and self._model.calibration[-1].kind != "nullspace"
+
+    def _deviation(self, truncate_dim: int | None) -> NDArray[Any] | None:
+        """Of each dimension kept, where the cut has changed it from 1."""
+        order = self._model.truncation
+        return None if order is None or truncate_dim is None else order.deviation[:truncate_dim]
 
     def _vectors(self, side: Any) -> NDArray[Any]:
         if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):

@@ -8,13 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.truncation import Truncation
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 INT8_SIGMAS = 4.0  # calibrated dimensions have unit variance, so a fixed range of 4 deviations serves every text
 
 
-def shorten(z: NDArray[Any], normalize: bool, truncate: int | None) -> NDArray[Any]:
-    """The first ``truncate`` columns of (B, D') (None: all), divided by their L2 norm if asked; zero rows stay zero."""
+def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Truncation | None = None) -> NDArray[Any]:
+    """(B, D') cut to ``truncate`` columns (None: whole), divided by their L2 norm if asked; zero rows stay zero.
+
+    Kept are the leading directions of ``order`` where a model holds one, else the first columns.
+    """
+    if order is not None and truncate is not None:
+        z = z @ order.basis[:, :truncate].astype(z.dtype)
     z = z[:, :truncate]
     if normalize:
         z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(z.dtype).tiny)

@@ -127,6 +127,19 @@ def test_curves_keep_apart_what_is_named_apart_and_drop_what_is_no_number():
     assert curves_in({"flow": rows, "other": [1, 2]}) == {"flow.a": [(1.0, 1.0)], "flow.b": [(2.0, 3.0)]}
 
 
+def test_curves_of_pairs_are_called_after_the_measure_beside_them():
+    looks = [{"kept_step": 10, "steps": 14, "separability": 2.0, "history": [[0, 1.5], [10, 2.0], [14, None]]}]
+    assert curves_in({"choice": {"looks": looks, "texts": 9}}) == {
+        "choice.looks.separability": [(0.0, 1.5), (10.0, 2.0)]
+    }
+    assert stops_in({"choice": {"looks": looks, "chosen": "flow"}, "reasons": ["kept step 10"]}) == (
+        {"choice.looks.kept_step": 10.0},
+        ["kept step 10"],
+    )
+    assert curves_in([[1, 2.0], [2, 1.5]]) == {"value": CURVES["bits"]}
+    assert curves_in({"layers": [1, 4], "empty": [], "rows": [["a", 1]]}) == {}
+
+
 def test_stops_and_reasons_are_found_by_name():
     steps, why = stops_in(
         {"stopping": {"best_step": 40, "reason": "it rose"}, "schedule": {"save_steps": 500, "seed": 3}}

@@ -173,7 +173,7 @@ def test_another_model_and_a_fitted_flow_as_columns(model, bert, data, tmp_path,
 
 def test_curves_and_the_stopping_point_are_shown(whole, model_copy, tmp_path):
     assert whole[1]["sections"]["training"]["curves"]["bits_per_dimension"] == [[i, 2 / i] for i in range(1, 9)]
-    assert "bits_per_dimension by step." in whole[0]
+    assert "bits per dimension by step." in whole[0]
     said = read_manifest(model_copy)
     said["training"] = {"stopping": {"best_step": 3, "reason": "it rose"}, "bits_per_dimension": [{"flow": -0.5}]}
     said["training"]["curve"] = {"step": [1, 3, 5], "criterion": [1.0, 0.5, 0.75]}
@@ -185,7 +185,7 @@ def test_curves_and_the_stopping_point_are_shown(whole, model_copy, tmp_path):
     assert section["stops"] == {"stopping.best_step": 3}
     assert section["curves"] == {"curve.criterion": [[1, 1.0], [3, 0.5], [5, 0.75]]}
     page = (tmp_path / "r.html").read_text()
-    assert "curve.criterion by step. Dashed: stopping.best_step 3." in page
+    assert "criterion by step. Dashed: best step 3." in page
     assert "The run says: it rose" in page
 
 

@@ -13,8 +13,7 @@ from fastflow import Runtime
 from fastflow.artifact import CALIBRATION, MANIFEST, file_hash, fingerprint, load_model, read_manifest
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError
-from fastflow.train.baselines import fit_whiten
-from fastflow.train.statistics import moments
+from fastflow.train.against import fit_named
 from fastflow.truncation import (
     BLOCK,
     SAMPLE,
@@ -72,7 +71,7 @@ def test_what_is_in_order_or_gains_nothing_gets_no_basis():
 
 def test_behind_a_whitening_the_order_is_the_whitenings():
     x, _ = standardized(500, 6)
-    white = fit_whiten(moments(x))
+    (white,) = fit_named("whiten", x)
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(6, 6)))[0]
     found = leading_directions([white, Stage("whiten", {}, {"mean": np.zeros(6), "matrix": turn})], x)
     assert np.abs(np.abs(turn @ found.basis) - np.eye(6)).max() <= 1e-4
