@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,13 @@ class Run:
         return json.dumps(settings, sort_keys=True)
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of OUT.jsonl, each with the ``key`` of its run."""
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    names = [setting.name for setting in fields(Run)]
+    return [line | {"key": Run(**{name: line[name] for name in names}).key} for line in lines]
+
+
 def runs() -> Iterator[Run]:
     """All runs, the most telling first."""
     for corpus in (*SEVEN, *CORPORA):
@@ -87,21 +94,24 @@ def runs() -> Iterator[Run]:
         for layers in LAYERS:
             for method in ("none", "nullspace:10", "whiten"):
                 yield Run("layers", corpus, method, layers=layers)
-    yield from variants((0, 1))
-    for pooling, layers in (("@sif", FIRST_LAST), ("@prompt", (4,)), ("@prompt", FIRST_LAST)):
-        for corpus in SOME:
-            for method in ("none", "nullspace:10", "whiten"):
-                yield Run("pooling", corpus, method, layers=layers, pooling=pooling)
-    yield from variants((2, 3, 4))
+    yield from variants((0, 1, 2))
+    yield from poolings("@sif", FIRST_LAST)
+    yield from poolings("@prompt", (4,))
+    yield from poolings("@prompt", FIRST_LAST)
+    yield from variants((3, 4))
     for corpus in LARGE:
         yield from every_method(corpus)
 
 
-def every_method(corpus: str) -> Iterator[Run]:
-    """The closed forms and the default flow."""
-    for method in ("none", "standardize", *(f"nullspace:{k}" for k in (1, 3, 10)), "whiten", "whiten:128"):
-        yield Run("closed", corpus, method)
-    yield Run("collapse", corpus)
+def poolings(pooling: str, layers: tuple[int, ...]) -> Iterator[Run]:
+    """Closed forms on targets, and with token weights also on SNLI, and the flow."""
+    weighted = pooling == "@sif"
+    for corpus in (*SOME, "snli") if weighted else SOME:
+        for method in ("none", "nullspace:10", "whiten"):
+            yield Run("pooling", corpus, method, layers=layers, pooling=pooling)
+    for seed in range(5 if weighted else 0):
+        for corpus in ("snli", "STS13", "STSb-test"):
+            yield Run("beyond", corpus, layers=layers, pooling=pooling, seed=seed, steps=320)
 
 
 def variants(seeds: tuple[int, ...]) -> Iterator[Run]:
@@ -110,6 +120,13 @@ def variants(seeds: tuple[int, ...]) -> Iterator[Run]:
         for corpus in ("snli", "STS13", "STSb-test"):
             for variant in BEYOND:
                 yield Run("beyond", corpus, seed=seed, steps=320, **variant)
+
+
+def every_method(corpus: str) -> Iterator[Run]:
+    """The closed forms and the default flow."""
+    for method in ("none", "standardize", *(f"nullspace:{k}" for k in (1, 3, 10)), "whiten", "whiten:128"):
+        yield Run("closed", corpus, method)
+    yield Run("collapse", corpus)
 
 
 def closed_form(method: str, x: Matrix) -> list[Stage]:
@@ -132,7 +149,7 @@ def perform(run: Run, store: Store, write: Callable[[dict[str, Any]], None]) -> 
         signals = signal(store, run.corpus + run.pooling, calibrate, run.layers) | (bits or {})
         sets = (run.corpus,) if run.corpus in SEVEN else SEVEN
         scores = {name: store.spearman(name, calibrate, run.layers, run.pooling) for name in sets}
-        write(asdict(run) | {"key": run.key, "step": step, "signals": signals, "spearman": scores})
+        write(asdict(run) | {"step": step, "signals": signals, "spearman": scores})
 
     if run.method != "flow":
         line(None, lambda x: np.asarray(apply(stages, x)))
@@ -186,10 +203,7 @@ def main(encoder: str, data: Path, cache: Path, out: Path, group: str | None) ->
     torch.set_num_threads(1)
     prepared = Preparer(encoder, data, cache, lambda text: click.echo(text, err=True))
     store, path = Store(cache, data), out.with_suffix(".jsonl")
-    done: dict[str, bool] = {}
-    for text in path.read_text().splitlines() if path.exists() else []:
-        found = json.loads(text)
-        done[found["key"]] = True
+    done = {line["key"] for line in read(path)} if path.exists() else set()
     for run in runs():
         if run.key in done or (group and run.group != group):
             continue
@@ -199,13 +213,13 @@ def main(encoder: str, data: Path, cache: Path, out: Path, group: str | None) ->
         try:
             perform(run, store, lines.append)
         except FastflowError as error:
-            lines.append(asdict(run) | {"key": run.key, "failed": str(error)})
+            lines.append(asdict(run) | {"failed": str(error)})
         with path.open("a") as handle:  # a run at a time, so that an interrupted one is simply repeated
             handle.writelines(json.dumps(found) + "\n" for found in lines)
         click.echo(
             f"{run.group} {run.corpus} {run.method} lr={run.lr} {run.init} {run.before} seed {run.seed}", err=True
         )
-        done[run.key] = True
+        done.add(run.key)
 
 
 if __name__ == "__main__":

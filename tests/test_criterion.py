@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from builders import make_encoder
+from click.testing import CliRunner
 from commands import make_train
 from test_loop import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 from fastflow import Runtime
+from fastflow.train.cli import main
 from fastflow.train.criterion import Keeper, due, make_views, separability
 from fastflow.train.embeddings import open_encoder
 from fastflow.train.loop import fit_flow
@@ -162,6 +164,13 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
     assert train(*bad, "--stop", "budget", out=tmp_path / "all-the-same").exit_code == 0
     assert Runtime(tmp_path / "all-the-same").info()["calibration"] != "none"
+
+
+def test_auto_is_the_default(bert, corpus, tmp_path):
+    arguments = [corpus, "--encoder", bert, "--out", tmp_path / "m", "--dry-run"]
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 0
+    assert "auto: tries none, standardize, nullspace:4, whiten, flow" in result.stderr
 
 
 def test_auto_takes_the_best_separated(train, tmp_path):

@@ -183,9 +183,9 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
 
 
 def mini(shared_data, tmp_path, *arguments):
-    """The training record of a run on the project's small encoder, every other setting at its default."""
+    """The training record of a flow on the project's small encoder, every other setting at its default."""
     encoder = shared_data / "models" / "mini-mlm-uncased"
-    where = ["--encoder", encoder, "--out", tmp_path / "m", "--cache", tmp_path]
+    where = ["--method", "flow", "--encoder", encoder, "--out", tmp_path / "m", "--cache", tmp_path]
     result = CliRunner().invoke(main, [str(a) for a in (*arguments, *where)])
     assert result.exit_code == 0, result.output
     assert "WARNING" not in result.stderr

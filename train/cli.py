@@ -34,9 +34,9 @@ class TrainCommand(click.Command):
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The model directory to make.")
 @click.option(
     "--method",
-    default="flow",
-    help="flow, whiten[:K], standardize, nullspace[:K], none, a chain such as whiten:128,flow, or auto: the one that "
-    "the rule of --stop finds best.",
+    default="auto",
+    help="flow, whiten[:K], standardize, nullspace[:K], none, a chain such as whiten:128,flow, or auto: the one "
+    "that the rule of --stop finds best.",
 )
 @click.option(
     "--stop",
@@ -115,7 +115,7 @@ def main(**options: Any) -> None:
     fastflow-train corpus.txt --encoder default --out my-model
     fastflow-train sts.tsv --encoder ./my-bert --out m --method whiten:256 --eval sts.tsv
 
-    The defaults are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a large
+    A flow's defaults are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a large
     general corpus it used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the similarity: so a
     rule that needs no labels picks the step to ship (--stop), and may refuse the calibration and keep raw pooling.
     """
@@ -151,7 +151,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     if o["stream"] and ("flow" in method or method == "auto" or o["sample"]):
         raise UsageError("--stream is for whiten, standardize and nullspace; a flow needs --sample N instead")
     if method == "auto" and o["stop"] == "budget":
-        raise UsageError("--method auto chooses by the rule, so it does not go with --stop budget")
+        raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
     schedule = Schedule(**{name: o[name] for name in ("epochs", "batch_size", "lr", "seed", "init", "save_steps")})
     shape = {name: o[name] for name in ("levels", "depth", "width", "coupling", "permutation")}
     links = [] if method == "auto" else parse_method(method)
