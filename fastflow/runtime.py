@@ -117,7 +117,8 @@ class Runtime:
         for tokens in ahead(windows) if several and self._overlaps else windows:
             self._count_truncated(len(tokens.cut))
             z = self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
-            yield start, quantise(z, precision, normalize_embeddings, self._unit_variance, self._deviation(truncate_dim))
+            done = quantise(z, precision, normalize_embeddings, self._unit_variance, self._deviation(truncate_dim))
+            yield start, done
             start += len(z)
 
     def _windows(self, texts: Iterator[str], prompt: str, size: int) -> Iterator[Tokens]:
