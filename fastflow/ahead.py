@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -14,6 +13,8 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
 
     One item at most is made too early: whoever stops half-way leaves no more than that unused.
     """
+    from concurrent.futures import ThreadPoolExecutor  # only a GPU backend overlaps: others start without it
+
     with ThreadPoolExecutor(1, thread_name_prefix="fastflow-ahead") as worker:
         coming = worker.submit(_next, items)
         while got := coming.result():

@@ -50,6 +50,7 @@ def quiet(message: str) -> None:
     """Say nothing."""
 
 
+@pytest.mark.whole
 def test_a_whole_run_has_every_suite_and_names_who_is_missing(hasty, tmp_path, capsys):
     data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     suites = ["encoder", "end-to-end", "startup"]

@@ -212,6 +212,7 @@ def test_budget_takes_no_views(train, tmp_path, monkeypatch):
     assert "separability" not in record(tmp_path / "m")
 
 
+@pytest.mark.whole
 @pytest.mark.data
 def test_over_training_is_not_shipped(shared_data, tmp_path):
     """STS13's own sentences for 16 epochs: the rule's Spearman is no worse than the last step's, and above raw."""

@@ -19,6 +19,7 @@ def dry_run(folder, **variables):
     return subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.whole
 @NEEDS
 def test_the_whole_script_runs_dry(tmp_path):
     pytest.importorskip("matplotlib")

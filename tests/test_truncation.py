@@ -140,8 +140,13 @@ def test_a_model_without_an_order_keeps_its_first_dimensions(both, sentences):
 
 def test_training_stores_the_order(tmp_path, bert, corpus, sentences):
     train = make_train(bert, corpus, tmp_path)
-    assert train("--method", "flow", "--batch-size", 32, "--max-length", 64, out=tmp_path / "flow").exit_code == 0
-    assert train("--method", "whiten", "--max-length", 64, out=tmp_path / "white").exit_code == 0
+    assert (
+        train(
+            "--method", "flow", "--stop", "budget", "--batch-size", 32, "--max-length", 64, out=tmp_path / "flow"
+        ).exit_code
+        == 0
+    )
+    assert train("--method", "whiten", "--stop", "budget", "--max-length", 64, out=tmp_path / "white").exit_code == 0
     assert Runtime(tmp_path / "flow").info()["truncation"] == "leading directions"
     assert Runtime(tmp_path / "white").info()["truncation"] == "first dimensions, which lead"
 

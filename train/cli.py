@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fastflow import __version__
-from fastflow.cli import plain_errors, say
+from fastflow.console import plain_errors, say
 from fastflow.errors import FastflowError, UsageError
 
 PARAGRAPH = 40  # words: fitted on Wikipedia's paragraphs nothing beats raw pooling on sentences (study.md)
