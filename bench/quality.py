@@ -113,6 +113,13 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *result.get("notes", [])]) + "\n"
 
 
+def write(out: Path, result: dict[str, Any], page: str) -> None:
+    """The figures as OUT.json and the ``page`` that is made of them as OUT.md."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(page, encoding="utf-8")
+
+
 @click.command()
 @click.option("--encoder", required=True, help="Encoder directory, or default.")
 @click.option("--sts", required=True, type=click.Path(exists=True, path_type=Path), help="Directory of the seven sets.")
@@ -149,9 +156,7 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         "texts": len(texts),
         "rows": rows,
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(markdown(result), encoding="utf-8")
+    write(out, result, markdown(result))
 
 
 if __name__ == "__main__":

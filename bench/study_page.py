@@ -5,7 +5,6 @@ python -m fastflow.bench.study_page --out bench/results/study
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import click
 import numpy as np
 
+from fastflow.bench.quality import write
 from fastflow.bench.study import read
 from fastflow.bench.study_data import CONFIRM, FIT
 from fastflow.evaluate import SEVEN
@@ -251,8 +251,7 @@ def build(lines: Sequence[Line]) -> tuple[str, dict[str, Any]]:
 def main(out: Path) -> None:
     """Make the page."""
     markdown, figures = build(read(out.with_suffix(".jsonl")))
-    out.with_suffix(".md").write_text(markdown, encoding="utf-8")
-    out.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write(out, figures, markdown)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ shown: none is chosen by a test set. Then the calibrations at fastflow-train's d
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fastflow.bench.quality import Calibrate, Embedded, Matrix, calibration, score, sentences, summary
+from fastflow.bench.quality import Calibrate, Embedded, Matrix, calibration, score, sentences, summary, write
 from fastflow.bench.tune_nli import BATCH, MAX_LENGTH, accuracy, save, split, tune
 from fastflow.encoder import open_backend
 from fastflow.evaluate import SEVEN, Labelled, Pairs, auc, read_labelled, read_pairs, similarities
@@ -148,9 +147,7 @@ def main(encoder: Path, nli: Path, questions: Path, sts: Path, seed: int, out: P
             save(model, Path(directory))
             embedded = [Compiled(directory, pooling) for pooling in POOLINGS]
             result["rows"] += table(embedded, f"tuned at {rate:g}", sets, question, corpus, seed)
-        out.parent.mkdir(parents=True, exist_ok=True)  # written after every rate: each takes a while on one core
-        out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        out.with_suffix(".md").write_text(markdown(result), encoding="utf-8")
+        write(out, result, markdown(result))  # after every rate: each takes a while on one core
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ random rotation within the k dimensions, which leaves cosines alone and evens ou
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.bench.quality import SEEDS, Calibrate, Embedded, calibration, sentences
+from fastflow.bench.quality import SEEDS, Calibrate, Embedded, calibration, sentences, write
 from fastflow.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.train.corpus import read_corpus
 from fastflow.train.embeddings import cache_directory, open_encoder
@@ -229,9 +228,7 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         "corpus": f"{Path(corpus).name} ({len(texts)} texts)",
         "rows": measure(embed, sets, texts),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(markdown(result), encoding="utf-8")
+    write(out, result, markdown(result))
 
 
 if __name__ == "__main__":
