@@ -42,7 +42,9 @@ class ReferenceBackend:
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
         """(B, D) pooled vectors."""
         if self._pooling.mode == "mean":
-            layers = [reference.pool_mean(hidden[i], tokens.offsets) for i in self._pooling.layers]
+            table = self._pooling.weights
+            weights = None if table is None else table[tokens.ids]
+            layers = [reference.pool_mean(hidden[i], tokens.offsets, weights) for i in self._pooling.layers]
             return np.mean(layers, axis=0, dtype=self._np_dtype)
         first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
         return reference.pooler(first, self._weights) if self._pooling.mode == "pooler" else first

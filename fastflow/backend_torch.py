@@ -120,6 +120,8 @@ class TorchBackend:
         if self._pooling.mode == "cls":
             return self._numpy(states[0][:, 0])
         weights = mask[:, :, None].to(self._flow_dtype)
+        if self._pooling.weights is not None:
+            weights[mask] = self._tensor(self._pooling.weights[tokens.ids])[:, None]
         return self._numpy(sum((s * weights).sum(1) / weights.sum(1) for s in states) / len(states))
 
     def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:

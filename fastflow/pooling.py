@@ -1,34 +1,60 @@
 """Pooling: hidden states of chosen layers -> one vector a text. Layer numbers are explicit, names only a shorthand.
 
-Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``.
+Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``. A mean may weigh its tokens:
+those that a language is full of tell least of a sentence (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from fastflow.errors import UsageError
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
 
 HELP = "first-last, last, cls, pooler, mean-of-layers:I,J,...; historical names are accepted as aliases"
+WEIGHTED = "weighted-mean"  # as saved; what knows no weights must refuse it rather than leave them out
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler)."""
+    """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler).
+
+    ``weights`` (vocabulary,) float32, all above 0, make the mean a weighted one: a token counts by its id's weight.
+    """
 
     mode: str
     layers: tuple[int, ...]
+    weights: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
-        """The entry written into ``fastflow.json``."""
-        return {"mode": self.mode, "layers": list(self.layers)}
+        """The entry written into ``fastflow.json``; a weighted mean has a name of its own, its weights lie elsewhere."""
+        mode = self.mode if self.weights is None else WEIGHTED
+        return {"mode": mode, "layers": list(self.layers)}
 
     def describe(self) -> str:
-        """Such as ``mean of layers 1 and 12``."""
+        """Such as ``masked mean of layers 1 and 12``."""
         layers = " and ".join(map(str, self.layers))
         what = {"mean": "masked mean", "cls": "[CLS] state", "pooler": "tanh pooler over [CLS]"}[self.mode]
-        return f"{what} of layer{'s' if len(self.layers) > 1 else ''} {layers}"
+        weighted = "" if self.weights is None else "weighted "
+        return f"{weighted}{what} of layer{'s' if len(self.layers) > 1 else ''} {layers}"
+
+
+def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
+    """``weights`` as a Pooling takes them; raises a FastflowError that names ``where`` they come from.
+
+    None may be 0, so that a text always has something to be the mean of.
+    """
+    if weights is None:
+        raise FastflowError(f"{where} is missing; copy or train the model anew")
+    if weights.shape != (vocabulary,) or weights.dtype != np.float32:
+        raise FastflowError(f"{where}: must be float32 of shape ({vocabulary},), one for each id of the vocabulary")
+    if not (np.isfinite(weights).all() and (weights > 0).all()):
+        raise FastflowError(f"{where}: every weight must be finite and above 0")
+    return weights
 
 
 def parse_pooling(name: str, depth: int) -> Pooling:

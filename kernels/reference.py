@@ -139,12 +139,17 @@ def encode(
     return wanted
 
 
-def pool_mean(hidden: Array, offsets: Ints) -> Array:
-    """Masked mean pooling over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens."""
+def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Array:
+    """Masked mean pooling over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens.
+
+    ``weights`` (N,), above 0, make it sum(w h) / sum(w) over a text's tokens; None counts every token alike.
+    """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
-    lengths = np.diff(offsets)[:, None].astype(hidden.dtype)
-    return np.add.reduceat(hidden, offsets[:-1], axis=0) / lengths
+    if weights is None:
+        weights = np.ones(len(hidden), hidden.dtype)
+    weights = weights.astype(hidden.dtype)[:, None]
+    return np.add.reduceat(hidden * weights, offsets[:-1], axis=0) / np.add.reduceat(weights, offsets[:-1], axis=0)
 
 
 def pool_first(hidden: Array, offsets: Ints) -> Array:
