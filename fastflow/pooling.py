@@ -31,7 +31,7 @@ class Pooling:
     weights: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
-        """The entry written into ``fastflow.json``; a weighted mean has a name of its own, its weights lie elsewhere."""
+        """The entry written into ``fastflow.json``; weights lie elsewhere, but give the mean another name."""
         mode = self.mode if self.weights is None else WEIGHTED
         return {"mode": mode, "layers": list(self.layers)}
 
