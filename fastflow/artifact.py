@@ -7,7 +7,6 @@ Nothing here runs code from the directory, opens a pickle, or touches the networ
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -17,19 +16,21 @@ from types import TracebackType
 from typing import Any
 
 from fastflow import calibration as calibrations
-from fastflow.architecture import encoder_size, read_config
+from fastflow.architecture import encoder_size, read_config, whole_number
 from fastflow.calibration import Stage
 from fastflow.errors import FastflowError
 from fastflow.hashing import MANIFEST as MANIFEST
 from fastflow.hashing import Hashes, check_hashes, check_present
 from fastflow.hashing import file_hash as file_hash
-from fastflow.pooling import Pooling
+from fastflow.hub import hub_snapshot
+from fastflow.pooling import WEIGHTED, Pooling, check_weights
 from fastflow.tensors import Arrays, read_tensors
 from fastflow.truncation import Truncation, read_truncation
 from fastflow.weights import WEIGHT_INDEX, has_pooler, weight_files
 
 FORMAT_VERSION = 1
 CALIBRATION = "calibration.safetensors"
+WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
 ENCODER = "0_Transformer"
 CARD = "README.md"
 DEFAULT = Path(__file__).parent / "default"
@@ -143,13 +144,13 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
     """The model of a manifest whose small files are as they were saved."""
     _check_listed(directory, manifest, encoder)
     size = encoder_size(read_config(encoder), encoder)
-    arrays = read_tensors(directory / CALIBRATION) if manifest["calibration"] else {}
+    arrays = read_tensors(directory / CALIBRATION) if _has_arrays(manifest) else {}
     stages = _stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, size.hidden)
     except KeyError as error:
         raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
-    pooling = _pooling(directory, manifest["pooling"], size.layers)
+    pooling = _pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
     if pooling.mode == "pooler" and not has_pooler(encoder):
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
     if not 2 <= manifest["max_length"] <= size.max_tokens:
@@ -169,18 +170,27 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
     )
 
 
-def _pooling(directory: Path, entry: dict[str, Any], depth: int) -> Pooling:
-    mode, layers = entry.get("mode"), entry.get("layers")
+def _has_arrays(manifest: dict[str, Any]) -> bool:
+    """Whether the manifest speaks of anything that CALIBRATION holds."""
+    return bool(manifest["calibration"]) or manifest["pooling"].get("mode") == WEIGHTED
+
+
+def _pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
+    mode, layers, weights = entry.get("mode"), entry.get("layers"), None
+    if mode == WEIGHTED:
+        vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
+        where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
+        mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary, where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
     exist = bool(chosen) and all(type(i) is int and 0 <= i <= depth for i in chosen)
     if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
-        return Pooling(mode, chosen)
+        return Pooling(mode, chosen, weights)
     raise FastflowError(f"{directory / MANIFEST}, field pooling: {entry} does not fit the encoder's {depth} layers")
 
 
 def _check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
     """Raise for a file that would be read though the manifest holds no hash of it."""
-    used = [directory / CALIBRATION] if manifest["calibration"] else []
+    used = [directory / CALIBRATION] if _has_arrays(manifest) else []
     used += encoder_files(encoder) if encoder == directory / ENCODER else []
     for path in used:
         if path.relative_to(directory).as_posix() not in manifest["files"]:
@@ -241,26 +251,6 @@ def _combined(files: list[Path], hash_of: Callable[[Path], str]) -> str:
     for path in files:
         digest.update(f"{path.name} {hash_of(path)}\n".encode())
     return digest.hexdigest()
-
-
-def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
-    """The local folder of a Hub encoder, from the cache when it is there, else downloaded (safetensors only)."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise FastflowError(f"{hub_id} is on the Hub, which needs: pip install huggingface-hub") from error
-    patterns = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
-    try:
-        with contextlib.suppress(FileNotFoundError):  # LocalEntryNotFoundError: not in the cache yet
-            found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns, local_files_only=True))
-            if (found / "config.json").is_file() and any(found.glob("*.safetensors")):  # not a tokenizer alone
-                return found
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
-    except Exception as error:  # the hub client raises its own, requests' and urllib's errors
-        reason = str(error).strip().splitlines()[0]
-        raise FastflowError(
-            f"encoder {hub_id!r} is neither a local directory nor to be had from the Hub: {reason}"
-        ) from error
 
 
 def _stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:

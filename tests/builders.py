@@ -139,15 +139,18 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
 def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:
     """Train ``method`` on ``encoder``'s embeddings of ``texts`` and save the model, through the training package.
 
-    ``settings``: pooling, max_length, ordered (whether truncate_dim gets an order of directions), and of the flow
-    levels, depth, width, coupling, permutation.
+    ``settings``: pooling, max_length, weighted (whether tokens count by their frequency), ordered (whether truncate_dim
+    gets an order of directions), and of the flow levels, depth, width, coupling, permutation.
     """
     from fastflow.train.calibrate import fit, parse_method
     from fastflow.train.embeddings import Embedder, open_encoder
     from fastflow.train.export import export
+    from fastflow.train.frequencies import weigh
     from fastflow.train.loop import Schedule
 
     frozen = open_encoder(str(encoder), settings.pop("pooling", "first-last"), settings.pop("max_length", 64))
+    if settings.pop("weighted", False):
+        frozen = weigh(frozen, texts)
     ordered = settings.pop("ordered", False)
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"} | settings
     schedule = Schedule(batch_size=32, epochs=2, save_steps=0)

@@ -12,10 +12,11 @@ from builders import make_encoder, make_model
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
-from fastflow import Runtime, artifact
+from fastflow import Runtime
 from fastflow.artifact import encoder_hash, file_hash, fingerprint, load_model, verify
 from fastflow.cli import main
 from fastflow.errors import FastflowError
+from fastflow.hub import hub_snapshot
 
 FILES = (
     "README.md", "calibration.safetensors", "0_Transformer/config.json", "0_Transformer/model.safetensors",
@@ -255,9 +256,9 @@ def test_a_cache_that_holds_only_a_tokenizer_does_not_pass_for_the_encoder(hub, 
         return str(hub)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert encoder_hash(artifact.hub_snapshot("someone/tiny")) == encoder_hash(bert)
+    assert encoder_hash(hub_snapshot("someone/tiny")) == encoder_hash(bert)
     assert asked == [True, False]
-    assert artifact.hub_snapshot("someone/tiny") == hub  # and now nothing is fetched
+    assert hub_snapshot("someone/tiny") == hub  # and now nothing is fetched
     assert asked == [True, False, True]
 
 

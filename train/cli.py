@@ -48,6 +48,14 @@ class TrainCommand(click.Command):
 @click.option(
     "--pooling", default="first-last", help="first-last (layers 1 and L), last, cls, pooler, mean-of-layers:I,J,..."
 )
+@click.option(
+    "--token-weights",
+    "weighting",
+    default="sif",
+    type=click.Choice(["sif", "none"]),
+    help="How tokens count in a mean: sif, a/(a + p) for one whose share of the corpus is p, a = 0.001, so that what "
+    "every sentence has counts little; none, all alike, as in the paper.",
+)
 @click.option("--max-length", type=int, help="Tokens of the longest text.  [default: 128, or the encoder's limit]")
 @click.option("--levels", default=2, type=click.IntRange(1, 4), help="Flow: levels.")
 @click.option("--depth", default=3, type=click.IntRange(1), help="Flow: steps in a level.")
@@ -139,6 +147,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     from fastflow.train.criterion import make_views
     from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
     from fastflow.train.export import check_out, export
+    from fastflow.train.frequencies import weigh, weigh_by_first
     from fastflow.train.loop import Schedule
     from fastflow.train.scalars import Scalars
     from fastflow.train.selection import Choice, candidates, choose
@@ -159,12 +168,15 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     if method == "auto":
         say(f"auto: tries none, {', '.join(candidates(frozen.dim))}")
     check_chain(links, frozen.dim, shape)
+    weighted = o["weighting"] == "sif" and frozen.pooling.mode == "mean"
     sets = find_sets(pairs) if pairs else []
     if o["stream"]:
         if o["dry_run"]:
             say(f"dry run: would read the corpus once, fit {method} and write {out}")
             return
         every = stream_corpus(corpus, o["text_field"], o["errors"], o["sentences"])
+        if weighted:
+            frozen, every = weigh_by_first(frozen, every)
         streamed = read_through(every, Embedder(frozen, o["device"]), SAMPLE, o["seed"])
         texts, pooled, statistics = streamed.texts, streamed.pooled, streamed.moments
         count, digest = statistics.count, streamed.sha256
@@ -173,6 +185,8 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         reading = (o["text_field"], o["errors"], o["sample"], o["seed"], o["sentences"])
         texts, statistics = read_corpus(corpus, *reading), None
         count, digest = len(texts), corpus_hash(texts)
+        if weighted:
+            frozen = weigh(frozen, texts)
     has_flow = method == "auto" or any(link.kind == "flow" for link in links)
     steps = schedule.steps(count) if has_flow and (method != "auto" or count >= schedule.batch_size) else 0
     if count < 2:

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.architecture import encoder_size, read_config
-from fastflow.artifact import DEFAULT, MANIFEST, Model, encoder_hash, hub_snapshot, load_model
+from fastflow.artifact import DEFAULT, MANIFEST, Model, encoder_hash, load_model
 from fastflow.backend_torch import TorchBackend
 from fastflow.encoder import cannot_run
 from fastflow.errors import FastflowError, UsageError
+from fastflow.hub import hub_snapshot
 from fastflow.pooling import Pooling, parse_pooling
 from fastflow.progress import Progress
 from fastflow.tokens import Tokenizer
@@ -108,8 +109,10 @@ class Embedder:
 
 
 def cache_key(encoder: FrozenEncoder, texts: Sequence[str]) -> str:
-    """Encoder hash + pooling + length limit + corpus hash."""
+    """Encoder hash + pooling and its token weights + length limit + corpus hash."""
     parts = [encoder.hash, encoder.pooling.as_dict(), encoder.max_length, corpus_hash(texts)]
+    if encoder.pooling.weights is not None:
+        parts.append(hashlib.sha256(encoder.pooling.weights.tobytes()).hexdigest())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

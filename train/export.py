@@ -20,6 +20,7 @@ from fastflow.artifact import (
     ENCODER,
     FORMAT_VERSION,
     MANIFEST,
+    WEIGHTS_ARRAY,
     Model,
     encoder_hash,
     file_hash,
@@ -108,6 +109,8 @@ def _write(
     truncation = None if pooled is None else fit_truncation(fitted.stages, pooled)
     if truncation is not None:
         arrays |= write_truncation(truncation)
+    if encoder.pooling.weights is not None:
+        arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
     if arrays:
         (directory / CALIBRATION).write_bytes(save(arrays))
     (directory / CARD).write_text(card, encoding="utf-8")

@@ -1,0 +1,156 @@
+"""Token weights: counted in a corpus, kept with a model, and the same mean in every backend."""
+
+import json
+
+import numpy as np
+import pytest
+from builders import make_model
+from commands import make_train
+from safetensors.numpy import load_file, save_file
+from test_artifact import change_manifest, rehash
+from tolerances import COMPANY, EMBEDDING
+
+from fastflow import Runtime
+from fastflow.artifact import load_model, verify
+from fastflow.errors import FastflowError
+from fastflow.kernels import reference
+from fastflow.tokens import Tokenizer
+from fastflow.train import frequencies
+from fastflow.train.embeddings import Embedder, cache_key, open_encoder
+from fastflow.train.frequencies import sif_weights, weigh, weigh_by_first
+
+BACKENDS = ("reference", "torch", "cpu")
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory, bert, sentences):
+    return make_model(tmp_path_factory.mktemp("weighted") / "m", bert, sentences, "nullspace:2", weighted=True)
+
+
+@pytest.fixture
+def train(bert, corpus, tmp_path):
+    return make_train(bert, corpus, tmp_path)
+
+
+def manifest_of(directory):
+    return json.loads((directory / "fastflow.json").read_text())
+
+
+def test_a_weight_falls_with_the_share_of_the_corpus():
+    weights = sif_weights(np.array([0, 1, 9, 990]))
+    assert weights.dtype == np.float32
+    assert np.allclose(weights, [1, 0.001 / 0.002, 0.001 / 0.010, 0.001 / 0.991], rtol=1e-6)
+    assert np.array_equal(sif_weights(np.zeros(3, np.int64)), [1, 1, 1])
+
+
+def test_every_token_is_counted(bert, sentences, monkeypatch):
+    encoder = open_encoder(str(bert), "first-last", 64)
+    ids = Tokenizer(bert, 64)(sentences).ids
+    expected = sif_weights(np.bincount(ids, minlength=len(Tokenizer(bert, 64)._tokenizer.get_vocab())))
+    assert np.array_equal(weigh(encoder, sentences).pooling.weights[: len(expected)], expected)
+    monkeypatch.setattr(frequencies, "WINDOW", 37)
+    assert np.array_equal(weigh(encoder, sentences).pooling.weights[: len(expected)], expected)
+    assert encoder.pooling.weights is None
+
+
+def test_a_corpus_read_once_is_weighed_by_its_first_texts(bert, sentences, monkeypatch):
+    encoder = open_encoder(str(bert), "first-last", 64)
+    monkeypatch.setattr(frequencies, "WINDOW", 50)
+    found, texts = weigh_by_first(encoder, iter(sentences))
+    assert list(texts) == list(sentences)
+    assert np.array_equal(found.pooling.weights, weigh(encoder, sentences[:50]).pooling.weights)
+
+
+def test_the_definition():
+    rng = np.random.default_rng(0)
+    hidden, weights, offsets = rng.normal(size=(9, 4)), rng.uniform(0.01, 1, 9), np.array([0, 1, 6, 9])
+    parts = [slice(0, 1), slice(1, 6), slice(6, 9)]
+    expected = [np.average(hidden[part], axis=0, weights=weights[part]) for part in parts]
+    assert np.abs(reference.pool_mean(hidden, offsets, weights) - expected).max() <= 1e-12
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backends_agree_on_the_weighted_mean(weighted, bert, sentences, backend):
+    frozen = weigh(open_encoder(str(bert), "first-last", 64), sentences)
+    expected = Embedder(frozen, "cpu")(sentences)
+    plain = Embedder(open_encoder(str(bert), "first-last", 64), "cpu")(sentences)
+    pooled = Runtime(weighted, backend=backend, dtype="float32").pool(sentences)
+    scale = np.linalg.norm(expected, axis=1, keepdims=True)
+    assert np.abs((pooled - expected) / scale).max() <= EMBEDDING
+    assert np.abs((pooled - plain) / scale).max() > 1e-2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_text_of_special_tokens_alone_has_a_vector(weighted, backend):
+    runtime = Runtime(weighted, backend=backend, dtype="float32")
+    vectors = runtime.encode(["", "a text", ""])
+    assert np.isfinite(vectors).all()
+    assert np.abs(vectors[0] - vectors[2]).max() <= COMPANY["float32"] * np.abs(vectors).max()
+
+
+def test_info_and_manifest_say_it(weighted):
+    """The mode is not one that was known before: a reader that left the weights out would be wrong in silence."""
+    assert manifest_of(weighted)["pooling"] == {"mode": "weighted-mean", "layers": [1, 3]}
+    assert Runtime(weighted).info()["pooling"] == "weighted masked mean of layers 1 and 3"
+    assert len(verify(weighted)) == 3
+
+
+def test_weights_alone_are_kept_too(tmp_path, bert, sentences):
+    made = make_model(tmp_path / "m", bert, sentences, "none", weighted=True)
+    assert manifest_of(made)["calibration"] == []
+    assert np.array_equal(
+        load_model(made).pooling.weights, weigh(open_encoder(str(bert), "last", 64), sentences).pooling.weights
+    )
+    (made / "calibration.safetensors").unlink()
+    with pytest.raises(FastflowError, match=r"calibration\.safetensors"):
+        load_model(made)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda w: None, "token_weights is missing"),
+        (lambda w: w[:-1], "must be float32 of shape"),
+        (lambda w: w.astype(np.float64), "must be float32 of shape"),
+        (lambda w: np.where(np.arange(len(w)) == 3, 0, w).astype(np.float32), "finite and above 0"),
+        (lambda w: np.where(np.arange(len(w)) == 3, np.nan, w).astype(np.float32), "finite and above 0"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(tmp_path, bert, sentences, change, told):
+    made = make_model(tmp_path / "m", bert, sentences[:64], "nullspace:1", weighted=True)
+    arrays = {k: np.array(v) for k, v in load_file(made / "calibration.safetensors").items()}
+    changed = change(arrays.pop("token_weights"))
+    save_file(arrays | ({} if changed is None else {"token_weights": changed}), made / "calibration.safetensors")
+    with pytest.raises(FastflowError, match=told):
+        load_model(rehash(made))
+
+
+def test_weights_tell_caches_apart(bert, sentences):
+    plain = open_encoder(str(bert), "first-last", 64)
+    keys = {cache_key(e, sentences) for e in (plain, weigh(plain, sentences), weigh(plain, sentences[:9]))}
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ((), "weighted-mean"),
+        (("--token-weights", "none"), "mean"),
+        (("--pooling", "cls"), "cls"),
+        (("--stream", "--method", "whiten:4"), "weighted-mean"),
+    ],
+)
+def test_who_is_weighted(train, tmp_path, options, mode):
+    assert train(*options).exit_code == 0
+    assert manifest_of(tmp_path / "m")["pooling"]["mode"] == mode
+
+
+def test_a_stream_is_weighted_like_the_corpus(train, tmp_path):
+    for name, options in (("a", ()), ("b", ("--stream",))):
+        assert train("--method", "nullspace:2", *options, out=tmp_path / name).exit_code == 0
+    assert np.array_equal(*(load_model(tmp_path / name).pooling.weights for name in "ab"))
+
+
+def test_a_forged_mode_needs_its_weights(model_copy):
+    with pytest.raises(FastflowError, match="token_weights is missing"):
+        load_model(change_manifest(model_copy, pooling={"mode": "weighted-mean", "layers": [1, 3]}))
