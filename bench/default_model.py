@@ -1,4 +1,4 @@
-"""Make the model in the package: the project's small masked language model with a flow, and its card.
+"""Make the model in the package: the project's small masked language model, calibrated, and its card.
 
     python -m fastflow.bench.default_model --data DIR --out fastflow/default
 
@@ -18,9 +18,12 @@ from fastflow.evaluate import SEVEN, read_pairs
 from fastflow.train import report
 from fastflow.train.calibrate import Fitted, fit, parse_method
 from fastflow.train.corpus import corpus_hash, read_corpus
+from fastflow.train.criterion import make_views
 from fastflow.train.embeddings import FrozenEncoder, cache_directory, embed_corpus, open_encoder
 from fastflow.train.export import export
+from fastflow.train.frequencies import weigh
 from fastflow.train.loop import Schedule
+from fastflow.train.selection import choose
 
 ENCODER = "mini-mlm-uncased"
 CORPORA = {
@@ -29,7 +32,7 @@ CORPORA = {
     "leipzig-eng-news-2016-10k.txt": "Leipzig Corpora Collection, English news 2016, CC BY",
 }
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}
-METHOD = "flow"
+METHOD = "auto"
 
 
 def card(encoder: FrozenEncoder, fitted: Fitted, training: dict[str, Any]) -> str:
@@ -71,13 +74,20 @@ def main(data: Path, out: Path, cache: str | None) -> None:
     """Make the default model."""
     encoder, schedule = open_encoder(str(data / "models" / ENCODER), "first-last", None), Schedule()
     texts = read_corpus([str(data / "corpora" / name) for name in CORPORA])
-    pooled = embed_corpus(texts, encoder, cache_directory(cache))
-    fitted = fit(parse_method(METHOD), pooled, SHAPE, schedule)
+    encoder = weigh(encoder, texts)
+    pooled, views = embed_corpus(texts, encoder, cache_directory(cache)), make_views(texts, encoder, seed=schedule.seed)
+    choice = choose(
+        METHOD, encoder.dim, lambda name: fit(parse_method(name), pooled, SHAPE, schedule, views=views), views
+    )
+    fitted = choice.fitted
     sets = [read_pairs(data / "sts" / f"{name}.tsv") for name in SEVEN]
-    measures = report.before_and_after(fitted, pooled) | {"spearman": report.spearman(fitted, encoder, sets, "cpu")}
+    measures = report.before_and_after(fitted, pooled, views) | {
+        "spearman": report.spearman(fitted, encoder, sets, "cpu")
+    }
     training = {
         "corpus": list(CORPORA), "texts": len(texts), "corpus_sha256": corpus_hash(texts), "method": METHOD,
-        "schedule": vars(schedule), "encoder_dropout": False, **measures,
+        "schedule": vars(schedule), "encoder_dropout": False, "stop": "rule",
+        "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
     click.echo(export(out, encoder, fitted, training, card(encoder, fitted, training), texts, pooled))
     click.echo(report.table(measures))

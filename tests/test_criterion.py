@@ -170,7 +170,7 @@ def test_auto_is_the_default(bert, corpus, tmp_path):
     arguments = [corpus, "--encoder", bert, "--out", tmp_path / "m", "--dry-run"]
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exit_code == 0
-    assert "auto: tries none, standardize, nullspace:4, whiten, flow" in result.stderr
+    assert "auto: tries none, standardize, nullspace:1, whiten, flow" in result.stderr
 
 
 def test_auto_takes_the_best_separated(train, tmp_path):

@@ -13,9 +13,9 @@ from fastflow.errors import FastflowError
 from fastflow.train.calibrate import Fitted
 from fastflow.train.criterion import MARGIN, Views
 
-REMOVED = 10  # principal directions that nullspace removes as a candidate
-REFITTED = 1.2  # what rescales every direction must separate this much better than what does not
-# both were chosen on STS12-14 alone, with the package's encoder: bench/results/study.md
+SPARED = 100  # dimensions for each principal direction that nullspace removes (Mu & Viswanath 2018)
+REFITTED = 1.5  # what rescales every direction must separate this much better than what does not
+# the latter was chosen on STS12-14 alone, with the package's encoder: bench/results/token-weights.md
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Choice:
 
 def candidates(dim: int) -> tuple[str, ...]:
     """The methods that ``--method auto`` tries on ``dim`` dimensions, simplest first."""
-    return ("standardize", f"nullspace:{max(1, min(REMOVED, dim // 8))}", "whiten", "flow")
+    return ("standardize", f"nullspace:{max(1, round(dim / SPARED))}", "whiten", "flow")
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
