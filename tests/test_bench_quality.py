@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench import supervised, truncation
+from fastflow.bench import published, supervised, truncation
 from fastflow.bench.tune_nli import BATCH, LABELS, batches, split
 from fastflow.evaluate import HEADER, LABELLED, SEVEN, Labelled
 
@@ -123,3 +123,11 @@ def test_supervised_page(bert, data, tmp_path, monkeypatch):
     page = (tmp_path / "s.md").read_text()
     assert page == supervised.markdown(result)
     assert str(tmp_path) not in page
+
+
+def test_published_figures_stand_apart_and_have_their_own_means():
+    lines = published.section([*SEVEN, "mean"])
+    assert "Not measured here" in lines[2]
+    row = next(line for line in lines if line.startswith("| BERT-base, flow, target (a)"))
+    assert row.endswith("| 63.1 | 69.6 |")
+    assert {mark for _, mark, _ in published.ROWS} == set(published.SOURCES)
