@@ -26,7 +26,7 @@ def section(columns: list[str]) -> list[str]:
     lines = [
         "## Published figures on other encoders",
         "",
-        "Not measured here, and not comparable in level: these encoders are far larger; `wmean` only. What compares is the",
+        "Not measured here, and not comparable in level: far larger encoders, `wmean` only. What compares is the",
         "gain of a calibration over its encoder. Sources: "
         + "; ".join(f"({mark}) {source}" for mark, source in SOURCES.items())
         + ".",

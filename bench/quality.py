@@ -104,7 +104,7 @@ def markdown(result: dict[str, Any]) -> str:
         "target fits use the set's own sentences, without labels. No setting was searched for here, but two were not",
         "chosen blind: that the data-dependent start and 2 levels do well on these very sets with this encoder was",
         "known from earlier figures. The glorot rows are the official code's start. Every token counts alike, as in",
-        "the paper, and every flow runs to its last step: for token weights and what fastflow-train does by default see",
+        "the paper, and every flow runs to its last step: for token weights and fastflow-train's defaults see",
         "[token-weights.md](token-weights.md), for when to stop [study.md](study.md).",
         "",
         "| | " + " | ".join(headings) + " |",
