@@ -83,9 +83,9 @@ def fitted_row(
 
 
 def summary(row: dict[str, Any], column: str, kind: str) -> str:
-    """``mean`` or ``mean +- sample deviation`` over seeds."""
+    """``mean``, or ``mean +- sample deviation`` over seeds that differ."""
     values = [run[column][kind] for run in row["runs"]]
-    return f"{np.mean(values):.1f}" + (f"±{np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+    return f"{np.mean(values):.1f}" + (f"±{np.std(values, ddof=1):.1f}" if len(set(values)) > 1 else "")
 
 
 def markdown(result: dict[str, Any]) -> str:

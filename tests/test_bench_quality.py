@@ -116,7 +116,7 @@ def test_supervised_page(bert, data, tmp_path, monkeypatch):
     result = json.loads((tmp_path / "s.json").read_text())
     assert result["pairs"] == 108
     assert [row["lr"] for row in result["tuned"]] == list(supervised.RATES)
-    assert [row["accuracy"] for row in result["tuned"]] == [round(100 * rate, 2) for rate in supervised.RATES]
+    assert [row["accuracy"] for row in result["tuned"]] == [[round(100 * r, 2)] * 3 for r in supervised.RATES]
     rows = {row["name"]: row["runs"] for row in result["rows"]}
     assert len(rows) == len(result["rows"]) == (1 + len(supervised.RATES)) * (2 + 2 * len(supervised.METHODS))
     assert rows["tuned at 0.0001, flow (NLI)"] == rows["untuned, flow (NLI)"] != rows["untuned, first-last"]
