@@ -79,7 +79,8 @@ class TritonBackend:
             raise FastflowError(f"{model.encoder} has no pooler: its weights lack pooler.dense")
         try:
             encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
-            return encoder, TritonFlow(fold(model.calibration, self._shape.hidden), self.on)
+            plans = fold(model.calibration, self._shape.hidden)
+            return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights)
         except ValueError as error:  # kernels know no FastflowError
             raise UsageError(str(error)) from error
         except RuntimeError as error:  # PyTorch's, of a device that is full or broken
@@ -135,7 +136,9 @@ class TritonBackend:
         ids, places, offsets = inputs
         hidden = self._encoder(ids, places, offsets, longest)
         if self._pooling.mode == "mean":
-            return self._flow(hidden, task.unit, offsets) if task.calibrated else self._flow.pool(hidden, offsets)
+            if task.calibrated:
+                return self._flow(hidden, task.unit, offsets, ids)
+            return self._flow.pool(hidden, offsets, ids)
         pooled = self._encoder.first(hidden[0], offsets)
         if self._pooling.mode == "pooler":
             pooled = self._encoder.pooler(pooled)

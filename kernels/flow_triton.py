@@ -11,23 +11,31 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fastflow.kernels.flow_packing import Packed, pack, pack_state, padded_width, without_prologue
 from fastflow.kernels.flow_triton_table import POOL, POOL_FUSED, PRECISIONS, SMALL, TABLE, WIDE, Config, choose
 from fastflow.kernels.plan import Plan
 
 Tensor = Any  # torch.Tensor, which is not imported here
 INSTALL = "pip install 'fastflow[gpu]'"
+ALIKE = {"id_ptr": None, "weight_ptr": None}  # where tokens have no weights: kernels are compiled without them
 
 
 class TritonFlow:
     """One calibration, as folded plans to be run in order, resident on one GPU.
 
     ``precision``: float32 (exact products for one row, tf32x3 beyond, an error of float32 grade) or bf16x3. ``device``
-    is a CUDA device, or cpu under Triton's interpreter (TRITON_INTERPRET=1), for tests. Raises ValueError, in one
-    sentence, where torch, triton or a GPU is missing.
+    is a CUDA device, or cpu under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,)
+    float32 above 0: what a token of each id counts in pooling; None: all alike. Raises ValueError, in one sentence,
+    where torch, triton or a GPU is missing.
     """
 
-    def __init__(self, plans: Sequence[Plan], device: str = "cuda", precision: str = "float32") -> None:
+    def __init__(
+        self, plans: Sequence[Plan], device: str = "cuda", precision: str = "float32",
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:  # fmt: skip
         if not plans:
             raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
         if precision not in PRECISIONS:
@@ -36,48 +44,63 @@ class TritonFlow:
         self.bodies = importlib.import_module("fastflow.kernels.flow_triton_bodies")
         self.anchor = self.torch.empty(0, device=device)
         self.device, self.precision = self.anchor.device, precision
+        self.weights = None if weights is None else self._table(weights)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
         self.parts = [_Part(self, plan) for whole in plans for plan in without_prologue(whole)]
 
-    def __call__(self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """z (B, N) float32 of pooled vectors x (B, D); B = 0 gives (0, N) without a launch.
 
         With ``offsets`` (B + 1,) int32, x holds the hidden states of packed texts, (tokens, D) or (layers, tokens, D),
-        and is pooled on the way (see ``pool``). ``normalize`` divides each z by max(|z|, 1e-12).
+        and is pooled on the way (see ``pool``, also for ``ids``). ``normalize`` divides each z by max(|z|, 1e-12).
         """
-        return self._run(x, normalize, offsets, None)
+        return self._run(x, normalize, offsets, ids, None)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """z (B, N) and log|det dz/dx| (B,), float32, of x (B, D); nan where no determinant exists."""
         log_det = self.torch.zeros(len(x), device=self.device)
-        return self._run(x, False, None, log_det), log_det
+        return self._run(x, False, None, None, log_det), log_det
 
-    def pool(self, hidden: Tensor, offsets: Tensor) -> Tensor:
+    def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
         """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers, summed in float32.
 
         hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,) int32, not decreasing;
-        both on the device. A text without tokens gives zeros.
+        ids (tokens,) int32, rows of ``weights``, read only where there are such; all on the device. A text without
+        tokens gives zeros, and tokens that no text owns are not read.
         """
-        hidden, layers = self._hidden(hidden)
+        hidden = self._hidden(hidden)
         rows = self._offsets(offsets)
         pooled = self.torch.empty(rows, self.inputs, device=self.device)
         self.launch(
             self.bodies.pool_mean, (rows, -(-self.inputs // WIDE)), pool_constants(self.inputs), {},
-            x_ptr=hidden, offset_ptr=offsets, z_ptr=pooled, B=rows, D=self.inputs, layers=layers,
-            layer_pitch=hidden.stride(0),
+            x_ptr=hidden, z_ptr=pooled, B=rows, D=self.inputs, **self._pooling(hidden, offsets, ids),
         )  # fmt: skip
         return pooled
 
-    def _run(self, x: Tensor, normalize: bool, offsets: Tensor | None, log_det: Tensor | None) -> Tensor:
+    def _pooling(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None) -> dict[str, Any]:
+        """The arguments that kernels which pool ``hidden`` (layers, tokens, D) share."""
+        texts = {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
+        if self.weights is None:
+            return texts | ALIKE
+        if ids is None or ids.shape != hidden.shape[1:2] or ids.dtype != self.torch.int32:
+            said = "none are given" if ids is None else f"these are {tuple(ids.shape)} of {ids.dtype}"
+            raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {said}")
+        return texts | {"id_ptr": self._here(ids).contiguous(), "weight_ptr": self.weights}
+
+    def _run(
+        self, x: Tensor, normalize: bool, offsets: Tensor | None, ids: Tensor | None, log_det: Tensor | None
+    ) -> Tensor:
         pooling: dict[str, Any] | None = None
         if offsets is None:
             x, rows = self._checked(x, 2, f"x must be (B, {self.inputs})"), len(x)
         else:
-            (x, layers), rows = self._hidden(x), self._offsets(offsets)
+            x, rows = self._hidden(x), self._offsets(offsets)
             if rows == 1 and x.shape[1] <= POOL_FUSED and self.parts[0].kind == "hidden":
-                pooling = {"offset_ptr": offsets, "layers": layers, "layer_pitch": x.stride(0)}
+                pooling = self._pooling(x, offsets, ids)
             elif rows:
-                x = self.pool(x, offsets)
+                x = self.pool(x, offsets, ids)
         if not rows:
             return self.torch.empty(0, self.outputs, device=self.device)
         for part in self.parts:
@@ -85,11 +108,15 @@ class TritonFlow:
             pooling = None
         return x
 
-    def _hidden(self, hidden: Tensor) -> tuple[Tensor, int]:
+    def _table(self, weights: NDArray[np.float32]) -> Tensor:
+        if weights.ndim != 1 or weights.dtype != np.float32:
+            raise ValueError(f"weights must be (vocabulary,) of float32; these are {weights.shape} of {weights.dtype}")
+        return self.torch.tensor(np.ascontiguousarray(weights), device=self.device)
+
+    def _hidden(self, hidden: Tensor) -> Tensor:
         if hidden.ndim == 2:
             hidden = hidden[None]
-        hidden = self._checked(hidden, 3, f"hidden states must be (tokens, {self.inputs}) or (layers, tokens, same)")
-        return hidden, len(hidden)
+        return self._checked(hidden, 3, f"hidden states must be (tokens, {self.inputs}) or (layers, tokens, same)")
 
     def _checked(self, x: Tensor, ndim: int, rule: str) -> Tensor:
         if x.ndim != ndim or x.shape[-1] != self.inputs or not x.is_floating_point() or x.element_size() not in (2, 4):
@@ -167,7 +194,7 @@ class _Part:
         a = self._scratch(blocks * config.BM * packed.columns)
         h = self._scratch(packed.chunks * blocks * config.BM * packed.columns)
         common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": packed.inputs, "C": packed.columns, "pitch": packed.pitch}
-        common |= pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0}
+        common |= pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0} | ALIKE
         fused = pooling is not None
         self.flow.launch(
             bodies.flow_read, (blocks, packed.tiles), constants(config, "flow_read", packed, self.width, pool=fused),

@@ -45,9 +45,11 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
     """(BM, BC) float32: columns ``cols`` of the rows from ``row`` on, 0 beyond the last row and channel.
 
     POOL 0: x (B, D), any float dtype. Else BM = 1 and x holds hidden states (layers, tokens, D); text i owns tokens
-    offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, summed POOL tokens at a time.
+    offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, summed POOL tokens at a time, zeros
+    for none. id and weight None: all count alike. Else sum(w h) / sum(w) where token n has w = weight[id[n]]: id
+    (tokens,) int32, weight (vocabulary,) float32 above 0.
     """
-    x_ptr, offset_ptr, layers, layer_pitch, pitch, B = source
+    x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, pitch, B = source
     inside = cols < pitch
     if POOL == 0:
         rows = row + tl.arange(0, BM)
@@ -55,14 +57,24 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
         return tl.load(at, mask=(rows < B)[:, None] & inside[None, :], other=0.0).to(tl.float32)
     else:
         first, last = tl.load(offset_ptr + row), tl.load(offset_ptr + row + 1)
-        total = tl.zeros((POOL, BC), tl.float32)
+        total, mass = tl.zeros((POOL, BC), tl.float32), tl.zeros((POOL,), tl.float32)
         for layer in range(0, layers):
             for start in range(first, last, POOL):
                 tokens = start + tl.arange(0, POOL)
                 at = x_ptr + layer * layer_pitch + tokens.to(tl.int64)[:, None] * pitch + cols[None, :]
-                total += tl.load(at, mask=(tokens < last)[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        count = tl.maximum(last - first, 1) * layers
-        return tl.sum(total, axis=0)[None, :] / count.to(tl.float32)
+                h = tl.load(at, mask=(tokens < last)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+                if weight_ptr is None:
+                    total += h
+                else:
+                    ids = tl.load(id_ptr + tokens, mask=tokens < last, other=0)
+                    w = tl.load(weight_ptr + ids, mask=tokens < last, other=0.0)
+                    total += w[:, None] * h
+                    mass += w
+        pooled = tl.sum(total, axis=0)[None, :]
+        if weight_ptr is None:
+            return pooled / (tl.maximum(last - first, 1) * layers).to(tl.float32)
+        else:
+            return pooled / tl.where(first < last, tl.sum(mass, axis=0), 1.0)
 
 
 @triton.jit

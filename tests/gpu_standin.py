@@ -59,21 +59,25 @@ class Plans:
 
     torch, device = torch, torch.device("cpu")
 
-    def __init__(self, stages, dim):
+    def __init__(self, stages, dim, weights):
+        self.weights = weights
         self.plans = [plan.astype(np.float32) for plan in fold(stages, dim)]
         self.outputs = self.plans[-1].outputs
 
-    def __call__(self, x, normalize=False, offsets=None):
-        z = (x if offsets is None else self.pool(x, offsets)).numpy()
+    def __call__(self, x, normalize=False, offsets=None, ids=None):
+        z = (x if offsets is None else self.pool(x, offsets, ids)).numpy()
         for plan in self.plans:
             z = execute(plan, z)
         z = torch.from_numpy(np.ascontiguousarray(z))
         return z / z.norm(dim=1, keepdim=True).clamp(min=1e-12) if normalize else z
 
-    def pool(self, hidden, offsets):
-        parts = [hidden[:, a:b].float() for a, b in zip(offsets.tolist(), offsets.tolist()[1:], strict=False)]
-        means = [p.mean(dim=(0, 1)) if p.shape[1] else torch.zeros(hidden.shape[2]) for p in parts]
-        return torch.stack(means) if means else torch.zeros(0, hidden.shape[2])
+    def pool(self, hidden, offsets, ids=None):
+        pooled = torch.zeros(len(offsets) - 1, hidden.shape[2])
+        for i, (a, b) in enumerate(zip(offsets.tolist(), offsets.tolist()[1:], strict=False)):
+            if a < b:
+                weights = torch.ones(b - a) if self.weights is None else torch.from_numpy(self.weights)[ids[a:b].long()]
+                pooled[i] = weights @ hidden[:, a:b].float().mean(dim=0) / weights.sum()
+        return pooled
 
 
 def use_standin(monkeypatch, **settings):
@@ -83,7 +87,7 @@ def use_standin(monkeypatch, **settings):
     def open_both(self, model, config):
         weights = load_weights(model.encoder, config, self._shape, np.float32)
         bodies = TorchBodies(weights, self._shape, model.pooling.layers, self.dtype, "cpu")
-        return bodies, Plans(model.calibration, self._shape.hidden)
+        return bodies, Plans(model.calibration, self._shape.hidden, model.pooling.weights)
 
     monkeypatch.setattr(encoder_triton, "prepare", lambda _: (torch, 1))
     monkeypatch.setattr(encoder, "_has_cuda", lambda: True)

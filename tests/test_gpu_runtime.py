@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from builders import FAMILIES, make_model
+from builders import FAMILIES, make_model, weigh_tokens
 from gpu_standin import use_standin
 from tolerances import COSINE, EMBEDDING
 from triton_processes import NEEDS
@@ -55,6 +55,19 @@ def test_every_pooling_equals_the_reference(standin, bert, sentences, tmp_path, 
     for texts in (sentences[:3], sentences[:70]):
         assert_same(ours.encode(texts), exact.encode(texts))
         assert_same(ours.pool(texts), exact.pool(texts))
+
+
+@pytest.mark.parametrize(("count", "captures"), [(1, 2), (3, 2), (70, 0)])  # of these, three leave a bucket's text free
+def test_tokens_count_by_the_weights_of_their_ids(standin, model, sentences, monkeypatch, count, captures):
+    plain = Runtime(model, backend="reference")
+    weigh_tokens(monkeypatch)
+    ours, exact = on_standin(model), Runtime(model, backend="reference")
+    for words in (6, 2):  # what the longer texts left in a graph's buffers means nothing
+        texts = [" ".join(text.split()[:words]) for text in sentences[:count]]
+        assert np.abs(unit(exact.pool(texts)) - unit(plain.pool(texts))).max() > 0.01
+        assert_same(ours.encode(texts), exact.encode(texts))
+        assert_same(ours.pool(texts), exact.pool(texts))
+    assert [entry[0] for entry in standin.log].count("capture") == captures
 
 
 @pytest.mark.parametrize("count", [1, 3, 70])

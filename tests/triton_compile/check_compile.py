@@ -16,10 +16,11 @@ from fastflow.flow import fold
 from fastflow.kernels import flow_triton
 from fastflow.kernels import flow_triton_bodies as bodies
 from fastflow.kernels.flow_packing import Packed
-from fastflow.kernels.flow_triton import constants, pool_constants, unit_constants
+from fastflow.kernels.flow_triton import ALIKE, constants, pool_constants, unit_constants
 from fastflow.kernels.flow_triton_table import TABLE
 
-TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset")}
+TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id")}
+STATES = ("*fp32", "*fp16", "*bf16")
 ALIGNED = {"C", "pitch"}  # always multiples of 16; D and N are when they are 768, say
 LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write"), "state": ("flow_state",)}
 
@@ -29,10 +30,15 @@ def packed(dim, dense):
 
 
 def cases():
-    """(kernel, constants and options, dtype of x), each once: all flags on, then variations of the widest loop."""
+    """(kernel, constants and options, dtype of x), each once: all flags on, then variations of the widest loop.
+
+    The constants of what pools name the pointers that are None, unless tokens have weights.
+    """
     found = {}
 
-    def add(kernel, options, x="*fp32"):
+    def add(kernel, options, x="*fp32", weighted=False):
+        if not weighted:
+            options |= {name: None for name in ALIKE if name in getattr(bodies, kernel).arg_names}
         found.setdefault((kernel, tuple(sorted(options.items())), x), (kernel, options, x))
 
     for (kind, precision), configs in TABLE.items():
@@ -42,13 +48,16 @@ def cases():
             for body in LAUNCHES[config.body]:
                 for width in (32, 16, 64) if every and config in (configs[1], configs[-1]) else (32,):
                     add(body, constants(config, body, packed(768, dense), width, True, one and hidden, True))
-                if one and hidden:
-                    add(body, constants(config, body, packed(768, dense), 32, True, True), "*bf16")
+                for x in STATES if one and hidden else ():
+                    for weighted in (False, True):
+                        add(body, constants(config, body, packed(768, dense), 32, True, True), x, weighted)
     widest = TABLE["hidden", "float32"][-1]
     for dim in (768, 312, 33):
         add("flow_loop", constants(widest, "flow_loop", packed(dim, False), 32))
     add("flow_loop", constants(widest, "flow_loop", packed(768, False), 256))
-    add("pool_mean", pool_constants(768), "*bf16")
+    for x in STATES:
+        for weighted in (False, True):
+            add("pool_mean", pool_constants(768), x, weighted)
     add("unit_rows", unit_constants(768))
     return list(found.values())
 
@@ -60,9 +69,11 @@ def compiled(name, options, x, arch):
     aligned = ALIGNED | ({"D", "N", "layer_pitch"} if constexprs["VEC"] == 16 else set())
     signature, attributes = {}, {}
     for position, argument in enumerate(kernel.arg_names):
+        if argument in constexprs:
+            continue
         if argument.endswith("_ptr"):
             signature[argument] = x if argument == "x_ptr" else "*i32" if argument in TABLES else "*fp32"
-        elif argument not in constexprs:
+        else:
             signature[argument] = "fp32" if argument == "log_det" else "i32"
         if argument.endswith("_ptr") or argument in aligned:
             attributes[(position,)] = [["tt.divisibility", 16]]
@@ -116,7 +127,11 @@ def test_calls_compile_with_the_arguments_they_really_have(compiling):
     affine = trained_like(x, 1, levels=1, depth=1, width=40, coupling="affine")
     flow_triton.TritonFlow(fold([affine], 48), "cpu").with_log_det(rows[:1])
     flow_triton.TritonFlow(fold([], 48), "cpu")(rows[:17])
+    weighted = flow_triton.TritonFlow(fold([stage], 48), "cpu", weights=np.ones(9, np.float32))
+    ids = torch.zeros(33, dtype=torch.int32)
+    weighted(rows[:32].bfloat16(), offsets=torch.tensor([0, 32], dtype=torch.int32), ids=ids[1:])
+    weighted.pool(torch.zeros(2, 33, 48), torch.tensor([0, 1, 20], dtype=torch.int32), ids)
     assert compiling == [
         *("flow_read", "flow_write", "flow_read", "flow_write", "pool_mean", "flow_read", "flow_write", "unit_rows"),
-        *("flow_loop", "flow_state", "flow_write"),
+        *("flow_loop", "flow_state", "flow_write", "flow_read", "flow_write", "pool_mean"),
     ]

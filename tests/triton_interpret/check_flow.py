@@ -19,11 +19,12 @@ from fastflow.artifact import load_model
 from fastflow.bench.subjects import pooled_like, trained_like
 from fastflow.calibration import Stage, apply, apply_with_log_det
 from fastflow.flow import fold
-from fastflow.kernels import flow_triton
-from fastflow.kernels.flow_triton_table import TABLE
+from fastflow.kernels import flow_triton, reference
+from fastflow.kernels.flow_triton_table import POOL_FUSED, TABLE
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed
+LIMIT = 2e-6  # relative: float32 sums of a text's tokens against float64
 BODIES = {kind: range(len(TABLE[kind, "float32"])) for kind in ("hidden", "dense", "state")}
 
 
@@ -31,8 +32,8 @@ def poisoned(*size, **options):
     return torch.full(size, torch.nan, **options)
 
 
-def on_device(stages, dim, precision="float32"):
-    flow = flow_triton.TritonFlow(fold(stages, dim), DEVICE, precision)
+def on_device(stages, dim, precision="float32", weights=None):
+    flow = flow_triton.TritonFlow(fold(stages, dim), DEVICE, precision, weights)
     flow.torch = SimpleNamespace(**(vars(torch) | {"empty": poisoned}))
     if DEVICE == "cpu":
         flow.programs = 1  # so that a program takes more than one block
@@ -230,6 +231,112 @@ def test_a_flow_pools_on_the_way(counts, layers):
     exact = apply([stages[0].astype(np.float64)], means)
     unfused = apply([stages[0].astype(np.float32)], means.astype(np.float32))
     assert error(z, exact) <= 2 * error(unfused, exact) + FLOOR
+
+
+VOCABULARY = 60
+EDGES = [[n] for n in (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)]
+
+
+def weighted_texts(counts, dim, layers, dtype):
+    """hidden, offsets and ids on the device, a table of weights from 0.001 to 1, and the exact pooled vectors."""
+    hidden, offsets, means = packed_texts(counts, dim, layers, dtype)
+    rng, starts = np.random.default_rng(sum(counts)), np.unique(offsets.cpu().numpy())
+    table = (10 ** rng.uniform(-3, 0, VOCABULARY)).astype(np.float32)
+    ids = rng.integers(0, VOCABULARY, sum(counts)).astype(np.int32)
+    states, weights = hidden.double().cpu().numpy(), table[ids].astype(np.float64)
+    exact = np.zeros_like(means)
+    exact[np.array(counts) > 0] = np.mean([reference.pool_mean(h, starts, weights) for h in states], axis=0)
+    return hidden, offsets, torch.from_numpy(ids).to(DEVICE), table, exact
+
+
+def launched(flow, monkeypatch):
+    """The names of the kernels that ``flow`` launches from now on."""
+    names, real = [], flow.launch
+    monkeypatch.setattr(
+        flow, "launch", lambda kernel, *a, **k: names.append(kernel.fn.__name__) or real(kernel, *a, **k)
+    )
+    return names
+
+
+def assert_near(z, exact):
+    assert np.isfinite(z).all()
+    assert np.abs(z - exact).max() <= LIMIT * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("dim", "layers"), [(256, 1), (312, 2), (97, 3)])
+def test_weighted_pooling_of_several_texts(dim, layers, dtype):
+    hidden, offsets, ids, table, exact = weighted_texts([1, 15, 0, 17, 33, 16, 65], dim, layers, dtype)
+    flow = on_device([], dim, weights=table)
+    pooled = flow.pool(hidden, offsets, ids)
+    assert_near(pooled.cpu().numpy(), exact)
+    assert_near(flow(hidden, offsets=offsets, ids=ids).cpu().numpy(), exact)
+    spare = torch.cat([hidden, torch.full((layers, 7, dim), torch.nan, dtype=dtype, device=DEVICE)], dim=1)
+    texts = torch.cat([offsets, offsets[-1:], offsets[-1:]])
+    bucket = flow.pool(spare, texts, torch.cat([ids, torch.zeros(7, dtype=torch.int32, device=DEVICE)]))
+    assert torch.equal(bucket[:-2], pooled), "a captured graph's spare tokens have no effect"
+    assert not bucket[-2:].any()
+
+
+@pytest.mark.parametrize("counts", EDGES, ids=str)
+def test_weighted_pooling_of_one_text_alone_and_on_the_way(counts, monkeypatch):
+    """The split pair pools short texts itself: its writer shows in a flow of no stages, its reader in a real one."""
+    dim, (count,) = 128, counts
+    hidden, offsets, ids, table, exact = weighted_texts(counts, dim, 2, torch.float32)
+    flow = on_device([], dim, weights=table)
+    assert_near(flow.pool(hidden, offsets, ids).cpu().numpy(), exact)
+    names = launched(flow, monkeypatch)
+    assert_near(flow(hidden, offsets=offsets, ids=ids).cpu().numpy(), exact)
+    assert names == ["pool_mean"] * (count > POOL_FUSED) + ["flow_read", "flow_write"]
+    stages = [trained_like(vectors(64, dim), 10, levels=2, depth=2, width=16)]
+    spare = torch.cat([hidden, torch.full((2, 3, dim), torch.nan, device=DEVICE)], dim=1)
+    ids = torch.cat([ids, torch.zeros(3, dtype=torch.int32, device=DEVICE)])
+    for unit in (False, True):
+        z = on_device(stages, dim, weights=table)(spare, unit, offsets, ids).cpu().numpy()
+        wanted = apply([stages[0].astype(np.float64)], exact)
+        unfused = apply([stages[0].astype(np.float32)], exact.astype(np.float32))
+        wanted, unfused = (v / np.linalg.norm(v) if unit else v for v in (wanted, unfused))
+        assert error(z, wanted) <= 2 * error(unfused, wanted) + FLOOR
+
+
+def test_weights_matter_and_their_scale_does_not():
+    counts = [3, 20]
+    hidden, offsets, ids, table, exact = weighted_texts(counts, 64, 2, torch.float32)
+    means = packed_texts(counts, 64, 2, torch.float32)[2]
+    plain, weighted = on_device([], 64), on_device([], 64, weights=table)
+    assert np.abs(exact - means).max() > 0.1 * np.abs(means).max()
+    assert torch.equal(plain.pool(hidden, offsets, ids), plain.pool(hidden, offsets)), (
+        "without weights ids are not read"
+    )
+    assert torch.equal(
+        on_device([], 64, weights=table * 4).pool(hidden, offsets, ids), weighted.pool(hidden, offsets, ids)
+    )
+    alike = on_device([], 64, weights=np.full(VOCABULARY, 0.3, np.float32))
+    assert_near(alike.pool(hidden, offsets, ids).cpu().numpy(), means)
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (None, r"ids, \(3,\) of int32, and none are given"),
+        (torch.zeros(2, dtype=torch.int32), r"these are \(2,\)"),
+        (torch.zeros(3), "of torch.float32"),
+        (torch.zeros(3, dtype=torch.int32, device="meta"), "move it"),
+    ],
+)
+@pytest.mark.parametrize("texts", [[0, 3], [0, 1, 3]], ids=["fused", "separate"])
+def test_weighted_pooling_without_fitting_ids_is_refused(ids, words, texts):
+    flow = on_device([], 64, weights=np.ones(VOCABULARY, np.float32))
+    hidden, offsets = torch.zeros(3, 64, device=DEVICE), torch.tensor(texts, dtype=torch.int32, device=DEVICE)
+    for call in (lambda: flow.pool(hidden, offsets, ids), lambda: flow(hidden, False, offsets, ids)):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("weights", [np.ones(9), np.ones((9, 1), np.float32)])
+def test_a_table_of_another_shape_or_dtype_is_refused(weights):
+    with pytest.raises(ValueError, match=r"weights must be \(vocabulary,\) of float32"):
+        on_device([], 64, weights=weights)
 
 
 def test_no_rows_and_no_texts_give_empty_results():
