@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-from fastflow.architecture import read_config
-from fastflow.artifact import Model
 
 WORDS = re.findall(
     r"\w+",
@@ -140,20 +134,6 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
     pad = 1 if kind in TOKENIZERS else 0
     shape |= {"vocab_size": vocabulary, "max_position_embeddings": POSITIONS, "pad_token_id": pad}
     return transformers.AutoConfig.for_model(kind, **{**shape, **settings})
-
-
-def weigh_tokens(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
-    """Let every model that a Runtime opens from now on pool with random token weights, from 0.001 to 1."""
-    from fastflow import runtime
-
-    real = runtime.open_backend
-
-    def open_weighted(model: Model, *choices: Any) -> Any:
-        size = read_config(model.encoder)["vocab_size"]
-        weights = (10 ** np.random.default_rng(seed).uniform(-3, 0, size)).astype(np.float32)
-        return real(replace(model, pooling=replace(model.pooling, weights=weights)), *choices)
-
-    monkeypatch.setattr(runtime, "open_backend", open_weighted)
 
 
 def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:

@@ -71,6 +71,14 @@ def model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[
     return make_model(tmp_path_factory.mktemp("model") / "flow", bert, sentences)
 
 
+@pytest.fixture(scope="session")
+def weighted_model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[str]) -> Path:
+    """The same with tokens weighed by their frequency in ``sentences``. Do not change it."""
+    from builders import make_model
+
+    return make_model(tmp_path_factory.mktemp("weighted") / "flow", bert, sentences, weighted=True)
+
+
 @pytest.fixture
 def model_copy(model: Path, tmp_path: Path) -> Path:
     """A copy of ``model`` to spoil."""

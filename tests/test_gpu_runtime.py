@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from builders import FAMILIES, make_model, weigh_tokens
+from builders import FAMILIES, make_model
 from gpu_standin import use_standin
 from tolerances import COSINE, EMBEDDING
 from triton_processes import NEEDS
@@ -58,10 +58,9 @@ def test_every_pooling_equals_the_reference(standin, bert, sentences, tmp_path, 
 
 
 @pytest.mark.parametrize(("count", "captures"), [(1, 2), (3, 2), (70, 0)])  # of these, three leave a bucket's text free
-def test_tokens_count_by_the_weights_of_their_ids(standin, model, sentences, monkeypatch, count, captures):
+def test_tokens_count_by_the_weights_of_their_ids(standin, model, weighted_model, sentences, count, captures):
     plain = Runtime(model, backend="reference")
-    weigh_tokens(monkeypatch)
-    ours, exact = on_standin(model), Runtime(model, backend="reference")
+    ours, exact = on_standin(weighted_model), Runtime(weighted_model, backend="reference")
     for words in (6, 2):  # what the longer texts left in a graph's buffers means nothing
         texts = [" ".join(text.split()[:words]) for text in sentences[:count]]
         assert np.abs(unit(exact.pool(texts)) - unit(plain.pool(texts))).max() > 0.01

@@ -22,11 +22,6 @@ from fastflow.train.frequencies import sif_weights, weigh, weigh_by_first
 BACKENDS = ("reference", "torch", "cpu")
 
 
-@pytest.fixture(scope="module")
-def weighted(tmp_path_factory, bert, sentences):
-    return make_model(tmp_path_factory.mktemp("weighted") / "m", bert, sentences, "nullspace:2", weighted=True)
-
-
 @pytest.fixture
 def train(bert, corpus, tmp_path):
     return make_train(bert, corpus, tmp_path)
@@ -70,29 +65,29 @@ def test_the_definition():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_backends_agree_on_the_weighted_mean(weighted, bert, sentences, backend):
+def test_backends_agree_on_the_weighted_mean(weighted_model, bert, sentences, backend):
     frozen = weigh(open_encoder(str(bert), "first-last", 64), sentences)
     expected = Embedder(frozen, "cpu")(sentences)
     plain = Embedder(open_encoder(str(bert), "first-last", 64), "cpu")(sentences)
-    pooled = Runtime(weighted, backend=backend, dtype="float32").pool(sentences)
+    pooled = Runtime(weighted_model, backend=backend, dtype="float32").pool(sentences)
     scale = np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.abs((pooled - expected) / scale).max() <= EMBEDDING
     assert np.abs((pooled - plain) / scale).max() > 1e-2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_text_of_special_tokens_alone_has_a_vector(weighted, backend):
-    runtime = Runtime(weighted, backend=backend, dtype="float32")
+def test_a_text_of_special_tokens_alone_has_a_vector(weighted_model, backend):
+    runtime = Runtime(weighted_model, backend=backend, dtype="float32")
     vectors = runtime.encode(["", "a text", ""])
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[0] - vectors[2]).max() <= COMPANY["float32"] * np.abs(vectors).max()
 
 
-def test_info_and_manifest_say_it(weighted):
+def test_info_and_manifest_say_it(weighted_model):
     """The mode is not one that was known before: a reader that left the weights out would be wrong in silence."""
-    assert manifest_of(weighted)["pooling"] == {"mode": "weighted-mean", "layers": [1, 3]}
-    assert Runtime(weighted).info()["pooling"] == "weighted masked mean of layers 1 and 3"
-    assert len(verify(weighted)) == 3
+    assert manifest_of(weighted_model)["pooling"] == {"mode": "weighted-mean", "layers": [1, 3]}
+    assert Runtime(weighted_model).info()["pooling"] == "weighted masked mean of layers 1 and 3"
+    assert len(verify(weighted_model)) == 3
 
 
 def test_weights_alone_are_kept_too(tmp_path, bert, sentences):

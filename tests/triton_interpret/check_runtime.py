@@ -6,7 +6,7 @@ The interpreter takes a second a batch, so it gets few texts; on a GPU every buc
 import numpy as np
 import pytest
 import triton
-from builders import make_encoder, make_sentences, weigh_tokens
+from builders import make_encoder, make_model, make_sentences
 
 from fastflow import Runtime, encoder
 from fastflow.bench.dry_gpu import DryBackend
@@ -29,7 +29,7 @@ def runtime(directory, monkeypatch):
     if INTERPRETED:
         monkeypatch.setitem(encoder.BACKENDS, "triton", DryBackend)
         monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
-    return lambda dtype="float32": Runtime(directory, "cuda", dtype, backend="triton")
+    return lambda dtype="float32", model=directory: Runtime(model, "cuda", dtype, backend="triton")
 
 
 def test_texts_alone_and_packed_equal_the_reference(runtime, directory):
@@ -41,10 +41,10 @@ def test_texts_alone_and_packed_equal_the_reference(runtime, directory):
         assert np.abs(found - wanted).max() <= 2e-5 * np.abs(wanted).max()
 
 
-def test_tokens_count_by_their_weights_on_every_path(runtime, directory, monkeypatch):
+def test_tokens_count_by_their_weights_on_every_path(runtime, directory, tmp_path):
     texts, plain = make_sentences(3, 1), Runtime(directory, backend="reference")
-    weigh_tokens(monkeypatch)
-    ours, exact = runtime(), Runtime(directory, backend="reference").encode(texts)
+    model = make_model(tmp_path / "m", directory, make_sentences(64, 3), "none", pooling="last", weighted=True)
+    ours, exact = runtime(model=model), Runtime(model, backend="reference").encode(texts)
     assert np.abs(exact - plain.encode(texts)).max() > 0.01 * np.abs(exact).max()
     alone, together, packed = ours.encode(texts[:1]), ours.encode(texts), in_the_pipeline(ours, texts)
     for found, wanted in ((alone, exact[:1]), (together, exact), (packed, exact), (ours.pool(texts[:1]), exact[:1])):
