@@ -71,14 +71,14 @@ def run_subject(
     results.subjects.append({"subject": subject.label, "inputs": f"{inputs}; peers stop at pooled vectors"})
     sample = np.unique(np.linspace(0, len(texts) - 1, min(CHECKED, len(texts))).astype(int))
     few = [texts[i] for i in sample]
-    exact = {layers: padded(reference(subject, layers), tokenize)(few) for layers in {subject.layers, (subject.depth,)}}
     candidates = [*_ours(subject, threads)]
     wanted = [(family, dtype) for family in PADDED if family in families for dtype in PEERS[family][1]]
     for engine in open_peers(subject, wanted, threads, results.skipped):
         embed = padded(lambda ids, mask, e=engine: e.prepare(ids, mask)(), tokenize)  # type: ignore[misc]
-        candidates.append((engine, embed, embed, subject.layers))
+        candidates.append((engine, embed, embed, None))
     if "sentence-transformers" in families:
         candidates += _sentence_transformers(subject, results.skipped)
+    exact = {layers: padded(reference(subject, layers), tokenize)(few) for layers in {entry[3] for entry in candidates}}
     calls, found = {}, {}
     for engine, embed, pooled, layers in candidates:
         key = f"{engine.name} {engine.dtype}"
@@ -123,7 +123,8 @@ def _nothing(ids: Array, mask: Array) -> Callable[[], Any]:
     raise FastflowError("bench: this candidate takes texts")
 
 
-Entry = tuple[Engine, Embed, Embed, tuple[int, ...]]  # who, texts -> vectors, texts -> pooled vectors, layers
+# who, texts -> vectors, texts -> pooled vectors, the layers of a plain mean or None for the subject's own pooling
+Entry = tuple[Engine, Embed, Embed, tuple[int, ...] | None]
 
 
 def _ours(subject: Subject, threads: int) -> list[Entry]:
@@ -131,7 +132,7 @@ def _ours(subject: Subject, threads: int) -> list[Entry]:
     for dtype in DTYPES:
         runtime = Runtime(subject.model, "cpu", dtype, threads, backend="cpu")
         engine = Engine("fastflow", dtype, f"cpu {body_of(dtype)}", _nothing)
-        out.append((engine, runtime.encode, runtime.pool, subject.layers))
+        out.append((engine, runtime.encode, runtime.pool, None))
     return out
 
 

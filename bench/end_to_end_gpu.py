@@ -13,17 +13,16 @@ import numpy as np
 
 from fastflow.bench import encoder_gpu
 from fastflow.bench.encoder_gpu import latency_quantiles
-from fastflow.bench.end_to_end import CHECKED, padded, real_texts
+from fastflow.bench.end_to_end import CHECKED, Embed, Entry, padded, real_texts
 from fastflow.bench.flow import Results
 from fastflow.bench.peers_encoder import Engine, left_out, said
 from fastflow.bench.peers_gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.pytorch import settings
 from fastflow.bench.ratios_gpu import text_ratios
-from fastflow.bench.workbench import Array, Subject, Workbench, least_cosine, reference
+from fastflow.bench.workbench import Subject, Workbench, least_cosine, reference
 from fastflow.tokens import Tokenizer
 
 Say = Callable[[str], None]
-Embed = Callable[[Sequence[str]], Array]
 SHORT = 32  # tokens of the longest text timed alone
 ALONE, QUICK_ALONE = 300, 40  # texts embedded one at a time
 TOGETHER = 4  # times that the whole list is embedded
@@ -103,16 +102,16 @@ def in_turn(
 
 def _candidates(
     subject: Subject, families: Sequence[str], tokenize: Tokenizer, quick: bool, skipped: list[dict[str, Any]]
-) -> list[tuple[Engine, Embed, Embed, tuple[int, ...]]]:
-    """(who, texts -> vectors, texts -> pooled vectors, the layers pooled)."""
-    found: list[tuple[Engine, Embed, Embed, tuple[int, ...]]] = []
+) -> list[Entry]:
+    """Everybody who runs; Sentence Transformers' plain encoder directory gives it the mean of the last layer."""
+    found: list[Entry] = []
     for dtype, runtime in ours(subject):
         engine = Engine("fastflow", dtype, "triton", lambda ids, mask: lambda: None)
-        found.append((engine, runtime.encode, runtime.pool, subject.layers))
+        found.append((engine, runtime.encode, runtime.pool, None))
     padding = [family for family in families if family in PADDED]
     for engine in open_peers(subject, padding, encoder_gpu.WHERE, quick, skipped):
         embed = padded(lambda ids, mask, e=engine: e.prepare(ids, mask)(), tokenize)  # type: ignore[misc]
-        found.append((engine, embed, embed, subject.layers))
+        found.append((engine, embed, embed, None))
     for dtype in PEERS[TEXTS_ONLY] if TEXTS_ONLY in families else ():
         try:
             embed = sentence_transformers(subject, dtype, encoder_gpu.WHERE)

@@ -102,12 +102,12 @@ def _tensors(module: Any) -> Callable[[Array, Array], Call]:
 
 def torch_eager(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
     """transformers as it is, scaled-dot-product attention."""
-    return _tensors(Pooled(subject.encoder, subject.layers, getattr(torch, dtype)))
+    return _tensors(Pooled(subject, getattr(torch, dtype)))
 
 
 def torch_compile(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
     """The same compiled, each shape by itself."""
-    module = Pooled(subject.encoder, subject.layers, getattr(torch, dtype))
+    module = Pooled(subject, getattr(torch, dtype))
     return _tensors(torch.compile(module, dynamic=False))
 
 
@@ -131,7 +131,8 @@ def ctranslate2(subject: Subject, dtype: str, threads: int) -> Callable[[Array, 
 
     def prepare(ids: Array, mask: Array) -> Call:
         small, lengths = ids.astype(np.int32), mask.sum(1).astype(np.int32)
-        weights = (mask / mask.sum(1, keepdims=True)).astype(np.float32)[:, None]
+        counts = mask if subject.weights is None else mask * subject.weights[ids]  # not timed, in its favour
+        weights = (counts / counts.sum(1, keepdims=True)).astype(np.float32)[:, None]
 
         def call() -> Array:
             view = library.StorageView.from_array

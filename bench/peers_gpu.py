@@ -81,7 +81,7 @@ def open_peers(
 
 
 def _prepare(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Callable[[Array, Array], Call]:
-    module = Pooled(subject.encoder, subject.layers, torch_dtype(dtype)).to(gpu.device)
+    module = Pooled(subject, torch_dtype(dtype)).to(gpu.device)
     if family == "torch-graph":
         return lambda ids, mask: _graph(module, dtype, gpu, ids, mask)
     function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module

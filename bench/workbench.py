@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,6 +41,7 @@ class Subject:
     max_length: int
     shape: EncoderShape
     folder: Path
+    weights: Array | None = field(default=None, compare=False, repr=False)  # (vocabulary,) of the mean's tokens
 
     @property
     def depth(self) -> int:
@@ -84,7 +85,7 @@ class Workbench:
             folder.mkdir()
             self._made[label] = Subject(
                 f"{label}: {shape.layers} layers, {shape.hidden} wide", model, loaded.encoder, loaded.pooling.layers,
-                loaded.max_length, shape, folder,
+                loaded.max_length, shape, folder, loaded.pooling.weights,
             )  # fmt: skip
         return self._made[label]
 
@@ -123,17 +124,28 @@ def quiet() -> Iterator[None]:
 
 
 class Pooled(torch.nn.Module):
-    """transformers' encoder and the masked mean of ``layers``: (B, T) ids and mask int64 -> (B, D)."""
+    """transformers' encoder and the subject's masked mean: (B, T) ids and mask int64 -> (B, D).
 
-    def __init__(self, directory: Path, layers: tuple[int, ...], dtype: torch.dtype, attention: str = "sdpa") -> None:
+    ``layers`` None: the subject's own, weighted if it is; those named are averaged plainly, every token alike.
+    """
+
+    def __init__(
+        self, subject: Subject, dtype: torch.dtype, attention: str = "sdpa", layers: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__()
         import transformers
 
         with quiet():
-            self.encoder = transformers.AutoModel.from_pretrained(directory, attn_implementation=attention, dtype=dtype)
+            self.encoder = transformers.AutoModel.from_pretrained(
+                subject.encoder, attn_implementation=attention, dtype=dtype
+            )
         self.eval()
-        self.layers = layers
-        self.last = layers == (int(self.encoder.config.num_hidden_layers),)
+        self.layers = subject.layers if layers is None else layers
+        self.last = self.layers == (subject.depth,)
+        table = subject.weights if layers is None else None
+        # a column, looked up as the encoder's own tables are, which every exporter and compiler knows
+        self.token_weights: torch.Tensor | None
+        self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Pooled vectors in float32; sums are in float32 too."""
@@ -150,12 +162,14 @@ class Pooled(torch.nn.Module):
             states = self.encoder(**given, output_hidden_states=True).hidden_states
             hidden = sum(states[layer] for layer in self.layers) / len(self.layers)
         weights = attention_mask.unsqueeze(-1).to(torch.float32)
+        if self.token_weights is not None:
+            weights = weights * torch.nn.functional.embedding(given["input_ids"], self.token_weights)
         return (hidden.to(torch.float32) * weights).sum(1) / weights.sum(1)
 
 
 def reference(subject: Subject, layers: tuple[int, ...] | None = None) -> Callable[[Array, Array], Array]:
-    """PyTorch in float32, what everybody is checked against; ``layers`` None: the subject's own."""
-    module = Pooled(subject.encoder, layers or subject.layers, torch.float32)
+    """PyTorch in float32, what everybody is checked against; ``layers`` as for Pooled."""
+    module = Pooled(subject, torch.float32, layers=layers)
 
     def run(ids: Array, mask: Array) -> Array:
         with torch.inference_mode():

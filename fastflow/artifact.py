@@ -15,6 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fastflow import calibration as calibrations
 from fastflow.architecture import encoder_size, read_config, whole_number
 from fastflow.calibration import Stage
@@ -24,6 +27,7 @@ from fastflow.hashing import Hashes, check_hashes, check_present
 from fastflow.hashing import file_hash as file_hash
 from fastflow.hub import hub_snapshot
 from fastflow.pooling import WEIGHTED, Pooling, check_weights
+from fastflow.spread import read_spread
 from fastflow.tensors import Arrays, read_tensors
 from fastflow.truncation import Truncation, read_truncation
 from fastflow.weights import WEIGHT_INDEX, has_pooler, weight_files
@@ -49,6 +53,7 @@ class Model:
     manifest: dict[str, Any] = field(default_factory=dict)
     note: str | None = None  # one line for stderr when something is assumed
     truncation: Truncation | None = None  # what truncate_dim keeps; None: the first dimensions
+    spread: NDArray[np.float32] | None = None  # of each dimension, where the calibration leaves it open and it is known
 
 
 def load_model(path: str | Path | None = None) -> Model:
@@ -144,7 +149,8 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
     """The model of a manifest whose small files are as they were saved."""
     _check_listed(directory, manifest, encoder)
     size = encoder_size(read_config(encoder), encoder)
-    arrays = read_tensors(directory / CALIBRATION) if _has_arrays(manifest) else {}
+    # unlisted it is never read: what needs an array then lacks it
+    arrays = read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
     stages = _stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, size.hidden)
@@ -157,7 +163,8 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
     if manifest["dim"] != (dim := calibrations.output_dim(stages, size.hidden)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
-    truncation = read_truncation(arrays, dim, str(directory / CALIBRATION))
+    where = str(directory / CALIBRATION)
+    truncation, spread = read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
     return Model(
         directory,
         encoder,
@@ -167,12 +174,8 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
         manifest["fingerprint"],
         manifest,
         truncation=truncation,
+        spread=spread,
     )
-
-
-def _has_arrays(manifest: dict[str, Any]) -> bool:
-    """Whether the manifest speaks of anything that CALIBRATION holds."""
-    return bool(manifest["calibration"]) or manifest["pooling"].get("mode") == WEIGHTED
 
 
 def _pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
@@ -190,9 +193,7 @@ def _pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, 
 
 def _check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
     """Raise for a file that would be read though the manifest holds no hash of it."""
-    used = [directory / CALIBRATION] if _has_arrays(manifest) else []
-    used += encoder_files(encoder) if encoder == directory / ENCODER else []
-    for path in used:
+    for path in encoder_files(encoder) if encoder == directory / ENCODER else []:
         if path.relative_to(directory).as_posix() not in manifest["files"]:
             raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
 

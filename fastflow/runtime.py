@@ -20,6 +20,7 @@ from fastflow.calibration import describe, output_dim
 from fastflow.encoder import open_backend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.progress import Progress
+from fastflow.spread import unit_variance
 from fastflow.tokens import Tokenizer, Tokens
 from fastflow.vectors import check_pooled, check_truncation, cosine, quantise
 
@@ -117,8 +118,7 @@ class Runtime:
         for tokens in ahead(windows) if several and self._overlaps else windows:
             self._count_truncated(len(tokens.cut))
             z = self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
-            done = quantise(z, precision, normalize_embeddings, self._unit_variance, self._deviation(truncate_dim))
-            yield start, done
+            yield start, quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
             start += len(z)
 
     def _windows(self, texts: Iterator[str], prompt: str, size: int) -> Iterator[Tokens]:
@@ -176,16 +176,15 @@ class Runtime:
         check_truncation(truncate_dim, self.dim)
         none = np.zeros((0, self._pooled_dim), self.dtype)
         z = self._backend.calibration(none, normalize_embeddings, truncate_dim)
-        return quantise(z, precision, normalize_embeddings, self._unit_variance, self._deviation(truncate_dim))
+        return quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
 
-    @property
-    def _unit_variance(self) -> bool:
-        return bool(self._model.calibration) and self._model.calibration[-1].kind != "nullspace"
-
-    def _deviation(self, truncate_dim: int | None) -> NDArray[Any] | None:
-        """Of each dimension kept, where the cut has changed it from 1."""
+    def _spread(self, truncate_dim: int | None) -> NDArray[Any] | None:
+        """The root mean square of each dimension kept; None where the model does not tell."""
         order = self._model.truncation
-        return None if order is None or truncate_dim is None else order.deviation[:truncate_dim]
+        if order is not None and truncate_dim is not None:
+            return order.deviation[:truncate_dim]
+        spread = np.ones(self.dim) if unit_variance(self._model.calibration) else self._model.spread
+        return None if spread is None else spread[:truncate_dim]
 
     def _vectors(self, side: Any) -> NDArray[Any]:
         if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):

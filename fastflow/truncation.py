@@ -8,17 +8,17 @@ embedding costs nothing more, and k dimensions some k x D products.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.calibration import Stage, apply
+from fastflow.calibration import Stage, apply, output_dim
 from fastflow.errors import FastflowError
 
-SAMPLE = 16384  # texts that a basis is fitted on, evenly spaced
+SAMPLE = 16384  # texts that embeddings are measured on, evenly spaced
 BLOCK = 2048
 ORTHOGONAL = 1e-4  # float32 columns are orthonormal to within this
 
@@ -50,21 +50,26 @@ def leading_directions(stages: Sequence[Stage], pooled: NDArray[Any]) -> Truncat
     The first k are the directions of the embedding that tell most of the pooled vector. Those in which the embedding
     itself varies most would do for a flow, but not for one behind a whitening, which varies alike in all.
     """
-    wide = [stage.astype(np.float64) for stage in stages]
-    rows = pooled[:: -(-len(pooled) // SAMPLE)]
-    dims, count = apply(wide, np.asarray(rows[:1], np.float64)).shape[1], len(rows)
-    x_sum, z_sum = np.zeros(rows.shape[1]), np.zeros(dims)
-    cross, square = np.zeros((dims, rows.shape[1])), np.zeros((dims, dims))
-    for start in range(0, count, BLOCK):
-        x = np.asarray(rows[start : start + BLOCK], np.float64)
-        z = np.asarray(apply(wide, x))
-        x_sum, z_sum = x_sum + x.sum(axis=0), z_sum + z.sum(axis=0)
+    dims = output_dim(stages, pooled.shape[1])
+    count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
+    cross, square = np.zeros((dims, pooled.shape[1])), np.zeros((dims, dims))
+    for x, z in sampled(stages, pooled):
+        count, x_sum, z_sum = count + len(x), x_sum + x.sum(axis=0), z_sum + z.sum(axis=0)
         cross, square = cross + z.T @ x, square + z.T @ z
     basis = np.linalg.svd(cross / count - np.outer(z_sum, x_sum) / count**2)[0]
     largest = np.abs(basis).argmax(axis=0)
     basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # a singular vector's sign is arbitrary
     deviation = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", basis, square / count, basis, optimize=True), 0))
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
+
+
+def sampled(stages: Sequence[Stage], pooled: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Blocks of pooled vectors (b, D) and their embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
+    wide = [stage.astype(np.float64) for stage in stages]
+    rows = pooled[:: -(-len(pooled) // SAMPLE)]
+    for start in range(0, len(rows), BLOCK):
+        x = np.asarray(rows[start : start + BLOCK], np.float64)
+        yield x, np.asarray(apply(wide, x))
 
 
 def write_truncation(truncation: Truncation) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.truncation import Truncation
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-INT8_SIGMAS = 4.0  # calibrated dimensions have unit variance, so a fixed range of 4 deviations serves every text
+INT8_SIGMAS = 4.0  # how wide dimensions spread is known beforehand, so a fixed range of 4 times that serves every text
 
 
 def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Truncation | None = None) -> NDArray[Any]:
@@ -33,15 +33,12 @@ def check_truncation(truncate: int | None, dim: int) -> None:
         raise UsageError(f"truncate_dim must be 1 to {dim}, the width of this model, not {truncate}")
 
 
-def quantise(
-    z: NDArray[Any], precision: str, normalized: bool, calibrated: bool, deviation: NDArray[Any] | None = None
-) -> NDArray[Any]:
+def quantise(z: NDArray[Any], precision: str, normalized: bool, spread: NDArray[Any] | None) -> NDArray[Any]:
     """(B, D') in ``precision``; the names and packings are those of Sentence Transformers.
 
-    int8 and uint8 use the fixed range of +-4 deviations of a calibrated dimension (4/sqrt(D') once normalised), and so
-    need a model whose outputs have unit variance; where a rotation has changed that, ``deviation`` (D',) holds each
-    dimension's, and one range holds 4 of the largest, so that cosines keep. binary and ubinary pack the signs, eight
-    to a byte.
+    int8 and uint8 need ``spread`` (D',), the root mean square of each dimension before normalisation, which is 1 for
+    most calibrations: one fixed range for all holds 4 times the largest (4/sqrt(D') of normalised vectors that spread
+    alike), so that cosines keep. None: not known, and refused. binary and ubinary pack the signs, eight to a byte.
     """
     if precision == "float32":
         return z
@@ -52,12 +49,13 @@ def quantise(
         return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
     if precision not in ("int8", "uint8"):
         raise UsageError(f"unknown precision {precision!r}; known are {', '.join(PRECISIONS)}")
-    if not calibrated:
+    if spread is None:
         raise UsageError(
-            f"precision {precision!r} needs a flow, whiten or standardize model: its outputs have unit variance"
+            f"precision {precision!r} needs a flow, whiten or standardize model, or one that stores how wide its "
+            "outputs spread, which this one does not; train it anew with fastflow-train"
         )
-    unit = np.ones(z.shape[1]) if deviation is None else deviation.astype(np.float64)
-    span = INT8_SIGMAS * float(unit.max()) / (float(np.linalg.norm(unit)) if normalized else 1.0)
+    wide = spread.astype(np.float64)
+    span = INT8_SIGMAS * float(wide.max()) / (float(np.linalg.norm(wide)) if normalized else 1.0)
     levels = np.clip(np.rint(z * (127 / span)), -127, 127)
     return levels.astype(np.int8) if precision == "int8" else (levels + 128).astype(np.uint8)
 

@@ -139,8 +139,9 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
 def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:
     """Train ``method`` on ``encoder``'s embeddings of ``texts`` and save the model, through the training package.
 
-    ``settings``: pooling, max_length, weighted (whether tokens count by their frequency), ordered (whether truncate_dim
-    gets an order of directions), and of the flow levels, depth, width, coupling, permutation.
+    ``settings``: pooling, max_length, weighted (whether tokens count by their frequency), ordered (whether export gets
+    the embeddings, for truncate_dim's order of directions or int8's range), and of the flow levels, depth, width,
+    coupling, permutation.
     """
     from fastflow.train.calibrate import fit, parse_method
     from fastflow.train.embeddings import Embedder, open_encoder

@@ -31,6 +31,7 @@ from fastflow.artifact import (
 from fastflow.backend_reference import ReferenceBackend
 from fastflow.backend_torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
+from fastflow.spread import SPREAD, fit_spread
 from fastflow.tokens import Tokenizer, load_tokenizer
 from fastflow.train.calibrate import Fitted
 from fastflow.train.embeddings import Embedder, FrozenEncoder
@@ -63,9 +64,10 @@ def export(
 ) -> str:
     """Write the model to ``out`` and return its fingerprint; raises and leaves nothing if it does not prove itself.
 
-    ``pooled`` (n, D), the embeddings that the calibration was fitted on, give ``truncate_dim`` its order of directions;
-    without them it keeps the first dimensions. The proof re-runs the saved files through the NumPy reference on some
-    ``texts`` and compares with PyTorch.
+    ``pooled`` (n, D), the embeddings that the calibration was fitted on, give ``truncate_dim`` its order of directions
+    and int8 outputs their range where the calibration does not; without them ``truncate_dim`` keeps the first
+    dimensions, and such a calibration has no int8 outputs. The proof re-runs the saved files through the NumPy
+    reference on some ``texts`` and compares with PyTorch.
     """
     partial = out.with_name(out.name + ".partial")
     try:
@@ -109,6 +111,9 @@ def _write(
     truncation = None if pooled is None else fit_truncation(fitted.stages, pooled)
     if truncation is not None:
         arrays |= write_truncation(truncation)
+    spread = None if pooled is None else fit_spread(fitted.stages, pooled)
+    if spread is not None:
+        arrays[SPREAD] = spread
     if encoder.pooling.weights is not None:
         arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
     if arrays:
