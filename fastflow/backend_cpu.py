@@ -64,8 +64,9 @@ class CpuBackend:
         plans = [plan.astype(np.float32) for plan in fold(model.calibration, shape.hidden)]
         try:
             self._encoder = CpuEncoder(
-                weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release
-            )
+                weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
+                token_weights=model.pooling.weights,
+            )  # fmt: skip
             self._flow = CpuFlow(plans, threads)
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None

@@ -86,6 +86,7 @@ cdef extern from "cpu/encoder.h":
         const int64_t *strides
         const float *positions
         const void *words
+        const float *token_weights
         int32_t half, count, buffers, heads, head, hidden, position_start, pad_id, vocabulary, position_rows, layers
         int32_t isa
         float eps
@@ -133,7 +134,8 @@ cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
     memory: uint8, its first element 64-byte aligned; linears (n, 8), steps (n, 12) and strides (n,) int64 as
-    ``cpu/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32, or uint16 that are halves.
+    ``cpu/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32, or uint16 that are halves;
+    token_weights (vocabulary,) float32, or None: every token counts alike.
     """
 
     cdef ff_encoder encoder
@@ -141,8 +143,8 @@ cdef class Encoder:
 
     def __cinit__(
         self, const unsigned char[::1] memory, const int64_t[:, ::1] linears, const int64_t[:, ::1] steps,
-        const int64_t[::1] strides, const float[:, ::1] positions, words, *, int heads, int head, int hidden,
-        int position_start, int pad_id, int layers, float eps, int isa,
+        const int64_t[::1] strides, const float[:, ::1] positions, words, const float[::1] token_weights, *,
+        int heads, int head, int hidden, int position_start, int pad_id, int layers, float eps, int isa,
     ):
         cdef const float[:, ::1] singles
         cdef const unsigned short[:, ::1] halves
@@ -156,18 +158,21 @@ cdef class Encoder:
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or words.shape[1] != positions.shape[1] or positions.shape[0] == 0:
             raise ValueError("the tables of words and positions must have rows of one width")
+        if token_weights is not None and token_weights.shape[0] != words.shape[0]:
+            raise ValueError(f"{token_weights.shape[0]} token weights do not fit {words.shape[0]} words")
         if words.itemsize == 2:
             halves = words
             self.encoder.words = &halves[0, 0]
         else:
             singles = words
             self.encoder.words = &singles[0, 0]
-        self.keep_alive = (memory, linears, steps, strides, positions, words)
+        self.keep_alive = (memory, linears, steps, strides, positions, words, token_weights)
         self.encoder.memory = <const char *>&memory[0]
         self.encoder.linears = <const ff_linear *>&linears[0, 0] if linears.shape[0] else NULL
         self.encoder.steps, self.encoder.count = <const ff_step *>&steps[0, 0], <int32_t>steps.shape[0]
         self.encoder.strides, self.encoder.buffers = &strides[0], <int32_t>strides.shape[0]
         self.encoder.positions, self.encoder.position_rows = &positions[0, 0], <int32_t>positions.shape[0]
+        self.encoder.token_weights = NULL if token_weights is None else &token_weights[0]
         self.encoder.half, self.encoder.vocabulary = words.itemsize == 2, <int32_t>words.shape[0]
         self.encoder.heads, self.encoder.head, self.encoder.hidden = heads, head, hidden
         self.encoder.position_start, self.encoder.pad_id = position_start, pad_id

@@ -35,6 +35,7 @@ SAID = {
     INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
+LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
 Array = NDArray[Any]
 
 
@@ -76,13 +77,15 @@ class CpuEncoder:
     float32 always. ``weights``: as ``reference.encode`` takes them, or as ``encoder_packing.Stored``; all are copied.
     ``mode``: mean, cls or pooler over ``layers`` as ``fastflow.pooling`` means them; ``threads``: at most this many,
     None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of what was.
+    ``token_weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, with mode mean alone: a token counts by its id's
+    weight, sum(w h) / sum(w); None, every token alike.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
     which is one, for weights that hold NaN or infinity, also where they are not used.
     """
 
     def __init__(
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
-        threads: int | None = None, release: Callable[[], None] = lambda: None,
+        threads: int | None = None, release: Callable[[], None] = lambda: None, *, token_weights: Array | None = None,
     ) -> None:  # fmt: skip
         self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
         self.threads = default_threads() if threads is None else threads
@@ -92,6 +95,8 @@ class CpuEncoder:
         self.how = described(self.isa, form)
         number, _, vector, _ = isas()[self.isa]
         program = EncoderProgram(weights, shape, mode, self.layers, 2 * vector, form)
+        if token_weights is not None:
+            token_weights = _token_weights(token_weights, mode, weights)
         words = _words(weights, form != FLOAT, self.threads)
         release()
         positions = _floats(weights, "position", self.threads)
@@ -102,7 +107,7 @@ class CpuEncoder:
         memory, *tables = program.arrays(self.threads, release)
         self.nbytes = memory.nbytes
         self._encoder = Encoder(
-            memory, *tables, positions, words, heads=shape.heads, head=program.head, hidden=shape.hidden,
+            memory, *tables, positions, words, token_weights, heads=shape.heads, head=program.head, hidden=shape.hidden,
             position_start=shape.position_start, pad_id=-1 if shape.pad_id is None else shape.pad_id,
             layers=len(self.layers), eps=shape.eps, isa=number,
         )  # fmt: skip
@@ -141,6 +146,18 @@ def _words(weights: Stored, half: bool, threads: int) -> Array:
         if convert(raw(table), STORED.index(table.dtype), raw(out), True, threads) <= LARGEST_HALF:
             return out  # rounds less than the first product's operand will
     return _floats(weights, "word", threads)
+
+
+def _token_weights(table: Array, mode: str, weights: Stored) -> Array:
+    """A copy of ``table``; raises ValueError where a mean cannot be weighted by it."""
+    if mode != "mean":
+        raise ValueError(f"token weights are of pooling 'mean', not of {mode!r}")
+    vocabulary = len(parts_of(weights, "word")[0])
+    if table.shape != (vocabulary,) or table.dtype != np.float32:
+        raise ValueError(f"token weights must be float32 of shape ({vocabulary},), not {table.dtype} of {table.shape}")
+    if not ((table >= LIGHTEST) & (table <= HEAVIEST)).all():  # NaN is neither
+        raise ValueError(f"every token weight must be between {LIGHTEST:g} and {HEAVIEST:g}")
+    return np.array(table, order="C")
 
 
 def _check(weights: Stored, name: str, threads: int) -> None:

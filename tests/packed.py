@@ -52,3 +52,8 @@ def pack(lengths: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """ids (N,) int32, some of them 1, and offsets (B + 1,) int64."""
     ids = np.random.default_rng(seed).integers(0, VOCABULARY, sum(lengths)).astype(np.int32)
     return ids, np.r_[0, np.cumsum(lengths)].astype(np.int64)
+
+
+def token_weights(seed: int) -> np.ndarray:
+    """(vocabulary,) float32 in (0.01, 1], spread evenly over the orders of magnitude."""
+    return (0.01 ** np.random.default_rng(seed).random(VOCABULARY)).astype(np.float32)

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from packed import pack, random_encoder
+from packed import pack, random_encoder, token_weights
 
 from fastflow.kernels import cpu
 from fastflow.kernels.cpu_encoder import DTYPES, CpuEncoder
@@ -34,14 +34,17 @@ def bits(vectors):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("mode", ["mean", "pooler"])
+@pytest.mark.parametrize("mode", ["mean", "weighted", "pooler"])
 def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
     weights, shape = random_encoder(1, 2, 104, 4, 300)
     many = [*range(1, 26)] * 10 + [31, 32, 33, 63, 64, 65, 130]
     lengths = [int(n) for n in np.random.default_rng(0).permutation(many)]
     assert len(lengths) == 257
     ids, offsets = pack(lengths, 4)
-    encoder = CpuEncoder(weights, shape, mode, (2,), dtype, threads=1)
+    if mode == "weighted":
+        encoder = CpuEncoder(weights, shape, "mean", (1, 2), dtype, threads=1, token_weights=token_weights(0))
+    else:
+        encoder = CpuEncoder(weights, shape, mode, (2,), dtype, threads=1)
     want = encoder(ids, offsets)
     assert len(np.unique(want.round(4), axis=0)) > 240
     for threads in (1, 2, 3):

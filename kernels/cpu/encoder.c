@@ -112,7 +112,7 @@ static void attend(const job *j, const ff_step *s, const ff_group *g, int64_t fr
     }
 }
 
-static void pool(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
+static void pool(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *weights)
 {
     const ff_encoder *e = j->e;
     const ptrdiff_t ld = e->strides[s->from] / 4;
@@ -125,8 +125,11 @@ static void pool(const job *j, const ff_step *s, const ff_group *g, int64_t from
             memcpy(g->at[s->to] + t * e->strides[s->to], x, (size_t)e->strides[s->to]);
         else if (s->kind == FF_FIRST)
             memcpy(pooled, s->texts ? (const float *)g->at[s->from] + t * ld : x, bytes);
-        else
-            j->body->pool(x, ld, at[1] - at[0], s->width, 1.0f / (float)e->layers, (int)s->linear, pooled);
+        else {
+            for (int64_t i = at[0]; i < at[1]; i++)
+                weights[i - at[0]] = e->token_weights ? e->token_weights[j->in->ids[i]] : 1.0f;
+            j->body->pool(x, ld, weights, at[1] - at[0], s->width, 1.0f / (float)e->layers, (int)s->linear, pooled);
+        }
         for (int64_t i = at[0]; j->in->states && !s->texts && i < at[1]; i++)
             memcpy(j->in->states + (s->slot * j->in->offsets[j->in->texts] + i) * s->width, x + (i - at[0]) * ld, bytes);
     }
@@ -168,7 +171,7 @@ static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from
         for (int64_t r = from; r < to; r++)
             j->body->convert((const float *)(g->at[s->from] + r * lda), s->width, (int)s->format, g->at[s->to] + r * ldc);
         break;
-    default: pool(j, s, g, from, to);
+    default: pool(j, s, g, from, to, scratch);  /* attention's has room for a number a token */
     }
 }
 

@@ -60,6 +60,7 @@ typedef struct {
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
     const float *positions;   /* (position rows, width of the embeddings), segment 0 added */
     const void *words;        /* (vocabulary, width) */
+    const float *token_weights;  /* (vocabulary), between 1e-30 and 1e30, for FF_POOL; NULL: every token counts alike */
     int32_t half;             /* words are IEEE half, not float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: padded columns of one head */
@@ -99,8 +100,9 @@ typedef struct {
     /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
-    /* add the mean over `tokens` rows, times `share`, to `to`, or set it when `first` */
-    void (*pool)(const float *x, ptrdiff_t ldx, int64_t tokens, int64_t width, float share, int first, float *to);
+    /* add the mean over `tokens` rows, each counted by its weight, times `share`, to `to`, or set it when `first` */
+    void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float share, int first,
+                 float *to);
     void (*convert)(const float *x, int64_t columns, int format, char *to);
 } ff_body;
 
