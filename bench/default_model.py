@@ -62,8 +62,8 @@ Why this calibration:
 
 **Measured.** Spearman ×100 of cosine on the paper's seven test sets, `all` and `wmean`; likelihood and isotropy on the
 corpus. *before* is the encoder's weighted mean, uncalibrated; the plain mean of the same layers
-has an average of {plain["all"]} / {plain["wmean"]}. A large
-pretrained encoder calibrated the same way is much better: this one is small enough to ship.
+has an average of {plain["all"]} / {plain["wmean"]}. A large pretrained encoder calibrated the same way is much better: this one is
+small enough to ship.
 
 | | before | after |
 | --- | ---: | ---: |
