@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.reference import HEAVIEST, LIGHTEST
 
 HELP = "first-last, last, cls, pooler, mean-of-layers:I,J,...; historical names are accepted as aliases"
 WEIGHTED = "weighted-mean"  # as saved; what knows no weights must refuse it rather than leave them out
@@ -23,7 +24,7 @@ WEIGHTED = "weighted-mean"  # as saved; what knows no weights must refuse it rat
 class Pooling:
     """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32, all above 0, make the mean a weighted one: a token counts by its id's weight.
+    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, make the mean a weighted one: a token counts by its id's weight.
     """
 
     mode: str
@@ -46,14 +47,14 @@ class Pooling:
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
     """``weights`` as a Pooling takes them; raises a FastflowError that names ``where`` they come from.
 
-    None may be 0, so that a text always has something to be the mean of.
+    None may be 0, or nearly, so that a text always has something to be the mean of.
     """
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model anew")
     if weights.shape != (vocabulary,) or weights.dtype != np.float32:
         raise FastflowError(f"{where}: must be float32 of shape ({vocabulary},), one for each id of the vocabulary")
-    if not (np.isfinite(weights).all() and (weights > 0).all()):
-        raise FastflowError(f"{where}: every weight must be finite and above 0")
+    if not ((weights >= LIGHTEST) & (weights <= HEAVIEST)).all():  # NaN is neither
+        raise FastflowError(f"{where}: every weight must be between {LIGHTEST:g} and {HEAVIEST:g}")
     return weights
 
 

@@ -22,7 +22,7 @@ from fastflow.kernels.encoder_packing import (
     parts_of,
 )
 from fastflow.kernels.packing import NOT_FINITE, STORED, NotFinite, raw, storable
-from fastflow.kernels.reference import EncoderShape
+from fastflow.kernels.reference import HEAVIEST, LIGHTEST, EncoderShape
 
 # dtype -> products in the order of preference, and what is said of them
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
@@ -35,7 +35,6 @@ SAID = {
     INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
-LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
 Array = NDArray[Any]
 
 

@@ -19,6 +19,8 @@ Array = NDArray[np.floating]
 Ints = NDArray[np.integer]
 Weights = Mapping[str, Array]
 
+LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
+
 
 @dataclass(frozen=True)
 class EncoderShape:
@@ -142,7 +144,7 @@ def encode(
 def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Array:
     """Masked mean pooling over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens.
 
-    ``weights`` (N,), above 0, make it sum(w h) / sum(w) over a text's tokens; None counts every token alike.
+    ``weights`` (N,), LIGHTEST to HEAVIEST, make it sum(w h) / sum(w) over a text's tokens; None counts every token alike.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
