@@ -24,7 +24,7 @@ WEIGHTED = "weighted-mean"  # as saved; what knows no weights must refuse it rat
 class Pooling:
     """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, make the mean a weighted one: a token counts by its id's weight.
+    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, weigh the mean: a token counts by its id's weight.
     """
 
     mode: str

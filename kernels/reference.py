@@ -144,7 +144,7 @@ def encode(
 def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Array:
     """Masked mean pooling over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens.
 
-    ``weights`` (N,), LIGHTEST to HEAVIEST, make it sum(w h) / sum(w) over a text's tokens; None counts every token alike.
+    ``weights`` (N,), LIGHTEST to HEAVIEST, make it sum(w h) / sum(w) over a text's tokens; None counts all alike.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
