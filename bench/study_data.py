@@ -142,6 +142,19 @@ def word_views(texts: Sequence[str], seed: int = 7) -> dict[str, tuple[list[str]
     return {"half": halves, "del": deleted}
 
 
+def read_texts(name: str, data: Path) -> list[str]:
+    """The distinct texts of the set or corpus ``name`` in the directory ``data``."""
+    if name in CORPORA or name in LARGE:
+        file, size = (CORPORA | LARGE)[name]
+        texts = read_corpus([str(data / "corpora" / file)], sample=size)
+        if name == "wiki-sentences":
+            cut = [part for text in texts for part in re.split(r"(?<=[.!?]) +(?=[A-Z])", text)]
+            return random.Random(0).sample(list(dict.fromkeys(cut)), 10_000)
+        return texts
+    pairs = read_pairs(data / "sts" / f"{name}.tsv")
+    return list(dict.fromkeys(text.strip() for text in [*pairs.first, *pairs.second] if text.strip()))
+
+
 class Preparer:
     """``need(name, pooling)`` fills the cache with whatever is missing of one set or corpus."""
 
@@ -170,19 +183,8 @@ class Preparer:
     def _texts(self, name: str) -> list[str]:
         path = self._root / f"{name}.json"
         if not path.exists():
-            path.write_text(json.dumps(self._read(name)))
+            path.write_text(json.dumps(read_texts(name, self._data)))
         return list(json.loads(path.read_text()))
-
-    def _read(self, name: str) -> list[str]:
-        if name in CORPORA or name in LARGE:
-            file, size = (CORPORA | LARGE)[name]
-            texts = read_corpus([str(self._data / "corpora" / file)], sample=size)
-            if name == "wiki-sentences":
-                cut = [part for text in texts for part in re.split(r"(?<=[.!?]) +(?=[A-Z])", text)]
-                return random.Random(0).sample(list(dict.fromkeys(cut)), 10_000)
-            return texts
-        pairs = read_pairs(self._data / "sts" / f"{name}.tsv")
-        return list(dict.fromkeys(text.strip() for text in [*pairs.first, *pairs.second] if text.strip()))
 
     def _keep(self, name: str, pooling: str, suffix: str, texts: Sequence[str], dropout: bool = False) -> None:
         path = self._root / f"{name}{pooling}{suffix}.npy"

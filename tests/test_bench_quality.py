@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench import published, supervised, truncation
+from fastflow.bench import published, study_data, supervised, token_weights, token_weights_page, truncation
+from fastflow.bench.study import closed_form
 from fastflow.bench.tune_nli import BATCH, LABELS, batches, split
+from fastflow.calibration import apply
 from fastflow.evaluate import HEADER, LABELLED, SEVEN, Labelled
+from fastflow.train.cli import main as train
+from fastflow.train.embeddings import Embedder, open_encoder
+from fastflow.train.frequencies import weigh
 
 
 def test_pivots_take_what_varies_most_given_those_before():
@@ -131,3 +136,109 @@ def test_published_figures_stand_apart_and_have_their_own_means():
     row = next(line for line in lines if line.startswith("| BERT-base, flow, target (a)"))
     assert row.endswith("| 63.1 | 69.6 |")
     assert {mark for _, mark, _ in published.ROWS} == set(published.SOURCES)
+
+
+@pytest.fixture
+def small(data, sentences, tmp_path, monkeypatch):
+    """A data directory of the seven sets and two corpora, and a quality.json beside the results."""
+    (tmp_path / "data" / "corpora").mkdir(parents=True)
+    (tmp_path / "data" / "sts").symlink_to(data)
+    (tmp_path / "data" / "corpora" / "some.txt").write_text("\n".join(sentences) + "\n")
+    monkeypatch.setattr(study_data, "CORPORA", {"snli": ("some.txt", None), "part": ("some.txt", 100)})
+    monkeypatch.setattr(study_data, "LARGE", {})
+    monkeypatch.setattr(token_weights, "CORPORA", study_data.CORPORA)
+    monkeypatch.setattr(token_weights, "LARGE", {})
+    monkeypatch.setattr(token_weights, "SEEDS", (0, 1))
+    monkeypatch.setattr(token_weights, "FIVE", ("snli",))
+    rows = [("flow, target", 1.0), ("whiten, corpus", 100.0), ("standardize, target", 100.0)]
+    means = [{"name": name, "runs": [{"mean": {"all": m, "wmean": m}}] * 2} for name, m in rows]
+    (tmp_path / "quality.json").write_text(json.dumps({"rows": means}))
+    return tmp_path
+
+
+def test_token_weights_page(bert, small):
+    arguments = ["--encoder", bert, "--data", small / "data", "--cache", small / "cache", "--out", small / "t"]
+    done = CliRunner().invoke(token_weights.main, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    result = json.loads((small / "t.json").read_text())
+    columns = len(token_weights.PLAIN) + len(token_weights.WEIGHTED) + len(token_weights.DIRECTIONS)
+    assert len(result["closed"]) == 3 * columns
+    assert all(set(row["spearman"]) == set(SEVEN) for row in result["closed"] + result["default"])
+    runs = [(run["fitted_on"], run["seed"]) for run in result["default"]]
+    assert runs == [("target", 0), ("snli", 0), ("snli", 1), ("part", 0)]
+    assert closed(result, "snli", "plain", "none") == closed(result, "part", "plain", "none")
+    assert closed(result, "snli", "sif", "none") != closed(result, "part", "sif", "none")
+    assert [row["better_of_flow_and_whitening"] for row in result["defaults"][:2]] == [[1, 1], [100, 100]]
+    assert [c["holds"] for c in result["claims"] if "leads" in c["claim"]][1] is False
+    page = (small / "t.md").read_text()
+    assert page == token_weights_page.markdown(result)
+    assert page.count("**NO**") == sum(not c["holds"] for c in result["claims"]) >= 1
+    assert not any(str(small / private) in page for private in ("data", "cache"))
+    assert result["default"][-1]["spearman"] == trained(bert, small)
+
+
+def trained(bert, small):
+    """The scores of what fastflow-train makes by default of the corpus ``part``."""
+    corpus, out = small / "data" / "corpora" / "some.txt", small / "model"
+    arguments = [corpus, "--sample", 100, "--encoder", bert, "--out", out, "--cache", small / "cache"]
+    done = CliRunner().invoke(train, [str(a) for a in [*arguments, "--eval", small / "data" / "sts"]])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((out / "fastflow.json").read_text())["training"]["spearman"]["after"]["rows"]
+    return {row["set"]: [row["all"], row["wmean"]] for row in rows}
+
+
+def closed(result, *key):
+    """The scores of one closed form."""
+    return next(r["spearman"] for r in result["closed"] if (r["fitted_on"], r["weights"], r["method"]) == key)
+
+
+def test_one_pass_gives_what_each_pooling_alone_gives(bert, small, sentences):
+    plain = open_encoder(str(bert), "first-last", 64)
+    weighted = weigh(plain, sentences)
+    bench = token_weights.Bench(plain, {"snli": weighted}, {"snli": sentences}, small / "data", small / "cache")
+    bench.fill("snli", [plain, weighted])
+    for counted, encoder in ((None, plain), ("snli", weighted)):
+        expected = Embedder(encoder, "cpu")(sentences)
+        found = bench.pooled("snli", counted)
+        assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+    assert len(list((small / "cache").iterdir())) == 2  # found there, not made anew
+
+
+def test_directions_alone_keep_the_mean():
+    x = np.random.default_rng(0).normal(size=(60, 8)) * np.linspace(3, 1, 8) + 3
+    kept, centred = (apply(f(x), x) for f in (lambda x: token_weights.directions(x, 2), nullspace_2))
+    assert np.linalg.matrix_rank(kept) == 6
+    assert np.abs(centred.mean(axis=0)).max() <= 1e-9
+    assert np.abs(kept - kept.mean(axis=0) - centred).max() <= 1e-9
+    assert np.linalg.norm(kept.mean(axis=0)) > 1
+
+
+def nullspace_2(x):
+    return closed_form("nullspace:2", x)
+
+
+def run_of(where, seed, gain):
+    """A default run that is ``gain`` above a raw score of 50 on every set but the first, where it is 1 below that."""
+    spearman = {name: [50 + gain - (name == SEVEN[0])] * 2 for name in SEVEN}
+    return {"fitted_on": where, "seed": seed, "choices": {"a": {"chosen": "flow"}}, "spearman": spearman}
+
+
+def test_claims_are_decided_by_the_worst_run():
+    raw = {"fitted_on": "snli", "weights": "plain", "method": "none", "spearman": {}}
+    raw["spearman"] = {name: [50.0, 50.0] for name in SEVEN}
+    peers = [{"fitted_on": "snli", "mean": mean} for mean in ([50.0, 49.0], [49.0, 51.0])]
+    weighted = [raw | {"weights": "sif", "method": method} for method in ("none", "nullspace:10")]
+    weighted[1]["spearman"] = {name: [49.5, 52.0] for name in SEVEN}
+    result = {"closed": [raw, *weighted], "published": peers, "plain_flow": []}
+    result["default"] = [run_of("snli", 0, 3.0), run_of("snli", 1, 0.0)]
+    (row,) = token_weights_page.defaults(result)
+    assert row["chosen"] == {"flow": 2}
+    assert row["least_gain_of_the_mean"] == pytest.approx(-1 / 7)
+    assert (row["least_gain_on_a_set"], row["least_on"]) == (-1.0, SEVEN[0])
+    assert row["least_gain_on_a_set_with_ten"] == -0.5
+    assert row["over_weights_alone"] == pytest.approx([1.5 - 1 / 7] * 2)
+    assert row["lead"] == pytest.approx([1.5 - 1 / 7, 0.5 - 1 / 7])
+    assert [c["holds"] for c in token_weights_page.claims([row])] == [False, False, False]
+    result["default"] = [run_of("snli", 0, 3.0)]
+    held = token_weights_page.claims(token_weights_page.defaults(result))
+    assert [c["holds"] for c in held] == [True, True, True]

@@ -1,0 +1,202 @@
+"""Token weights, what a calibration adds to them, and what fastflow-train makes by default, corpus by corpus.
+
+    python -m fastflow.bench.token_weights --encoder DIR --data DIR --cache DIR --out bench/results/token-weights
+
+Everything is fastflow-train's own code: ``weigh``, ``embed_corpus``, ``fit``, ``choose``. Weights are always counted in
+the texts that the calibration is fitted on. The flows and whitenings of plain pooling that the default is held against
+are those of quality.json beside OUT, where it has them. ``token_weights_page`` makes the page. What is finished is kept
+in the cache, so that an interrupted run goes on: give another after a change of the code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from fastflow.bench.quality import SEEDS, SHAPE, write
+from fastflow.bench.study import closed_form
+from fastflow.bench.study_data import CORPORA, LARGE, Matrix, read_texts
+from fastflow.bench.token_weights_page import TARGET, claims, defaults, markdown
+from fastflow.calibration import Stage, apply
+from fastflow.evaluate import SEVEN, read_pairs, score
+from fastflow.tokens import Tokenizer
+from fastflow.train.calibrate import Fitted, fit, parse_method
+from fastflow.train.criterion import make_views
+from fastflow.train.embeddings import BATCH_TOKENS, Embedder, FrozenEncoder, cache_key, embed_corpus, open_encoder
+from fastflow.train.frequencies import A, weigh
+from fastflow.train.loop import Schedule
+from fastflow.train.selection import REFITTED, candidates, choose
+from fastflow.vectors import paired_cosine
+
+PLAIN = ("none", "nullspace:10", "whiten")
+WEIGHTED = ("none", "standardize", "nullspace:1", "nullspace:3", "nullspace:10", "whiten")
+DIRECTIONS = (1, 2, 3, 10)
+FIVE = (TARGET, "snli")  # fitted with every seed; the other corpora with the first
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The encoder ``plain`` and, by what was counted, with token weights; texts by set and corpus; directories."""
+
+    plain: FrozenEncoder
+    weighted: dict[str, FrozenEncoder]
+    texts: dict[str, list[str]]
+    data: Path
+    cache: Path
+
+    def pooled(self, name: str, counted: str | None) -> Matrix:
+        """(n, D) float64, with the weights of ``counted`` or none."""
+        encoder = self.plain if counted is None else self.weighted[counted]
+        return np.asarray(embed_corpus(self.texts[name], encoder, self.cache), np.float64)
+
+    def spearman(self, name: str, counted: str | None, stages: Sequence[Stage]) -> list[float]:
+        """[all, wmean] of a set."""
+        pairs = read_pairs(self.data / "sts" / f"{name}.tsv")
+        where = {text: i for i, text in enumerate(self.texts[name])}
+        z = np.asarray(apply([stage.astype(np.float64) for stage in stages], self.pooled(name, counted)))
+        first, second = (z[[where[text.strip()] for text in side]] for side in (pairs.first, pairs.second))
+        row = score(pairs, paired_cosine(first, second))
+        return [row["all"], row["wmean"]]
+
+    def fill(self, name: str, encoders: Sequence[FrozenEncoder]) -> None:
+        """Put into the cache what ``embed_corpus`` would, in one pass of the encoder for all of ``encoders``."""
+        texts = self.texts[name]
+        paths = {self.cache / f"{cache_key(encoder, texts)}.npy": encoder for encoder in encoders}
+        missing = {path: Embedder(encoder, "cpu").backend for path, encoder in paths.items() if not path.exists()}
+        if not missing:
+            return
+        run = next(iter(missing.values()))
+        tokens = Tokenizer(self.plain.directory, self.plain.max_length)(texts)
+        out = {path: np.empty((len(texts), self.plain.dim), np.float32) for path in missing}
+        for rows in tokens.batches(len(texts), BATCH_TOKENS):
+            batch = tokens.select(rows)
+            hidden = run.encoder(batch)
+            for path, backend in missing.items():
+                out[path][rows] = backend.pooling(hidden, batch)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        for path, vectors in out.items():
+            unfinished = path.with_suffix(".partial.npy")
+            np.save(unfinished, vectors)
+            unfinished.replace(path)
+
+
+def kept(make: Callable[..., Any], bench: Bench, *which: Any) -> Any:
+    """``make(bench, *which)`` as JSON gives it back, made once and then read from the cache."""
+    path = bench.cache / f"{'-'.join(map(str, (make.__name__, *which)))}.json"
+    if not path.exists():
+        unfinished = path.with_suffix(".partial")
+        unfinished.write_text(json.dumps(make(bench, *which)))
+        unfinished.replace(path)
+    return json.loads(path.read_text())
+
+
+def fitted_on(where: str) -> list[tuple[str, tuple[str, ...]]]:
+    """What is fitted, and the sets that it is scored on: a corpus on all, a target's own sentences on itself."""
+    return [(name, (name,)) for name in SEVEN] if where == TARGET else [(where, SEVEN)]
+
+
+def directions(x: Matrix, remove: int) -> list[Stage]:
+    """nullspace without its centring: the leading principal directions are removed and the mean is kept."""
+    (stage,) = closed_form(f"nullspace:{remove}", x)
+    return [Stage(stage.kind, {}, stage.params | {"mean": np.zeros_like(stage.params["mean"])})]
+
+
+def closed_forms(bench: Bench, where: str) -> list[dict[str, Any]]:
+    """Every closed form, with plain pooling and with token weights."""
+    tried = (method for method in candidates(bench.plain.dim) if method != "flow")
+    weighted = dict.fromkeys((*WEIGHTED, *tried))
+    columns = [("plain", method, partial(closed_form, method)) for method in PLAIN]
+    columns += [("sif", method, partial(closed_form, method)) for method in weighted]
+    columns += [("sif", f"directions:{k}", partial(directions, remove=k)) for k in DIRECTIONS]
+    rows = []
+    for weights, method, form in columns:
+        scores: dict[str, list[float]] = {}
+        for name, sets in fitted_on(where):
+            counted = None if weights == "plain" else name
+            stages = form(bench.pooled(name, counted))
+            scores |= {each: bench.spearman(each, counted, stages) for each in sets}
+        rows.append({"fitted_on": where, "weights": weights, "method": method, "spearman": scores})
+    return rows
+
+
+def default_run(bench: Bench, where: str, seed: int) -> dict[str, Any]:
+    """fastflow-train's default path, from the texts to the choice, and the scores of what it would ship."""
+    chosen: dict[str, Any] = {}
+    scores: dict[str, list[float]] = {}
+    for name, sets in fitted_on(where):
+        texts, frozen = bench.texts[name], bench.weighted[name]
+        pooled = embed_corpus(texts, frozen, bench.cache)
+        views = make_views(texts, frozen, "cpu", seed)
+
+        def once(method: str, pooled: Any = pooled, views: Any = views) -> Fitted:
+            return fit(parse_method(method), pooled, SHAPE, Schedule(seed=seed), views=views)
+
+        choice = choose("auto", frozen.dim, once, views)
+        chosen[name] = choice.record["separability"] | {"chosen": choice.method}
+        scores |= {each: bench.spearman(each, name, choice.fitted.stages) for each in sets}
+        click.echo(f"default, {name}, seed {seed}: {choice.method}", err=True)
+    return {"fitted_on": where, "seed": seed, "choices": chosen, "spearman": scores}
+
+
+def plain_flow(bench: Bench, where: str) -> dict[str, Any]:
+    """The flow of quality.md, seed 0, on plain pooling: for corpora that quality.json has no flow for."""
+    pooled = embed_corpus(bench.texts[where], bench.plain, bench.cache)
+    stages = fit(parse_method("flow"), pooled, SHAPE, Schedule()).stages
+    return {"fitted_on": where, "spearman": {name: bench.spearman(name, None, stages) for name in SEVEN}}
+
+
+def published(path: Path) -> list[dict[str, Any]]:
+    """The seven-set means of whitening and flows on plain pooling that quality.json has, over its seeds."""
+    rows = []
+    for row in json.loads(path.read_text())["rows"]:
+        method, _, where = row["name"].partition(", ")
+        if method in ("whiten", "flow"):
+            means = [[run["mean"][kind] for kind in ("all", "wmean")] for run in row["runs"]]
+            rows.append({"fitted_on": TARGET if where.startswith("target") else "snli", "name": row["name"]})
+            rows[-1]["mean"] = [float(value) for value in np.mean(means, axis=0)]
+    return rows
+
+
+@click.command()
+@click.option("--encoder", required=True, help="Encoder directory, or default.")
+@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and corpora/.")
+@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Where pooled embeddings are kept.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
+def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
+    """Measure token weights."""
+    plain = open_encoder(encoder, "first-last", None)
+    corpora = [*CORPORA, *LARGE]
+    texts = {name: read_texts(name, data) for name in (*SEVEN, *corpora)}
+    bench = Bench(plain, {name: weigh(plain, found) for name, found in texts.items()}, texts, data, cache)
+    result: dict[str, Any] = {
+        "command": f"python -m fastflow.bench.token_weights --encoder .../{Path(encoder).name} --data .../{data.name} "
+        f"--cache DIR --out {out}",
+        "encoder": Path(encoder).name,
+        "a": A,
+        "auto": {"candidates": candidates(plain.dim), "handicap": REFITTED},
+        "texts": {name: len(found) for name, found in texts.items()},
+        "published": published(out.with_name("quality.json")),
+    }
+    for name in texts:
+        bench.fill(name, [plain, *(bench.weighted[n] for n in ((name, *corpora) if name in SEVEN else (name,)))])
+        click.echo(f"embedded {name}: {len(texts[name])} texts", err=True)
+    fits = (TARGET, *corpora)
+    result["closed"] = [row for where in fits for row in kept(closed_forms, bench, where)]
+    seeds = [(where, seed) for where in fits for seed in (SEEDS if where in FIVE else SEEDS[:1])]
+    result["default"] = [kept(default_run, bench, *which) for which in seeds]
+    known = {row["fitted_on"] for row in result["published"]}
+    result["plain_flow"] = [kept(plain_flow, bench, where) for where in fits if where not in known]
+    result["defaults"] = defaults(result)
+    result["claims"] = claims(result["defaults"])
+    write(out, result, markdown(result))
+
+
+if __name__ == "__main__":
+    main()
