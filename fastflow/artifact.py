@@ -68,14 +68,18 @@ class Opening:
 
     ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
     which are computed beside what the block does. At its end they are checked, and the fingerprint of a plain encoder
-    is known; a file that differs from its hash is reported before whatever it led to in the block.
+    is known; a file that differs from its hash is reported before whatever it led to in the block. A Model is taken as
+    it is.
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        directory = DEFAULT if path is None else Path(path)
+    def __init__(self, path: str | Path | Model | None = None) -> None:
         self._hashes = Hashes()
         self._checks: list[Callable[[], None]] = []
         self._plain: list[Path] = []  # files that identify a plain encoder
+        if isinstance(path, Model):
+            self.model = path
+            return
+        directory = DEFAULT if path is None else Path(path)
         try:
             if (directory / MANIFEST).is_file():
                 self.model = self._saved(directory)

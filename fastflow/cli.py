@@ -157,8 +157,8 @@ def eval_command(
     default="raw",
     show_default=True,
     metavar="NAME,...",
-    help="What to compare with: raw, standardize, nullspace[:K], whiten[:K], flow, chains such as whiten:128+flow, or "
-    "model directories.",
+    help="What to compare with: raw (every token alike), weights (the model's own, uncalibrated), standardize, "
+    "nullspace[:K], whiten[:K], flow, chains such as whiten:128+flow, or model directories.",
 )
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="The page to write.")
 @click.option("--json", "json_file", metavar="FILE", help="Write what was measured as JSON; - prints it.")

@@ -11,6 +11,7 @@ import click
 from fastflow.errors import FastflowError, UsageError
 
 if TYPE_CHECKING:
+    from fastflow.artifact import Model
     from fastflow.runtime import Runtime
 
 
@@ -61,7 +62,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
         ctx.exit(1)
 
 
-def open_runtime(model: str | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
+def open_runtime(model: str | Model | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
     """The Runtime for a command, with one line on standard error that says what runs."""
     from fastflow.runtime import Runtime
 

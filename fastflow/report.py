@@ -63,8 +63,8 @@ def make_report(runtime: Runtime, against: Sequence[str], settings: Settings, fi
     corpus = read_texts(settings.corpus, settings.sample, settings.seed)
     paired = list(dict.fromkeys(text for pairs in sets for text in [*pairs.first, *pairs.second]))
     texts = corpus or thin(paired, settings.sample, settings.seed)
-    columns = subjects(runtime, against, texts, fit, open_model, settings.seed)
     model = load_model(None if runtime.info()["model"] == "default" else runtime.info()["model"])
+    columns = subjects(runtime, model, against, texts, fit, open_model, settings.seed)
     sections: list[Section] = []
     left_out: list[dict[str, str]] = []
 

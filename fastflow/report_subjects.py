@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.artifact import Model
 from fastflow.calibration import Stage, apply, describe
 from fastflow.errors import FastflowError, UsageError
 from fastflow.runtime import Runtime
@@ -17,7 +18,7 @@ from fastflow.texts import read_records
 
 Matrix = NDArray[Any]
 Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
-Open = Callable[[str], Runtime]
+Open = Callable[[str | Model], Runtime]
 MODEL = "model"
 
 
@@ -53,18 +54,25 @@ class Subject:
 
 
 def subjects(
-    runtime: Runtime, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int
+    runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int
 ) -> list[Subject]:
-    """The columns in the order of ``against``, then the model itself.
+    """The columns in the order of ``against``, then ``model`` itself, which ``runtime`` runs.
 
-    A name is ``raw``, a method that ``fit`` knows, fitted on ``texts``, or a directory that holds another model.
+    A name is ``raw``, the encoder's pooling with every token alike, as the paper has it; ``weights``, the same with the
+    model's token weights; a method that ``fit`` knows, fitted on ``texts``; or a directory with another model.
     """
     pool, out = Pool(runtime), []
+    alike = replace(model.pooling, weights=None)
+    plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=alike)))
     for name in dict.fromkeys(against):
         if name == MODEL:
             raise UsageError("--against names what the model is compared with, not the model itself")
         if name == "raw":
-            out.append(Subject(name, f"{runtime.info()['pooling']}, uncalibrated", pool, lambda x: x))
+            out.append(_uncalibrated(name, plain))
+        elif name == "weights":
+            if plain is pool:
+                raise UsageError("--against weights: this model's tokens count alike; name raw")
+            out.append(_uncalibrated(name, pool))
         elif Path(name).is_dir():
             other = open_model(name)
             out.append(Subject(Path(name).resolve().name, other.info()["calibration"], Pool(other), other.transform))
@@ -77,6 +85,10 @@ def subjects(
     if clash := [s.name for s in out if s.name == MODEL] or _repeated([s.name for s in out]):
         raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
     return [*out, Subject(MODEL, runtime.info()["calibration"], pool, runtime.transform)]
+
+
+def _uncalibrated(name: str, pool: Pool) -> Subject:
+    return Subject(name, f"{pool.runtime.info()['pooling']}, uncalibrated", pool, lambda x: x)
 
 
 def _through(stages: Sequence[Stage]) -> Callable[[Matrix], Matrix]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.ahead import ahead
 from fastflow.architecture import encoder_size, read_config
-from fastflow.artifact import Opening
+from fastflow.artifact import Model, Opening
 from fastflow.calibration import describe, output_dim
 from fastflow.encoder import open_backend
 from fastflow.errors import FastflowError, UsageError
@@ -31,7 +31,8 @@ WINDOW = 4096  # texts that stream() holds and sorts by length at a time
 class Runtime:
     """A model ready to embed texts. Safe to call from several threads; survives fork; pickles to its path.
 
-    ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package.
+    ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package; or a
+    ``Model`` that is open already.
     ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
     int8, where the backend has it.
     ``threads``: None leaves it to the numeric library. ``backend``: auto, cpu (compiled), triton, reference (NumPy) or
@@ -41,16 +42,17 @@ class Runtime:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | None = None,
+        model: str | os.PathLike[str] | Model | None = None,
         device: str = "auto",
         dtype: str = "auto",
         threads: int | None = None,
         *,
         backend: str = "auto",
     ) -> None:
-        path = None if model is None else os.path.abspath(model)  # a pickle may be opened in another folder
-        self._arguments = (path, device, dtype, threads, backend)
-        with Opening(None if model is None else Path(model)) as opening:
+        if not (model is None or isinstance(model, Model)):
+            model = Path(os.path.abspath(model))  # a pickle may be opened in another folder
+        self._arguments = (model, device, dtype, threads, backend)
+        with Opening(model) as opening:
             self.tokenize = Tokenizer(opening.model.encoder, opening.model.max_length)
             self._backend: Any = open_backend(opening.model, backend, device, dtype, threads)
         self._model = opening.model

@@ -20,6 +20,7 @@ from fastflow.evaluate import HEADER, LABELLED, evaluate, find_sets
 from fastflow.isotropy import isoscore, mean_cosine
 from fastflow.report_plots import apart
 from fastflow.train.against import fit_named
+from fastflow.train.embeddings import Embedder, open_encoder
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
 SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
@@ -113,6 +114,27 @@ def test_page_has_every_section_and_escapes_texts(whole):
     assert "left-out" not in page.ids
     assert "<script>" not in whole[0]
     assert any("<script>alert(1)</script> the dog & the cat" in words for words in page.words)
+
+
+def test_raw_counts_every_token_alike(weighted_model, bert, data, tmp_path):
+    pairs = data / "pairs.tsv"
+    done = report(weighted_model, "--against", "raw,weights", "--sts", pairs, "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["subjects"]["raw"] == "masked mean of layers 1 and 3, uncalibrated"
+    assert found["subjects"]["weights"] == "weighted masked mean of layers 1 and 3, uncalibrated"
+    similarity, sets = found["sections"]["similarity"], find_sets([pairs])
+    plain = Embedder(open_encoder(str(bert), "first-last", 64), "cpu")
+    for name, embed in (("raw", plain), ("weights", Runtime(weighted_model).pool)):
+        wanted = evaluate(embed, sets)["average"]
+        assert abs(similarity[name]["average"]["all"] - wanted["all"]) <= 0.02  # figures of two decimals
+    assert similarity["raw"] != similarity["weights"]
+
+
+def test_weights_of_a_model_without(model, data):
+    result = report(model, "--against", "weights", "--sts", data / "pairs.tsv", "--json", "-")
+    assert result.exit_code == 2
+    assert "tokens count alike" in result.stderr
 
 
 def test_json_agrees_with_eval_and_the_analyses(whole, model, data):

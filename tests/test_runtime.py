@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
 from fastflow import runtime as module
+from fastflow.artifact import load_model
 from fastflow.errors import FastflowError, UsageError
 
 
@@ -274,3 +276,12 @@ def test_the_model_in_the_package(sentences):
     assert vectors.shape == (3, rt.dim)
     near, far = rt.similarity(vectors[:1], vectors[1:])[0]
     assert near > far + 0.1
+
+
+def test_a_model_that_is_open_already(weighted_model, sentences):
+    held = load_model(weighted_model)
+    runtime = Runtime(held)
+    assert np.array_equal(runtime.encode(sentences[:5]), Runtime(weighted_model).encode(sentences[:5]))
+    again = pickle.loads(pickle.dumps(runtime))
+    assert np.array_equal(again.encode(sentences[:5]), runtime.encode(sentences[:5]))
+    assert again.fingerprint == held.fingerprint
