@@ -21,6 +21,7 @@ from fastflow.folding import Builder
 from fastflow.kernels.plan import Plan
 
 Array = NDArray[Any]
+FEW = 8  # channels for each direction from which removing them one by one takes less than half of a dense product
 
 
 def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
@@ -37,7 +38,10 @@ def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
     for position, stage in enumerate(stages):
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
-                _FOLDS[stage.kind](builder, stage.astype(np.float64))
+                if stage.kind == "nullspace" and position == len(stages) - 1:
+                    _last_nullspace(builder, stage.astype(np.float64))
+                else:
+                    _FOLDS[stage.kind](builder, stage.astype(np.float64))
         except FloatingPointError as error:
             raise FastflowError(
                 f"calibration stage {position} ({stage.kind}) does not fold to finite numbers ({error}); "
@@ -56,6 +60,18 @@ def _nullspace(builder: Builder, stage: Stage) -> None:
     builder.scale(np.ones(len(mean)), -mean)
     if len(directions):
         builder.dense(np.eye(len(mean)) - directions.T @ directions, np.nan)
+
+
+def _last_nullspace(builder: Builder, stage: Stage) -> None:
+    """As k products with the directions, as the equation has it, where they are few: a dense I - V^T V rounds each
+    channel by all others, the largest included. In front of other stages it would cost a plan of its own.
+    """
+    directions = stage.params["directions"]
+    if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
+        builder.scale(np.ones(directions.shape[1]), -stage.params["mean"])
+        builder.remove(directions)
+    else:
+        _nullspace(builder, stage)
 
 
 def _whiten(builder: Builder, stage: Stage) -> None:

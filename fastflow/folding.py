@@ -141,6 +141,27 @@ class Builder:
                 step.V = self._mix(matrix, step.V)
                 step.touched = np.concatenate([step.touched[: self.start], np.ones(len(matrix), bool)])
 
+    @property
+    def diagonal(self) -> bool:
+        """Whether no channels are mixed but by couplings."""
+        return self.M.dense is None
+
+    def remove(self, directions: Array) -> None:
+        """y <- y - V^T V y for orthonormal ``directions`` V (k, C): a coupling whose hidden units are relu(+-V y).
+
+        Only where M is diagonal and nothing is emitted. Behind affine couplings this starts another plan.
+        """
+        if self.form == "state":
+            self.close()
+        both = np.concatenate([directions, -directions])
+        weight, read = self.M.read(both, slice(None))
+        gram = [both @ step.V if step.touched.any() else None for step in self.steps]
+        size = len(both)
+        inner = np.eye(size), np.zeros(size)
+        everywhere = np.ones(len(self.t), bool)
+        self.steps.append(Step(weight, both @ self.t, *inner, read, gram, -both.T, everywhere))
+        self.centred, self.logdet = True, np.nan
+
     def _mix(self, matrix: Array, values: Array) -> Array:
         return np.concatenate([values[: self.start], matrix @ values[self.start :]])
 

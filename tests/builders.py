@@ -136,6 +136,15 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
     return transformers.AutoConfig.for_model(kind, **{**shape, **settings})
 
 
+def fitted(method: str, pooled: Any) -> list[Any]:
+    """The stages of ``method`` fitted on pooled embeddings (n, D), fastflow-train's defaults but four epochs."""
+    from fastflow.train.calibrate import fit, parse_method
+    from fastflow.train.loop import Schedule
+
+    shape = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}
+    return fit(parse_method(method), pooled, shape, Schedule(epochs=4, save_steps=0)).stages
+
+
 def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:
     """Train ``method`` on ``encoder``'s embeddings of ``texts`` and save the model, through the training package.
 

@@ -1,9 +1,10 @@
-"""The fused flow on real pooled embeddings, as they are and with outlier dimensions such as BERT's."""
+"""Fused calibrations on real pooled embeddings, as they are and with outlier dimensions such as BERT's."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import fitted
 from tolerances import FLOW_FLOOR, FUSED_FACTOR
 
 import fastflow
@@ -25,13 +26,22 @@ def relative(z, exact):
     return np.linalg.norm(z - exact) / np.linalg.norm(exact)
 
 
+@pytest.fixture(scope="module")
+def calibrations(pooled):
+    """By name, fitted on the pooled texts; the model in the package has its own."""
+    return {name: fitted(name, pooled) for name in ("flow", "nullspace:10,flow", "flow,nullspace:5", "whiten:64")} | {
+        "in the package": load_model().calibration
+    }
+
+
 @pytest.mark.parametrize("outlier", [1.0, 30.0], ids=["as pooled", "outlier dimensions"])
 @pytest.mark.parametrize("isa", cpu.usable_isas())
-def test_no_more_than_twice_the_unfused_error(pooled, isa, outlier, monkeypatch):
+@pytest.mark.parametrize("name", ["in the package", "flow", "nullspace:10,flow", "flow,nullspace:5", "whiten:64"])
+def test_no_more_than_twice_the_unfused_error(pooled, calibrations, name, isa, outlier, monkeypatch):
     monkeypatch.setenv("FASTFLOW_ISA", isa)
     x = pooled.copy()
     x[:, [7, 100]] = x[:, [7, 100]] * outlier  # two dominant channels, as BERT-base has
-    stages = load_model().calibration
+    stages = calibrations[name]
     wide = calibration.apply([s.astype(np.float64) for s in stages], x.astype(np.float64))
     unfused = calibration.apply([s.astype(np.float32) for s in stages], x)
     fused = cpu.CpuFlow([plan.astype(np.float32) for plan in fold(stages, x.shape[1])])(x)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from builders import fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,10 +147,13 @@ def test_affine_flows_and_their_log_determinants(dim, width, permutation, number
     assert np.abs(log_det - exact).max() <= 2 * np.abs(unfused - exact).max() + 1e-6 * np.abs(exact).max()
 
 
-def test_real_pooled_embeddings():
+@pytest.mark.parametrize("name", ["in the package", "flow"])
+def test_real_pooled_embeddings(name):
     """Sentences of the default model, as pooled and with two outlier channels such as BERT's."""
-    x = fastflow.Runtime().pool((Path(__file__).parents[2] / "examples" / "novels.txt").read_text().split("\n")[:24])
-    stages = list(load_model().calibration)
+    pooled = fastflow.Runtime().pool(
+        (Path(__file__).parents[2] / "examples" / "novels.txt").read_text().split("\n")[:300]
+    )
+    stages, x = list(load_model().calibration) if name == "in the package" else fitted(name, pooled), pooled[:24]
     assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
     x[:, [7, 100]] *= 30
     assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
