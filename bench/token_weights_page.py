@@ -66,6 +66,17 @@ class Closed:
         heads = [name for k in removed for name in (f"then directions {k}", "then centred", f"both: nullspace {k}")]
         return table(["fitted on", "plain: none", "weights alone", *heads], rows)
 
+    def blind(self) -> str:
+        """The closed forms by STS12-14 alone: on the target, on the corpora, and the middle of the two, best first."""
+        rows = []
+        for weights, method in self.columns:
+            own = self.mean(TARGET, weights, method, FIT)
+            others = float(np.mean([self.mean(where, weights, method, FIT) for where in self.fits if where != TARGET]))
+            name = f"{'plain' if weights == 'plain' else 'weights'}: {method.replace(':', ' ')}"
+            rows.append([name, f"{own:.1f}", f"{others:.1f}", f"{(own + others) / 2:.1f}"])
+        rows.sort(key=lambda row: -float(row[-1]))
+        return table(["", "target", "mean of the corpora", "middle"], rows)
+
     def mean(self, where: str, weights: str, method: str, sets: Sequence[str] = SEVEN) -> float:
         """Of `all` and `wmean` over ``sets``."""
         return float(means(self(where, weights, method), sets).mean())
@@ -197,6 +208,7 @@ def markdown(result: dict[str, Any]) -> str:
         fit=closed.means(FIT),
         confirm=closed.means(CONFIRM),
         steps=closed.steps(("3", "10")),
+        blind=closed.blind(),
         sets=closed.sets(),
         defaults=default_table(result["defaults"]),
         claims=table(["claim", "measured", "holds"], told),
