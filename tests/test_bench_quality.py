@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench import published, study_data, supervised, token_weights, token_weights_page, truncation
+from fastflow.bench import published, quality, study_data, supervised, token_weights, token_weights_page, truncation
 from fastflow.bench.study import closed_form
 from fastflow.bench.tune_nli import BATCH, LABELS, batches, split
 from fastflow.calibration import apply
@@ -242,3 +242,14 @@ def test_claims_are_decided_by_the_worst_run():
     result["default"] = [run_of("snli", 0, 3.0)]
     held = token_weights_page.claims(token_weights_page.defaults(result))
     assert [c["holds"] for c in held] == [True, True, True]
+
+
+def test_the_default_stands_in_the_quality_table():
+    scores = {name: [50.0 + i, 60.0 + i] for i, name in enumerate(SEVEN)}
+    closed = [{"fitted_on": w, "weights": "sif", "method": "none", "spearman": scores} for w in ("target", "snli")]
+    default = [{"fitted_on": w, "seed": s, "spearman": scores} for w in ("target", "snli", "news") for s in (0, 1)]
+    rows = quality.weighted_rows({"closed": closed, "default": default})
+    assert [row["name"].split(", ")[1] for row in rows] == ["target", "target", "corpus", "corpus"]
+    assert [len(row["runs"]) for row in rows] == [1, 2, 1, 2]
+    assert quality.summary(rows[1], "mean", "all") == "53.0"
+    assert quality.summary(rows[1], SEVEN[6], "wmean") == "66.0"
