@@ -26,6 +26,22 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # matrices this small only lose by more, above all on a busy machine
 
 
+ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every instruction set, forced; those that this machine lacks are reported as not run."""
+    from fastflow.kernels import cpu
+
+    known = cpu.isas()
+    assert set(known) <= set(ISAS), "an instruction set that no test would force"
+    if request.param not in known or not known[request.param][1]:
+        pytest.skip(f"this machine has no {request.param}")
+    monkeypatch.setenv("FASTFLOW_ISA", request.param)
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
     """256 distinct sentences of 2 to 16 words."""

@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 from packed import pack, random_encoder, token_weights
 
-from fastflow.kernels import cpu
 from fastflow.kernels.cpu_encoder import DTYPES, CpuEncoder
-
-
-@pytest.fixture(params=cpu.isas())
-def isa(request, monkeypatch):
-    """Every instruction set that is compiled in; those this machine lacks are reported as not run."""
-    if not cpu.isas()[request.param][1]:
-        pytest.skip(f"this machine has no {request.param}")
-    monkeypatch.setenv("FASTFLOW_ISA", request.param)
-    return request.param
 
 
 def select(ids, offsets, rows):

@@ -11,22 +11,13 @@ from fastflow.artifact import Model
 from fastflow.backend_cpu import CpuBackend
 from fastflow.backend_reference import ReferenceBackend
 from fastflow.errors import UsageError
-from fastflow.kernels import cpu, reference
+from fastflow.kernels import reference
 from fastflow.kernels.cpu_encoder import DTYPES, CpuEncoder
 from fastflow.pooling import Pooling
 from fastflow.tokens import Tokenizer
 
 LENGTHS = [17, 1, 64, 33, 2, 16, 130, 15, 63, 1, 31, 65, 32]
 LAYERS = [(3,), (0,), (1, 3), (3, 0, 2)]
-
-
-@pytest.fixture(params=cpu.isas())
-def isa(request, monkeypatch):
-    """Every instruction set that is compiled in; those this machine lacks are reported as not run."""
-    if not cpu.isas()[request.param][1]:
-        pytest.skip(f"this machine has no {request.param}")
-    monkeypatch.setenv("FASTFLOW_ISA", request.param)
-    return request.param
 
 
 def pooled(states, offsets, table, ids, layers):

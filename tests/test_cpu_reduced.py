@@ -18,15 +18,6 @@ from fastflow.kernels.packing import quantised, to_bfloat16
 REDUCED = ("bfloat16", "int8")
 
 
-@pytest.fixture(params=cpu.isas())
-def isa(request, monkeypatch):
-    """Every instruction set that is compiled in; those this machine lacks are reported as not run."""
-    if not cpu.isas()[request.param][1]:
-        pytest.skip(f"this machine has no {request.param}")
-    monkeypatch.setenv("FASTFLOW_ISA", request.param)
-    return request.param
-
-
 def rounded(values):
     """To bfloat16 and back."""
     bits = to_bfloat16(np.ascontiguousarray(values, np.float32)).astype(np.uint32) << 16
