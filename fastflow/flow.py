@@ -21,7 +21,7 @@ from fastflow.folding import Builder
 from fastflow.kernels.plan import Plan
 
 Array = NDArray[Any]
-FEW = 8  # channels for each direction from which removing them one by one takes less than half of a dense product
+FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
 
 
 def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
@@ -63,8 +63,8 @@ def _nullspace(builder: Builder, stage: Stage) -> None:
 
 
 def _last_nullspace(builder: Builder, stage: Stage) -> None:
-    """As k products with the directions, as the equation has it, where they are few: a dense I - V^T V rounds each
-    channel by all others, the largest included. In front of other stages it would cost a plan of its own.
+    """As products with the directions, like the equation, where they are few: a dense I - V^T V rounds each channel by
+    all others, the largest included. In front of affine couplings it would cost a plan of its own.
     """
     directions = stage.params["directions"]
     if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:

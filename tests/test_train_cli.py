@@ -118,6 +118,9 @@ def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
     path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
     whole = train("--method", "standardize", source=path, out=tmp_path / "whole")
     assert "WARNING: these texts have 5" in whole.stderr
+    for weights, told in (("sif", False), ("none", True)):
+        tried = train("--method", "auto", "--token-weights", weights, "--dry-run", source=path, out=tmp_path / weights)
+        assert ("WARNING: these texts have 5" in tried.stderr) == told
     cut = train("--method", "standardize", "--sentences", source=path, out=tmp_path / "cut")
     assert "corpus: 252 distinct texts" in cut.stderr
     assert "words on average" not in cut.stderr

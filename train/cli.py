@@ -13,7 +13,7 @@ from fastflow import __version__
 from fastflow.console import plain_errors, say
 from fastflow.errors import FastflowError, UsageError
 
-PARAGRAPH = 40  # words: fitted on Wikipedia's paragraphs nothing beats raw pooling on sentences (study.md)
+PARAGRAPH = 40  # words: with tokens alike, no fit on Wikipedia's paragraphs beats raw pooling of sentences (study.md)
 
 
 class TrainCommand(click.Command):
@@ -194,9 +194,10 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     if not o["stream"]:
         say(f"corpus: {count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}")
     words = sum(len(text.split()) for text in texts) / len(texts)
-    if words > PARAGRAPH and method != "none":
+    unharmed = method == "none" or (weighted and method == "auto")  # the latter as good as cut (token-weights.md)
+    if words > PARAGRAPH and not unharmed:
         say(
-            f"WARNING: these texts have {words:.0f} words on average, and a calibration fitted on paragraphs harms "
+            f"WARNING: these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
             "sentences: if you will embed sentences, use --sentences"
         )
     if steps:
