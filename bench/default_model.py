@@ -83,12 +83,10 @@ def main(data: Path, out: Path, cache: str | None) -> None:
     texts = read_corpus([str(data / "corpora" / name) for name in CORPORA])
     plain, encoder = encoder, weigh(encoder, texts)
     pooled, views = embed_corpus(texts, encoder, cache_directory(cache)), make_views(texts, encoder, seed=schedule.seed)
-    choice = choose(
-        METHOD, encoder.dim, lambda name: fit(parse_method(name), pooled, SHAPE, schedule, views=views), views
-    )
+    choice = choose(METHOD, True, lambda name: fit(parse_method(name), pooled, SHAPE, schedule, views=views), views)
     fitted = choice.fitted
     sets = [read_pairs(data / "sts" / f"{name}.tsv") for name in SEVEN]
-    measures = report.before_and_after(fitted, pooled, views) | {
+    measures = report.before_and_after(fitted, pooled, choice.views) | {
         "spearman": report.spearman(fitted, encoder, sets, "cpu")
     }
     unweighted = report.spearman(Fitted(), plain, sets, "cpu")["before"]["average"]

@@ -17,13 +17,13 @@ from fastflow.bench.quality import write
 from fastflow.bench.study import read
 from fastflow.bench.study_data import CONFIRM, FIT
 from fastflow.evaluate import SEVEN
+from fastflow.train.selection import PLAIN, REFITTED
 
 Line = dict[str, Any]
 TEMPLATE = Path(__file__).with_name("study.template.md")
 RULE = "drop.separability"
 LAST = "(the last step)"
-AUTO = ("none", "standardize", "nullspace:10", "whiten", "flow")  # as it was when every token counted alike
-HANDICAP = 1.2  # of whitening and flows, as it was then
+AUTO = ("none", *PLAIN)
 
 
 def score(line: Line, sets: Sequence[str]) -> float:
@@ -130,7 +130,7 @@ def selection(lines: Sequence[Line]) -> tuple[list[str], dict[str, list[float]]]
     for corpus, methods in found.items():
         if not set(AUTO) <= set(methods) | {"whiten"}:
             continue
-        handicap = dict.fromkeys(("whiten", "flow"), HANDICAP)
+        handicap = dict.fromkeys(("whiten", "flow"), REFITTED)
         chosen = max((m for m in AUTO if m in methods), key=lambda m: methods[m]["signals"][RULE] / handicap.get(m, 1))
         for label, sets in (("12-14", FIT), ("rest", CONFIRM)):
             values = {m: score(methods[m], sets) for m in AUTO if m in methods}
@@ -243,7 +243,7 @@ def build(lines: Sequence[Line]) -> tuple[str, dict[str, Any]]:
     }
     fit, confirm = ranked[0]["runs"]
     words = {name: "\n".join(rows) for name, rows in tables.items()}
-    return TEMPLATE.read_text().format(**words, fit_runs=fit, confirm_runs=confirm, handicap=HANDICAP), figures
+    return TEMPLATE.read_text().format(**words, fit_runs=fit, confirm_runs=confirm, handicap=REFITTED), figures
 
 
 @click.command()

@@ -80,7 +80,8 @@ def describe(stages: Sequence[Stage]) -> str:
         elif stage.kind == "whiten":
             words.append(f"whiten({stage.params['matrix'].shape[1]})")
         elif stage.kind == "nullspace":
-            words.append(f"nullspace({stage.params['directions'].shape[0]})")
+            name = "nullspace" if stage.params["mean"].any() else "components"  # the latter keeps the mean
+            words.append(f"{name}({stage.params['directions'].shape[0]})")
         else:
             words.append(stage.kind)
     return " -> ".join(words) or "none"

@@ -158,7 +158,7 @@ def eval_command(
     show_default=True,
     metavar="NAME,...",
     help="What to compare with: raw (every token alike), weights (the model's own, uncalibrated), standardize, "
-    "nullspace[:K], whiten[:K], flow, chains such as whiten:128+flow, or model directories.",
+    "components[:K], nullspace[:K], whiten[:K], flow, chains such as whiten:128+flow, or model directories.",
 )
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="The page to write.")
 @click.option("--json", "json_file", metavar="FILE", help="Write what was measured as JSON; - prints it.")

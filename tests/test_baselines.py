@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fastflow.calibration import apply, describe
 from fastflow.errors import FastflowError, UsageError
 from fastflow.isotropy import isoscore
-from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.baselines import fit_components, fit_nullspace, fit_standardize, fit_whiten
 from fastflow.train.calibrate import Method, check_chain, fit, parse_method
 from fastflow.train.corpus import corpus_hash
 from fastflow.train.loop import Schedule
@@ -127,6 +127,20 @@ def test_nullspace_removes_the_leading_directions(remove):
     assert np.abs(left - expected).max() <= 1e-8 * expected.max()
 
 
+@pytest.mark.parametrize("remove", [1, 4])
+def test_components_are_removed_and_the_mean_is_kept(remove):
+    """Nothing lies along the directions, and all else of a text is as it was, what it shares with all others too."""
+    x = data() + 3
+    stage = fit_components(moments(x), remove)
+    directions = stage.params["directions"]
+    assert np.array_equal(directions, fit_nullspace(moments(x), remove).params["directions"])
+    z = apply([stage], x)
+    assert np.abs(z @ directions.T).max() <= 1e-10 * np.abs(x).max()
+    rest = np.linalg.svd(directions)[2][remove:]
+    assert np.abs((z - x) @ rest.T).max() <= 1e-10 * np.abs(x).max()
+    assert np.linalg.norm(z.mean(axis=0)) > 1
+
+
 def test_signs_do_not_depend_on_the_solver():
     for matrix in (
         fit_whiten(moments(data())).params["matrix"],
@@ -151,6 +165,8 @@ def test_degenerate_corpora_are_errors():
         fit_whiten(moments(few))
     with pytest.raises(FastflowError, match="nullspace: 5 texts span 4 dimensions, and removing 4 leaves nothing"):
         fit_nullspace(moments(few), 4)
+    with pytest.raises(FastflowError, match="components: 5 texts span 4 dimensions, and removing 4 leaves nothing"):
+        fit_components(moments(few), 4)
     same = np.ones((9, 16))
     with pytest.raises(FastflowError, match="whiten: 9 texts span 0 of the 16 dimensions; give more text"):
         fit_whiten(moments(same))
@@ -166,6 +182,7 @@ def test_degenerate_corpora_are_errors():
         ("whiten:128,flow", [Method("whiten", 128), Method("flow")]),
         ("standardize, nullspace:3", [Method("standardize"), Method("nullspace", 3)]),
         ("nullspace", [Method("nullspace")]),
+        ("components:2,whiten", [Method("components", 2), Method("whiten")]),
     ],
 )
 def test_methods(text, links):
@@ -185,6 +202,7 @@ def test_unknown_methods_are_wrong_usage(text):
         ("whiten:0", "whiten:0 is out of range"),
         ("nullspace:0", "nullspace:0 is out of range: it takes 1 to 15"),
         ("nullspace:16", "nullspace:16 is out of range"),
+        ("components:16", "components:16 is out of range: it takes 1 to 15"),
         ("whiten:8,whiten:9", "whiten:9 is out of range: it takes 1 to 8"),
         ("whiten:6,flow", "needs a width divisible by 4, and the embeddings have 6"),
     ],

@@ -107,6 +107,8 @@ def test_stages_describe_themselves():
     stages = [linear_stages()[2], flow_stage(make_flow("affine", "lu"))]
     assert describe(stages) == "whiten(12) -> flow(2x3, width 6, affine, lu)"
     assert describe(linear_stages()[:2]) == "standardize -> nullspace(3)"
+    kept = Stage("nullspace", {}, {"mean": np.zeros(DIM), "directions": np.eye(DIM)[:2]})
+    assert describe([kept]) == "components(2)"
     assert describe([]) == "none"
 
 

@@ -12,11 +12,13 @@ from commands import make_train
 from test_loop import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 from fastflow import Runtime
+from fastflow.train.against import fit_named
+from fastflow.train.calibrate import Fitted
 from fastflow.train.cli import main
-from fastflow.train.criterion import Keeper, due, make_views, separability
+from fastflow.train.criterion import Keeper, Views, due, make_views, separability
 from fastflow.train.embeddings import open_encoder
 from fastflow.train.loop import fit_flow
-from fastflow.train.selection import REFITTED, candidates
+from fastflow.train.selection import PLAIN, REFITTED, choose
 
 
 @pytest.fixture
@@ -47,6 +49,27 @@ def test_noise_and_a_narrow_cone_lower_it():
     stretched = x * np.r_[np.full(3, 6.0), np.ones(29)]
     assert noisy < clean < separability(x, x)
     assert separability(stretched, stretched) < 0.6 * separability(x, x)
+
+
+def test_views_about_their_mean():
+    """A mean that is kept hides from cosines what a calibration did to the texts."""
+    first, second = normal(200, 16), normal(200, 16) + 0.5 * normal(200, 16, 1)
+    moved = Views(first + 5, second + 5)
+    assert moved.about_mean().judge() == pytest.approx(Views(first, second).judge(), rel=0.02)
+    assert moved.about_mean().judge() > 1.2 * moved.judge()
+    assert np.abs(sum(view.mean(axis=0) for view in vars(moved.about_mean()).values())).max() <= 1e-12
+
+
+@pytest.mark.parametrize(("method", "about"), [("components:1", True), ("nullspace:1", False), ("standardize", False)])
+def test_what_keeps_the_mean_is_judged_about_it_and_so_is_raw_pooling(method, about):
+    x = normal(300, 16) * np.r_[6, np.ones(15)] + 9
+    views = Views(*(x + 0.3 * normal(300, 16, seed) for seed in (1, 2)))
+    choice = choose(method, True, lambda name: Fitted(fit_named(name, x)), views)
+    expected = views.about_mean() if about else views
+    assert choice.method == method
+    assert choice.record["separability"]["none"] == round(expected.judge(), 4)
+    assert np.array_equal(choice.views.first, expected.first)
+    assert choice.record["separability"][method] > 1.5 * choice.record["separability"]["none"]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -170,29 +193,44 @@ def test_auto_is_the_default(bert, corpus, tmp_path):
     arguments = [corpus, "--encoder", bert, "--out", tmp_path / "m", "--dry-run"]
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exit_code == 0
-    assert "auto: tries none, standardize, nullspace:1, whiten, flow" in result.stderr
+    assert "auto: tries none, components:1\n" in result.stderr
+
+
+def test_auto_with_token_weights_removes_a_component(train, tmp_path):
+    result = train("--method", "auto")
+    assert result.exit_code == 0
+    assert list(record(tmp_path / "m")["choice"]["separability"]) == ["none", "components:1"]
+    assert "auto chose components:1 by the separability of dropout views about their mean (none " in result.stderr
+    assert "have to be" not in result.stderr
+    alone = train("--method", "components:1", out=tmp_path / "alone")
+    assert alone.exit_code == 0
+    assert same_vectors(tmp_path / "m", tmp_path / "alone")
+
+
+def same_vectors(*directories):
+    first, second = (Runtime(directory, backend="reference").encode("A dog.") for directory in directories)
+    return np.array_equal(first, second)
 
 
 def test_auto_takes_the_best_separated(train, tmp_path):
-    result = train("--method", "auto")
+    result = train("--method", "auto", "--token-weights", "none")
     assert result.exit_code == 0
     choice = record(tmp_path / "m")["choice"]
     values = choice["separability"]
-    assert list(values) == ["none", *candidates(32)]
+    assert list(values) == ["none", *PLAIN]
     handicap = {"whiten": REFITTED, "flow": REFITTED}
     assert choice["chosen"] == max(values, key=lambda name: values[name] / handicap.get(name, 1))
     assert f"auto chose {choice['chosen']} by the separability of dropout views (none " in result.stderr
     assert f"auto chose {choice['chosen']}" in (tmp_path / "m" / "README.md").read_text()
-    alone = train("--method", choice["chosen"], out=tmp_path / "alone")
+    alone = train("--method", choice["chosen"], "--token-weights", "none", out=tmp_path / "alone")
     assert alone.exit_code == 0
-    first, second = (Runtime(tmp_path / name, backend="reference").encode("A dog.") for name in ("m", "alone"))
-    assert np.array_equal(first, second)
+    assert same_vectors(tmp_path / "m", tmp_path / "alone")
 
 
 def test_auto_on_too_few_texts_leaves_out_what_they_cannot_fit(train, tmp_path, sentences):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(sentences[:20]) + "\n")
-    result = train("--method", "auto", source=path)
+    result = train("--method", "auto", "--token-weights", "none", source=path)
     assert result.exit_code == 0
     assert "whiten was left out: whiten: 20 texts span 19 of the 32 dimensions" in result.stderr
     assert "flow was left out: the corpus has 20 distinct texts, fewer than one batch" in result.stderr

@@ -14,6 +14,15 @@ from fastflow.flow import fold
 
 cpu = pytest.importorskip("fastflow.kernels.cpu", reason="the compiled extension was not built")
 TEXTS = (Path(__file__).parent.parent / "examples" / "novels.txt").read_text(encoding="utf-8").split("\n")[:300]
+FITTED = (
+    "flow",
+    "nullspace:10",
+    "nullspace:10,flow",
+    "components:3",
+    "components:3,flow",
+    "flow,nullspace:5",
+    "whiten:64",
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +38,12 @@ def relative(z, exact):
 @pytest.fixture(scope="module")
 def calibrations(pooled):
     """By name, fitted on the pooled texts; the model in the package has its own."""
-    return {name: fitted(name, pooled) for name in ("flow", "nullspace:10,flow", "flow,nullspace:5", "whiten:64")} | {
-        "in the package": load_model().calibration
-    }
+    return {name: fitted(name, pooled) for name in FITTED} | {"in the package": load_model().calibration}
 
 
 @pytest.mark.parametrize("outlier", [1.0, 30.0], ids=["as pooled", "outlier dimensions"])
 @pytest.mark.parametrize("isa", cpu.usable_isas())
-@pytest.mark.parametrize("name", ["in the package", "flow", "nullspace:10,flow", "flow,nullspace:5", "whiten:64"])
+@pytest.mark.parametrize("name", ["in the package", *FITTED])
 def test_no_more_than_twice_the_unfused_error(pooled, calibrations, name, isa, outlier, monkeypatch):
     monkeypatch.setenv("FASTFLOW_ISA", isa)
     x = pooled.copy()

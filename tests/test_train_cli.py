@@ -98,7 +98,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
 
 
-@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none"])
+@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "auto"])
 def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
     monkeypatch.setattr("fastflow.train.statistics.BLOCK", 60)
     assert train("--method", method, out=tmp_path / "held").exit_code == 0

@@ -1,6 +1,7 @@
 """The closed-form calibrations, fitted from the statistics of ``statistics`` in float64.
 
-Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), whiten is Su et al. 2021.
+Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without the
+centring, whiten is Su et al. 2021.
 """
 
 from __future__ import annotations
@@ -26,13 +27,25 @@ def fit_standardize(m: Moments) -> Stage:
 
 def fit_nullspace(m: Moments, remove: int = 1) -> Stage:
     """Centre and remove the ``remove`` leading principal directions; raises when that leaves only rounding noise."""
-    check_dims("nullspace", remove, len(m.mean) - 1)
+    return Stage("nullspace", {}, {"mean": m.mean, "directions": _leading("nullspace", m, remove)})
+
+
+def fit_components(m: Moments, remove: int = 1) -> Stage:
+    """Remove the ``remove`` leading principal directions and keep the mean, which is the corpus's own and not that of
+    other texts: nullspace with a mean of 0. Raises like it.
+    """
+    return Stage("nullspace", {}, {"mean": np.zeros_like(m.mean), "directions": _leading("components", m, remove)})
+
+
+def _leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
+    """(remove, D), the leading principal directions about the mean."""
+    check_dims(what, remove, len(m.mean) - 1)
     values, vectors = _principal(m)
     if remove >= (rank := _rank(values)):
         raise FastflowError(
-            f"nullspace: {m.count} texts span {rank} dimensions, and removing {remove} leaves nothing; give more text"
+            f"{what}: {m.count} texts span {rank} dimensions, and removing {remove} leaves nothing; give more text"
         )
-    return Stage("nullspace", {}, {"mean": m.mean, "directions": vectors[:, :remove].T.copy()})
+    return vectors[:, :remove].T.copy()
 
 
 def fit_whiten(m: Moments, dims: int | None = None) -> Stage:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.baselines import check_dims, fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.baselines import check_dims, fit_components, fit_nullspace, fit_standardize, fit_whiten
 from fastflow.train.criterion import Keeper, Views, separability
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.loop import Log, Schedule, Source, fit_flow
 from fastflow.train.statistics import Moments, moments
 
-METHODS = "flow, whiten[:K], standardize, nullspace[:K], none, auto, or a chain such as whiten:128,flow"
+METHODS = "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow"
 SAMPLE = 4096  # texts on which before and after are measured
 
 
@@ -49,7 +49,7 @@ def parse_method(text: str) -> list[Method]:
         return []
     links = []
     for part in text.split(","):
-        match = re.fullmatch(r"(flow|standardize|whiten|nullspace)(?::(\d+))?", part.strip())
+        match = re.fullmatch(r"(flow|standardize|whiten|components|nullspace)(?::(\d+))?", part.strip())
         if not match or (match[2] and match[1] in ("flow", "standardize")):
             raise UsageError(f"unknown method {part.strip()!r}; use {METHODS}")
         links.append(Method(match[1], int(match[2]) if match[2] else None))
@@ -132,7 +132,8 @@ def _closed_form(method: Method, statistics: Moments) -> Stage:
         return fit_standardize(statistics)
     if method.kind == "whiten":
         return fit_whiten(statistics, method.dims)
-    return fit_nullspace(statistics, 1 if method.dims is None else method.dims)
+    remove = fit_nullspace if method.kind == "nullspace" else fit_components
+    return remove(statistics, 1 if method.dims is None else method.dims)
 
 
 class _View:

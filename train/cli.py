@@ -35,8 +35,8 @@ class TrainCommand(click.Command):
 @click.option(
     "--method",
     default="auto",
-    help="flow, whiten[:K], standardize, nullspace[:K], none, a chain such as whiten:128,flow, or auto: the one "
-    "that the rule of --stop finds best.",
+    help="flow, whiten[:K], standardize, components[:K], nullspace[:K], none, a chain such as whiten:128,flow, or "
+    "auto: with token weights components:1, without the one that the rule of --stop finds best.",
 )
 @click.option(
     "--stop",
@@ -157,18 +157,20 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     check_out(out)
     if reason := cannot_run("torch", o["device"]):
         raise reason
-    if o["stream"] and ("flow" in method or method == "auto" or o["sample"]):
-        raise UsageError("--stream is for whiten, standardize and nullspace; a flow needs --sample N instead")
     if method == "auto" and o["stop"] == "budget":
         raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
     schedule = Schedule(**{name: o[name] for name in ("epochs", "batch_size", "lr", "seed", "init", "save_steps")})
     shape = {name: o[name] for name in ("levels", "depth", "width", "coupling", "permutation")}
     links = [] if method == "auto" else parse_method(method)
     frozen = open_encoder(encoder, o["pooling"], o["max_length"])
-    if method == "auto":
-        say(f"auto: tries none, {', '.join(candidates(frozen.dim))}")
-    check_chain(links, frozen.dim, shape)
     weighted = o["weighting"] == "sif" and frozen.pooling.mode == "mean"
+    tried = candidates(weighted) if method == "auto" else (method,)
+    has_flow = any("flow" in name for name in tried)
+    if o["stream"] and (has_flow or o["sample"]):
+        raise UsageError("--stream is for closed forms; a flow, which auto tries too, needs --sample N instead")
+    if method == "auto":
+        say(f"auto: tries none, {', '.join(tried)}")
+    check_chain(links, frozen.dim, shape)
     sets = find_sets(pairs) if pairs else []
     if o["stream"]:
         if o["dry_run"]:
@@ -187,7 +189,6 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         count, digest = len(texts), corpus_hash(texts)
         if weighted:
             frozen = weigh(frozen, texts)
-    has_flow = method == "auto" or any(link.kind == "flow" for link in links)
     steps = schedule.steps(count) if has_flow and (method != "auto" or count >= schedule.batch_size) else 0
     if count < 2:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
@@ -220,9 +221,9 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
             where = (checkpoints, identity.format(name), o["resume"])
             return fit(parse_method(name), pooled, shape, schedule, live, *where, log, views, statistics)
 
-        choice = choose(method, frozen.dim, once, views) if views else Choice(once(method), method)
+        choice = choose(method, weighted, once, views) if views else Choice(once(method), method)
     fitted = choice.fitted
-    measures = report.before_and_after(fitted, pooled, views)
+    measures = report.before_and_after(fitted, pooled, choice.views)
     if sets:
         measures["spearman"] = report.spearman(fitted, frozen, sets, o["device"])
     training = {

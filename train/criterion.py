@@ -53,6 +53,11 @@ class Views:
             return separability(self.first, self.second)
         return separability(calibrate(self.first), calibrate(self.second))
 
+    def about_mean(self) -> Views:
+        """The same views less their common mean, to judge what keeps the mean: it raises all cosines alike."""
+        mean = (self.first.mean(axis=0) + self.second.mean(axis=0)) / 2
+        return Views(self.first - mean, self.second - mean)
+
 
 def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu", seed: int = 0) -> Views:
     """Embed up to TEXTS of ``texts``, evenly spaced, twice with dropout; the random state outside is left alone."""

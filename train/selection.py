@@ -10,27 +10,32 @@ import numpy as np
 
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError
-from fastflow.train.calibrate import Fitted
+from fastflow.train.calibrate import Fitted, parse_method
 from fastflow.train.criterion import MARGIN, Views
 
-SPARED = 100  # dimensions for each principal direction that nullspace removes (Mu & Viswanath 2018)
-REFITTED = 1.5  # what rescales every direction must separate this much better than what does not
-# both were set with the package's encoder after all seven sets had been looked at: bench/results/token-weights.md
+# what auto tries, chosen on STS12-14 with the encoder in the package
+WEIGHTED = ("components:1",)  # with token weights, on which nothing gained more: bench/results/token-weights.md
+PLAIN = ("standardize", "nullspace:10", "whiten", "flow")  # every token alike: bench/results/study.md
+REFITTED = 1.2  # what rescales every direction must separate this much better than what does not
 
 
 @dataclass
 class Choice:
-    """What is shipped and why: ``record`` for the manifest, ``reasons`` as sentences for the log and the card."""
+    """What is shipped and why: ``record`` for the manifest, ``reasons`` as sentences for the log and the card.
+
+    ``views`` are those it was judged by, None if it was not.
+    """
 
     fitted: Fitted
     method: str
+    views: Views | None = None
     record: dict[str, Any] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
 
-def candidates(dim: int) -> tuple[str, ...]:
-    """The methods that ``--method auto`` tries on ``dim`` dimensions, simplest first."""
-    return ("standardize", f"nullspace:{max(1, round(dim / SPARED))}", "whiten", "flow")
+def candidates(weighted: bool) -> tuple[str, ...]:
+    """The methods that ``--method auto`` tries on means with token weights or without, simplest first."""
+    return WEIGHTED if weighted else PLAIN
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
@@ -39,18 +44,21 @@ def judge(stages: Sequence[Stage], views: Views) -> float:
     return views.judge(lambda x: np.asarray(apply(wide, x)))
 
 
-def choose(method: str, dim: int, fit: Callable[[str], Fitted], views: Views) -> Choice:
+def choose(method: str, weighted: bool, fit: Callable[[str], Fitted], views: Views) -> Choice:
     """Fit ``method``, or for ``auto`` every candidate; keep the best by separability, and none that is below raw.
 
     Whitening and flows rescale every direction and so raise separability more than similarity: in ``auto`` they have to
     be REFITTED times as good as the best of the others. A candidate that cannot be fitted to this corpus is left out
-    and named; raw pooling is always among them.
+    and named; raw pooling is always among them. What keeps the mean is judged, like raw pooling, about the mean.
     """
+    names = candidates(weighted) if method == "auto" else (method,)
+    if keep_mean := all(link.kind == "components" for name in names for link in parse_method(name)):
+        views = views.about_mean()
     raw = views.judge()
-    choice = Choice(Fitted(), "none", {"rule": "separability of dropout views", "texts": len(views.first)})
+    choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     values: dict[str, float | None] = {"none": round(raw, 4)}
     best = raw * (1 + MARGIN)
-    for name in candidates(dim) if method == "auto" else [method]:
+    for name in names:
         try:
             fitted = fit(name)
         except FastflowError as error:
@@ -67,7 +75,7 @@ def choose(method: str, dim: int, fit: Callable[[str], Fitted], views: Views) ->
         if value > best:
             choice.fitted, choice.method, best = fitted, name, value
     choice.record |= {"separability": values, "looks": choice.fitted.looks, "chosen": choice.method}
-    choice.reasons.append(_verdict(method, choice.method, values))
+    choice.reasons.append(_verdict(method, choice.method, values, " about their mean" if keep_mean else ""))
     return choice
 
 
@@ -84,16 +92,14 @@ def _stop(look: dict[str, Any]) -> str:
     )
 
 
-def _verdict(method: str, chosen: str, values: dict[str, float | None]) -> str:
+def _verdict(method: str, chosen: str, values: dict[str, float | None], about: str) -> str:
     told = ", ".join(f"{name} {value:.3f}" for name, value in values.items() if value is not None)
     if method == "auto":
-        return (
-            f"auto chose {chosen} by the separability of dropout views ({told}; whiten and flow have to be {REFITTED} "
-            "times as good as the others)"
-        )
+        handicap = f"; whiten and flow have to be {REFITTED} times as good as the others" if "flow" in values else ""
+        return f"auto chose {chosen} by the separability of dropout views{about} ({told}{handicap})"
     if chosen == method:
-        return f"separability of dropout views: {told}"
+        return f"separability of dropout views{about}: {told}"
     return (
-        f"{method} was REFUSED and raw pooling kept: its dropout views are no better separated ({told}), so it would "
-        "follow the encoder's noise; give more or more varied text, or --stop budget to have it all the same"
+        f"{method} was REFUSED and raw pooling kept: its dropout views are no better separated{about} ({told}), so it "
+        "would follow the encoder's noise; give more or more varied text, or --stop budget to have it all the same"
     )
