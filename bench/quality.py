@@ -99,7 +99,8 @@ def weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
     rows = []
     for where, label in (("target", "target"), ("snli", "corpus")):
-        alone = [r for r in found["closed"] if (r["fitted_on"], r["weights"], r["method"]) == (where, "sif", "none")]
+        wanted = (where, "sif", "none")
+        alone = [r for r in found["candidates"] if (r["fitted_on"], r["weights"], r["method"]) == wanted]
         default = [r for r in found["default"] if r["fitted_on"] == where]
         for name, runs in (("token weights alone", alone), ("default: token weights and auto", default)):
             rows.append({"name": f"{name}, {label}", "runs": [run(r["spearman"]) for r in runs]})

@@ -1,4 +1,4 @@
-"""The page of token_weights: its tables, and each claim about the default as a computed figure and a yes or no."""
+"""The page of token_weights: what STS12-14 choose, the tables, and each claim as a computed figure and a yes or no."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from fastflow.evaluate import SEVEN
 
 TARGET = "target"
 TEMPLATE = Path(__file__).with_name("token_weights.template.md")
-BEFORE = "nullspace:10"  # what auto tried before it was changed
+NEAR = 0.1  # points of Spearman within which two methods do equally well
+SHOWN = ("none", "components:1", "nullspace:3")
 WANTED = 1.0  # points by which the default is to lead the better of flow and whitening on plain pooling
 Scores = dict[str, list[float]]
+SETS = {"seven": SEVEN, "fit": FIT, "confirm": CONFIRM}
 
 
 def means(scores: Scores, sets: Sequence[str] = SEVEN) -> NDArray[np.float64]:
@@ -36,46 +38,43 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-class Closed:
-    """The closed forms of ``result`` by what they are fitted on."""
+class Candidates:
+    """The candidates of ``result`` by what they are fitted on."""
 
     def __init__(self, result: dict[str, Any]) -> None:
-        self._scores = {(r["fitted_on"], r["weights"], r["method"]): r["spearman"] for r in result["closed"]}
+        self._scores = {(r["fitted_on"], r["weights"], r["method"]): r["spearman"] for r in result["candidates"]}
         self.fits = list(dict.fromkeys(where for where, *_ in self._scores))
-        self.columns = list(dict.fromkeys((weights, method) for _, weights, method in self._scores))
+        self.methods = list(dict.fromkeys(method for *_, method in self._scores))
 
     def __call__(self, where: str, weights: str, method: str) -> Scores:
         return self._scores[where, weights, method]
 
-    def means(self, sets: Sequence[str]) -> str:
-        """Every closed form over ``sets``."""
-        heads = [f"{'plain' if w == 'plain' else 'weights'}: {m.replace(':', ' ')}" for w, m in self.columns]
-        rows = [[where, *(pair(means(self(where, *c), sets)) for c in self.columns)] for where in self.fits]
-        return table(["fitted on", *heads], rows)
+    def means(self, weights: str, sets: Sequence[str]) -> str:
+        """Every method over ``sets``."""
+        rows = [[where, *(pair(means(self(where, weights, m), sets)) for m in self.methods)] for where in self.fits]
+        return table(["fitted on", *(m.replace(":", " ") for m in self.methods)], rows)
 
     def steps(self, removed: Sequence[str]) -> str:
-        """What weights, directions and centring each add to the mean of `all` and `wmean` over the seven sets."""
+        """What weights, components and centring each add to the mean of `all` and `wmean` over the seven sets."""
         rows = []
         for where in self.fits:
             raw, weighted = (self.mean(where, weights, "none") for weights in ("plain", "sif"))
             cells = [f"{raw:.1f}", f"{weighted - raw:+.1f}"]
             for k in removed:
-                kept, centred = (self.mean(where, "sif", f"{kind}:{k}") for kind in ("directions", "nullspace"))
+                kept, centred = (self.mean(where, "sif", f"{kind}:{k}") for kind in ("components", "nullspace"))
                 cells += [f"{gain:+.1f}" for gain in (kept - weighted, centred - kept, centred - weighted)]
             rows.append([where, *cells])
-        heads = [name for k in removed for name in (f"then directions {k}", "then centred", f"both: nullspace {k}")]
+        heads = [name for k in removed for name in (f"then components {k}", "then centred", f"both: nullspace {k}")]
         return table(["fitted on", "plain: none", "weights alone", *heads], rows)
 
-    def blind(self) -> str:
-        """The closed forms by STS12-14 alone: on the target, on the corpora, and the middle of the two, best first."""
-        rows = []
-        for weights, method in self.columns:
+    def middles(self, weights: str) -> dict[str, tuple[float, float, float]]:
+        """By STS12-14 alone, for each method: on the target, on the corpora, and the middle of the two."""
+        out = {}
+        for method in self.methods:
             own = self.mean(TARGET, weights, method, FIT)
             others = float(np.mean([self.mean(where, weights, method, FIT) for where in self.fits if where != TARGET]))
-            name = f"{'plain' if weights == 'plain' else 'weights'}: {method.replace(':', ' ')}"
-            rows.append([name, f"{own:.1f}", f"{others:.1f}", f"{(own + others) / 2:.1f}"])
-        rows.sort(key=lambda row: -float(row[-1]))
-        return table(["", "target", "mean of the corpora", "middle"], rows)
+            out[method] = (own, others, (own + others) / 2)
+        return out
 
     def mean(self, where: str, weights: str, method: str, sets: Sequence[str] = SEVEN) -> float:
         """Of `all` and `wmean` over ``sets``."""
@@ -86,7 +85,7 @@ class Closed:
         rows = []
         for where in self.fits:
             raw = self(where, "plain", "none")
-            for method in ("none", "nullspace:3", "nullspace:10"):
+            for method in SHOWN:
                 found = self(where, "sif", method)
                 gains = [np.subtract(found[name], raw[name]) for name in SEVEN]
                 rows.append([f"{where}, {method}", *(pair(gain, "+") for gain in gains), f"{np.min(gains):+.2f}"])
@@ -99,19 +98,19 @@ def peers(result: dict[str, Any], where: str) -> list[NDArray[np.float64]]:
     if found:
         return found
     runs = [row for row in result["plain_flow"] if row["fitted_on"] == where]
-    return [means(row["spearman"]) for row in runs] + [means(Closed(result)(where, "plain", "whiten"))]
+    return [means(row["spearman"]) for row in runs] + [means(Candidates(result)(where, "plain", "whiten"))]
 
 
 def defaults(result: dict[str, Any]) -> list[dict[str, Any]]:
     """For each of what was fitted on: what auto chose, the means over seeds, and the margins of every claim."""
-    closed, out = Closed(result), []
-    for where in closed.fits:
-        raw = closed(where, "plain", "none")
+    found, out = Candidates(result), []
+    for where in found.fits:
+        raw = found(where, "plain", "none")
         runs = [run for run in result["default"] if run["fitted_on"] == where]
         scores = np.array([means(run["spearman"]) for run in runs])
         gains = np.array([[np.subtract(run["spearman"][name], raw[name]) for name in SEVEN] for run in runs])
         better = np.max(peers(result, where), axis=0)
-        alone, ten = (closed(where, "sif", method) for method in ("none", BEFORE))
+        alone = found(where, "sif", "none")
         out.append(
             {
                 "fitted_on": where,
@@ -123,7 +122,6 @@ def defaults(result: dict[str, Any]) -> list[dict[str, Any]]:
                 "least_gain_on_a_set": float(gains.min()),
                 "least_on": SEVEN[int(gains.min(axis=(0, 2)).argmin())],
                 "over_weights_alone": (scores.mean(axis=0) - means(alone)).tolist(),
-                "least_gain_on_a_set_with_ten": float(min(np.subtract(ten[n], raw[n]).min() for n in SEVEN)),
                 "better_of_flow_and_whitening": better.tolist(),
                 "lead": (scores.mean(axis=0) - better).tolist(),
             }
@@ -131,33 +129,41 @@ def defaults(result: dict[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
-def handicaps(result: dict[str, Any]) -> str:
-    """The separability of what rescales against the rest, and whether Spearman follows it."""
-    closed, rows = Closed(result), []
-    removed = nullspace(result)
-    for where in closed.fits:
-        runs = [run for run in result["default"] if run["fitted_on"] == where]
-        ratios = []
-        for found in (found for run in runs for found in run["choices"].values()):
-            rescaled = [found[name] for name in ("whiten", "flow") if found.get(name) is not None]
-            others = [found[name] for name in ("none", "standardize", removed) if found.get(name) is not None]
-            ratios.append(max(rescaled) / max(others) if rescaled else float("nan"))
-        pairs = ((closed.mean(where, "sif", m, sets) for m in ("whiten", removed)) for sets in (FIT, CONFIRM))
-        rows.append([where, f"{max(ratios):.2f}", *(f"{whiten - null:+.1f}" for whiten, null in pairs)])
-    return table(["fitted on", "ratio of separability", "whiten's gain, STS12-14", "whiten's gain, the rest"], rows)
+def blind_choice(result: dict[str, Any]) -> dict[str, Any]:
+    """What STS12-14 alone choose for each pooling: of the methods within NEAR of the best middle, the simplest."""
+    found, out = Candidates(result), {}
+    for weights in ("plain", "sif"):
+        middles = found.middles(weights)
+        best = max(middle for *_, middle in middles.values())
+        method = next(name for name, (*_, middle) in middles.items() if middle >= best - NEAR)
+        out[weights] = {"method": method, "middle": middles[method][2], "best": best}
+    return out
 
 
-def nullspace(result: dict[str, Any]) -> str:
-    """The nullspace that auto tries."""
-    return next(str(name) for name in result["auto"]["candidates"] if name.startswith("nullspace"))
+def blind_table(result: dict[str, Any]) -> str:
+    """Both poolings by STS12-14 alone, best first."""
+    found, rows = Candidates(result), []
+    for weights, words in (("plain", "plain"), ("sif", "weights")):
+        for method, values in found.middles(weights).items():
+            name = f"{words}: {method.replace(':', ' ')}"
+            rows.append((values, f"**{name}**" if method == result["choice"][weights]["method"] else name))
+    rows.sort(key=lambda row: -row[0][2])
+    cells = [[name, *(f"{value:.2f}" for value in values)] for values, name in rows]
+    return table(["", "target", "mean of the corpora", "middle"], cells)
 
 
-def claims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def claims(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Each claim, the figure that decides it, and whether it holds."""
+    rows, choice = result["defaults"], result["choice"]
+    shipped = [name for row in rows for name in row["chosen"]]
+    taken, alike = choice["sif"], choice["plain"]["best"]
+    figure = f"{taken['method']} {taken['middle']:.2f}, tokens alike {alike:.2f} at best"
+    what = "every default run ships what STS12-14 alone choose, token weights included"
+    out = [{"claim": what, "figure": figure, "holds": set(shipped) == {taken["method"]} and taken["middle"] > alike}]
     low = min(rows, key=lambda row: row["least_gain_of_the_mean"])
     what = "no default run, whatever the corpus and the seed, is below raw pooling on the seven-set mean"
     gain = low["least_gain_of_the_mean"]
-    out = [{"claim": what, "figure": f"least gain {gain:+.2f} ({low['fitted_on']})", "holds": gain >= 0}]
+    out.append({"claim": what, "figure": f"least gain {gain:+.2f} ({low['fitted_on']})", "holds": gain >= 0})
     for row in rows:
         what = f"{row['fitted_on']}: the default beats raw pooling on each of the seven sets"
         gain = row["least_gain_on_a_set"]
@@ -181,35 +187,32 @@ def default_table(rows: Sequence[dict[str, Any]]) -> str:
             " / ".join(f"{mean:.1f}{d}" for mean, d in zip(row["mean"], spread, strict=True)),
             f"{row['least_gain_of_the_mean']:+.1f}",
             f"{row['least_gain_on_a_set']:+.1f} ({row['least_on']})",
-            f"{row['least_gain_on_a_set_with_ten']:+.1f}",
             pair(row["over_weights_alone"], "+"),
             pair(row["better_of_flow_and_whitening"]),
             pair(row["lead"], "+"),
         ]
         out.append(cells)
     heads = ["fitted on", "seeds", "auto chose", "seven-set mean", "least gain of the mean over raw"]
-    heads += ["least gain on a set", f"the same of {BEFORE.replace(':', ' ')}", "gain over weights alone"]
+    heads += ["least gain on a set", "gain over weights alone"]
     return table([*heads, "better of plain flow and whitening", "lead"], out)
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The committed page."""
-    closed = Closed(result)
+    found = Candidates(result)
     told = [[c["claim"], c["figure"], "yes" if c["holds"] else "**NO**"] for c in result["claims"]]
     return TEMPLATE.read_text().format(
         command=result["command"],
         encoder=result["encoder"],
         a=result["a"],
-        removed=nullspace(result).replace(":", " "),
-        handicap=result["auto"]["handicap"],
-        handicaps=handicaps(result),
-        texts=", ".join(f"{name} {result['texts'][name]:,}" for name in closed.fits if name != TARGET),
-        seven=closed.means(SEVEN),
-        fit=closed.means(FIT),
-        confirm=closed.means(CONFIRM),
-        steps=closed.steps(("3", "10")),
-        blind=closed.blind(),
-        sets=closed.sets(),
+        texts=", ".join(f"{name} {result['texts'][name]:,}" for name in found.fits if name != TARGET),
+        near=NEAR,
+        chosen=result["choice"]["sif"]["method"].replace(":", " "),
+        plainly=result["choice"]["plain"]["method"].replace(":", " "),
+        **{f"{w}_{name}": found.means(w, sets) for w in ("plain", "sif") for name, sets in SETS.items()},
+        steps=found.steps(("1", "3", "10")),
+        blind=blind_table(result),
+        sets=found.sets(),
         defaults=default_table(result["defaults"]),
         claims=table(["claim", "measured", "holds"], told),
     )
