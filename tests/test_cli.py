@@ -103,7 +103,7 @@ def test_the_first_command_of_the_readme():
     source = Path(__file__).parent.parent / "examples" / "sentences.txt"
     result = run("embed", source)
     assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
-    assert result.stderr.startswith("fastflow: model default, nullspace(3), 256 dimensions")
+    assert result.stderr.startswith("fastflow: model default, components(1), 256 dimensions")
 
 
 def test_embed_writes_a_file_from_standard_input(model, tmp_path):
