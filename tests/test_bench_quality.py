@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench import published, quality, study_data, supervised, token_weights, token_weights_page, truncation
+from fastflow.bench import (
+    layers,
+    published,
+    quality,
+    study_data,
+    supervised,
+    token_weights,
+    token_weights_page,
+    truncation,
+)
 from fastflow.bench.study_data import FIT
 from fastflow.bench.tune_nli import BATCH, LABELS, batches, split
 from fastflow.evaluate import HEADER, LABELLED, SEVEN, Labelled
@@ -148,7 +157,6 @@ def small(data, sentences, tmp_path, monkeypatch):
     monkeypatch.setattr(token_weights, "CORPORA", study_data.CORPORA)
     monkeypatch.setattr(token_weights, "LARGE", {})
     monkeypatch.setattr(token_weights, "SEEDS", (0, 1))
-    monkeypatch.setattr(token_weights, "FIVE", ("snli",))
     rows = [("flow, target", 1.0), ("whiten, corpus", 100.0), ("standardize, target", 100.0)]
     means = [{"name": name, "runs": [{"mean": {"all": m, "wmean": m}}] * 2} for name, m in rows]
     (tmp_path / "quality.json").write_text(json.dumps({"rows": means}))
@@ -163,7 +171,7 @@ def test_token_weights_page(bert, small):
     assert len(result["candidates"]) == 3 * 2 * len(token_weights.METHODS)
     assert all(set(row["spearman"]) == set(SEVEN) for row in result["candidates"] + result["default"])
     runs = [(run["fitted_on"], run["seed"]) for run in result["default"]]
-    assert runs == [("target", 0), ("snli", 0), ("snli", 1), ("part", 0)]
+    assert runs == [(where, seed) for where in ("target", "snli", "part") for seed in (0, 1)]
     assert scored(result, "snli", "plain", "none") == scored(result, "part", "plain", "none")
     assert scored(result, "snli", "sif", "none") != scored(result, "part", "sif", "none")
     assert [row["better_of_flow_and_whitening"] for row in result["defaults"][:2]] == [[1, 1], [100, 100]]
@@ -172,7 +180,27 @@ def test_token_weights_page(bert, small):
     assert page == token_weights_page.markdown(result)
     assert page.count("**NO**") == sum(not c["holds"] for c in result["claims"]) >= 1
     assert not any(str(small / private) in page for private in ("data", "cache"))
-    assert result["default"][-1]["spearman"] == trained(bert, small)
+    assert result["default"][-2]["spearman"] == trained(bert, small)
+
+
+def test_other_layers(bert, small, monkeypatch):
+    monkeypatch.setattr(layers, "POOLINGS", ("first-last", "mean-of-layers:2,3"))
+    monkeypatch.setattr(layers, "FITS", ("snli",))
+    arguments = ["--encoder", bert, "--data", small / "data", "--cache", small / "cache", "--out", small / "l"]
+    done = CliRunner().invoke(layers.main, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    poolings = json.loads((small / "l.json").read_text())["poolings"]
+    found = {name: token_weights_page.Candidates({"candidates": rows}) for name, rows in poolings.items()}
+    gains = [
+        one.mean(where, "sif", "components:1") - one.mean(where, *other)
+        for other in (("plain", "none"), ("sif", "none"))
+        for one in found.values()
+        for where in ("target", "snli")
+    ]
+    page = (small / "l.md").read_text()
+    assert f"Least gain of the default: {min(gains[:4]):+.1f} over raw pooling, {min(gains[4:]):+.1f} over" in page
+    assert gains[0] != gains[2]  # the layers are others
+    assert page.count("| mean-of-layers:2,3 | ") == 2
 
 
 def trained(bert, small):
