@@ -12,6 +12,7 @@ from tolerances import EMBEDDING
 from fastflow import Runtime
 from fastflow.artifact import verify
 from fastflow.evaluate import evaluate, find_sets
+from fastflow.train import report
 from fastflow.train.cli import main
 
 
@@ -82,12 +83,15 @@ def test_worse_isotropy_is_said_loudly(train):
 def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     result = train("--eval", pairs, "--method", "standardize")
     assert result.exit_code == 0
-    lines = {line[:34].strip(): line.split()[-2:] for line in result.stdout.splitlines()[1:]}
+    assert result.stdout.split()[:3] == ["raw", "before", "after"]
+    lines = {line[:34].strip(): line.split()[-3:] for line in result.stdout.splitlines()[1:]}
     assert [name for name in lines if name.startswith("Spearman")] == [
         f"Spearman {name}, {kind}" for name in ("a", "b", "average of 2") for kind in ("all", "wmean")
     ]
     runtime = Runtime(tmp_path / "m", backend="torch")
-    for column, encode in enumerate((runtime.pool, runtime.encode)):
+    assert train("--method", "none", "--token-weights", "none", "--eval", pairs, out=tmp_path / "raw").exit_code == 0
+    raw = Runtime(tmp_path / "raw", backend="torch")
+    for column, encode in enumerate((raw.encode, runtime.pool, runtime.encode)):
         expected = evaluate(encode, find_sets([pairs]))
         for row in expected["rows"]:
             for kind in ("all", "wmean"):
@@ -96,6 +100,28 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     assert "Spearman average of 1, all" in one.stdout
     manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
     assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "| measured | raw | before | after |" in card
+    assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
+
+
+@pytest.mark.parametrize(
+    ("raw", "before", "after", "said"),
+    [
+        (None, 50.0, 51.0, []),
+        (None, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
+        (40.0, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
+        (52.0, 50.0, 51.0, ["Spearman is 51.0, and 52.0 with every token alike and no calibration; use"]),
+        (52.0, 51.0, 50.0, ["Spearman FELL from 51.0 to 50.0", "Spearman is 50.0, and 52.0 with"]),
+    ],
+)
+def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, said):
+    scores = {"raw": raw, "before": before, "after": after}
+    measures = {"isotropy": {when: {"isoscore": 0.5, "mean_cosine": 0.1} for when in ("before", "after")}}
+    measures["spearman"] = {when: {"average": {"all": score}} for when, score in scores.items() if score is not None}
+    found = report.warnings(measures)
+    assert len(found) == len(said)
+    assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
 
 
 @pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "auto"])

@@ -106,7 +106,7 @@ class TrainCommand(click.Command):
     multiple=True,
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Score before and after the calibration on these pairs; token weights are in both.",
+    help="Score on these pairs: raw pooling, every token alike, then before and after the calibration.",
 )
 @click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="Where the encoder runs.")
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")

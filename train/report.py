@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,50 +30,63 @@ def before_and_after(fitted: Fitted, pooled: NDArray[Any], views: Views | None =
 
 
 def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """``evaluate`` on pooled and on calibrated embeddings."""
+    """``evaluate`` before and after the calibration, and where tokens are weighted also ``raw``, with all alike."""
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
 
-    def raw(texts: Any) -> NDArray[Any]:
+    def pooled(texts: Any) -> NDArray[Any]:
         key = tuple(texts)
         if key not in remembered:
             remembered[key] = embedder(texts).astype(np.float64)
         return remembered[key]
 
-    return {
-        "before": evaluate(raw, sets),
-        "after": evaluate(lambda texts: np.asarray(calibration.apply(stages, raw(texts))), sets),
+    out = {
+        "before": evaluate(pooled, sets),
+        "after": evaluate(lambda texts: np.asarray(calibration.apply(stages, pooled(texts))), sets),
     }
+    if encoder.pooling.weights is not None:
+        alike = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
+        out["raw"] = evaluate(lambda texts: alike(texts).astype(np.float64), sets)
+    return out
 
 
-def rows(measures: dict[str, Any]) -> list[tuple[str, float, float]]:
-    """(name, before, after) of everything measured."""
-    out = []
+def rows(measures: dict[str, Any]) -> list[tuple[str, float | None, float, float]]:
+    """(name, raw, before, after) of everything measured; raw where it differs from before."""
+    out: list[tuple[str, float | None, float, float]] = []
     for stage in measures.get("bits_per_dimension", []):
-        out.append(("bits per dimension", stage["gaussian"], stage["flow"]))
+        out.append(("bits per dimension", None, stage["gaussian"], stage["flow"]))
     before, after = measures["isotropy"]["before"], measures["isotropy"]["after"]
     names = {
         "mean_cosine": "mean cosine of random pairs",
         "isoscore": "IsoScore",
         "top_share": "largest singular value's share",
     }
-    out += [(label, before[name], after[name]) for name, label in names.items()]
+    out += [(label, None, before[name], after[name]) for name, label in names.items()]
     if "separability" in measures:
-        out.append(("separability of dropout views", *(measures["separability"][k] for k in ("before", "after"))))
+        out.append(("separability of dropout views", None, *(measures["separability"][k] for k in ("before", "after"))))
     if "spearman" in measures:
-        first, second = measures["spearman"]["before"], measures["spearman"]["after"]
-        for b, a in zip([*first["rows"], first["average"]], [*second["rows"], second["average"]], strict=True):
+        scores = {when: [*found["rows"], found["average"]] for when, found in measures["spearman"].items()}
+        for i, (b, a) in enumerate(zip(scores["before"], scores["after"], strict=True)):
             label = b.get("set", f"average of {len(b.get('sets', []))}")
-            out += [(f"Spearman {label}, {kind}", b[kind], a[kind]) for kind in ("all", "wmean")]
+            for kind in ("all", "wmean"):
+                raw = scores["raw"][i][kind] if "raw" in scores else None
+                out.append((f"Spearman {label}, {kind}", raw, b[kind], a[kind]))
     return out
 
 
+def cells(measures: dict[str, Any]) -> list[list[str]]:
+    """``rows`` below their heads, as text; the column of raw pooling only where there is one."""
+    out = [["", "raw", "before", "after"]]
+    out += [[name, *("" if v is None else f"{v:.4g}" for v in values)] for name, *values in rows(measures)]
+    return out if any(line[1] for line in out[1:]) else [[name, *values] for name, _, *values in out]
+
+
 def table(measures: dict[str, Any]) -> str:
-    """The rows as aligned text; 'before' of bits per dimension is a plain diagonal Gaussian."""
-    lines = [f"{'':34}{'before':>10}{'after':>10}"]
-    lines += [f"{name:34}{before:>10.4g}{after:>10.4g}" for name, before, after in rows(measures)]
-    return "\n".join(lines)
+    """The rows as aligned text: raw is pooling with every token alike, before the pooling that is calibrated, but for
+    bits per dimension a plain diagonal Gaussian.
+    """
+    return "\n".join(f"{name:34}" + "".join(f"{value:>10}" for value in values) for name, *values in cells(measures))
 
 
 def warnings(measures: dict[str, Any]) -> list[str]:
@@ -86,9 +100,14 @@ def warnings(measures: dict[str, Any]) -> list[str]:
         if stage["flow"] > stage["gaussian"]:
             out.append("the flow fits the corpus WORSE than a plain Gaussian; train longer, or lower --lr")
     if "spearman" in measures:
-        first, second = (measures["spearman"][k]["average"]["all"] for k in ("before", "after"))
-        if second < first:
-            out.append(f"Spearman FELL from {first} to {second}; this calibration does not help here")
+        score = {when: found["average"]["all"] for when, found in measures["spearman"].items()}
+        if score["after"] < score["before"]:
+            out.append(f"Spearman FELL from {score['before']} to {score['after']}; this calibration does not help here")
+        if "raw" in score and score["after"] < score["raw"]:
+            out.append(
+                f"Spearman is {score['after']}, and {score['raw']} with every token alike and no calibration; "
+                "use --token-weights none here"
+            )
     return out
 
 
@@ -109,7 +128,8 @@ def card(encoder: FrozenEncoder, chain: str, training: dict[str, Any], measures:
     lines += ["| licence | that of the encoder and of the corpus; the calibration adds none |", ""]
     if training.get("reasons"):
         lines += ["Why this calibration:", "", *(f"- {reason}" for reason in training["reasons"]), ""]
-    lines += ["| measured on the corpus | before | after |", "| --- | --- | --- |"]
-    lines += [f"| {name} | {before:.4g} | {after:.4g} |" for name, before, after in rows(measures)]
+    head, *measured = cells(measures)
+    lines += [f"| measured | {' | '.join(head[1:])} |", "| --- " * len(head) + "|"]
+    lines += [f"| {' | '.join(line)} |" for line in measured]
     lines += ["", "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", ""]
     return "\n".join(lines)
