@@ -105,6 +105,15 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
 
 
+@pytest.mark.parametrize(("cosine", "said"), [(0.5, 0), (0.21, 0), (0.19, 1), (-0.05, 1)])
+def test_what_is_spread_out_already_is_warned_of(cosine, said):
+    """An encoder tuned for similarity gains nothing here and may lose, which without scores nothing else tells."""
+    isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
+    found = report.warnings({"isotropy": isotropy})
+    assert len(found) == said
+    assert all("compare --token-weights none --method none" in warning for warning in found)
+
+
 @pytest.mark.parametrize(
     ("raw", "before", "after", "said"),
     [
@@ -117,7 +126,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
 )
 def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, said):
     scores = {"raw": raw, "before": before, "after": after}
-    measures = {"isotropy": {when: {"isoscore": 0.5, "mean_cosine": 0.1} for when in ("before", "after")}}
+    measures = {"isotropy": {when: {"isoscore": 0.5, "mean_cosine": 0.5} for when in ("before", "after")}}
     measures["spearman"] = {when: {"average": {"all": score}} for when, score in scores.items() if score is not None}
     found = report.warnings(measures)
     assert len(found) == len(said)

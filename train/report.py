@@ -14,6 +14,8 @@ from fastflow.train.calibrate import Fitted, sample
 from fastflow.train.criterion import Views
 from fastflow.train.embeddings import Embedder, FrozenEncoder
 
+SPREAD_OUT = 0.2  # an untuned encoder: 0.43 and more; the output of a tuned one: 0.18 at most (results/layers*.md)
+
 
 def before_and_after(fitted: Fitted, pooled: NDArray[Any], views: Views | None = None) -> dict[str, Any]:
     """Bits per dimension of each flow stage, isotropy of the corpus and separability of ``views``, before and after."""
@@ -92,6 +94,13 @@ def table(measures: dict[str, Any]) -> str:
 def warnings(measures: dict[str, Any]) -> list[str]:
     """What the user must not miss."""
     out = []
+    cosine = measures["isotropy"]["before"]["mean_cosine"]
+    if abs(cosine) < SPREAD_OUT:
+        out.append(
+            f"the pooled embeddings are spread out already (mean cosine of random pairs {cosine:.2f}), as an encoder "
+            "tuned for similarity leaves them; weights and calibration may harm: compare --token-weights none "
+            "--method none"
+        )
     if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"]):
         out.append(
             "calibrated embeddings are LESS isotropic than the raw ones; do not use this model without checking it"
