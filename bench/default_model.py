@@ -95,7 +95,7 @@ def main(data: Path, out: Path, cache: str | None) -> None:
     }  # fmt: skip
     click.echo(export(out, encoder, fitted, training, card(encoder, fitted, training), texts, pooled))
     click.echo(report.table(measures))
-    for warning in report.warnings(measures):
+    for warning in report.warnings(measures, fitted.stages):
         click.echo(f"WARNING: {warning}", err=True)
 
 

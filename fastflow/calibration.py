@@ -80,11 +80,16 @@ def describe(stages: Sequence[Stage]) -> str:
         elif stage.kind == "whiten":
             words.append(f"whiten({stage.params['matrix'].shape[1]})")
         elif stage.kind == "nullspace":
-            name = "nullspace" if stage.params["mean"].any() else "components"  # the latter keeps the mean
+            name = "components" if keeps_mean([stage]) else "nullspace"
             words.append(f"{name}({stage.params['directions'].shape[0]})")
         else:
             words.append(stage.kind)
     return " -> ".join(words) or "none"
+
+
+def keeps_mean(stages: Sequence[Stage]) -> bool:
+    """Whether every stage only removes directions: nullspace with a mean of 0, which is fitted as components."""
+    return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
 
 
 def check(stages: Sequence[Stage], inputs: int) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.calibration import Stage, apply, apply_with_log_det, check, describe, output_dim
+from fastflow.calibration import Stage, apply, apply_with_log_det, check, describe, keeps_mean, output_dim
 from fastflow.errors import FastflowError
 from fastflow.train.calibrate import flow_stage
 from fastflow.train.flow import Flow, FlowConfig
@@ -109,6 +109,12 @@ def test_stages_describe_themselves():
     assert describe(linear_stages()[:2]) == "standardize -> nullspace(3)"
     kept = Stage("nullspace", {}, {"mean": np.zeros(DIM), "directions": np.eye(DIM)[:2]})
     assert describe([kept]) == "components(2)"
+    assert [keeps_mean(stages) for stages in ([], [kept], [kept, linear_stages()[1]], stages)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert describe([]) == "none"
 
 

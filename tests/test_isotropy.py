@@ -71,3 +71,4 @@ def test_measure():
 def test_worse_is_less_even_or_more_alike(isotropy, cosine, worse):
     before = {"isoscore": 0.5, "mean_cosine": 0.2}
     assert is_worse(before, {"isoscore": isotropy, "mean_cosine": cosine}) == worse
+    assert is_worse(before, {"isoscore": isotropy, "mean_cosine": cosine}, mean_kept=True) == (not isotropy >= 0.49)

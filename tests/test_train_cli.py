@@ -13,6 +13,8 @@ from fastflow import Runtime
 from fastflow.artifact import verify
 from fastflow.evaluate import evaluate, find_sets
 from fastflow.train import report
+from fastflow.train.against import fit_named
+from fastflow.train.calibrate import Fitted
 from fastflow.train.cli import main
 
 
@@ -80,6 +82,18 @@ def test_worse_isotropy_is_said_loudly(train):
     assert "WARNING" not in result.stdout
 
 
+def test_a_kept_mean_is_no_loss_of_isotropy():
+    """Texts get more alike when what they differ in most goes, and spread more evenly about their mean."""
+    x = np.random.default_rng(0).normal(size=(500, 16)) * np.r_[9, np.ones(15)] + np.r_[0, np.full(15, 2.0)]
+    (stage,) = fit_named("components:1", x)
+    measures = report.before_and_after(Fitted([stage]), x)
+    before, after = measures["isotropy"]["before"], measures["isotropy"]["after"]
+    assert after["mean_cosine"] > before["mean_cosine"] + 0.2
+    assert after["isoscore"] > before["isoscore"] + 0.2
+    assert report.warnings(measures, [stage]) == []
+    assert "LESS isotropic" in report.warnings(measures, fit_named("nullspace:1", x))[0]
+
+
 def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     result = train("--eval", pairs, "--method", "standardize")
     assert result.exit_code == 0
@@ -109,7 +123,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
 def test_what_is_spread_out_already_is_warned_of(cosine, said):
     """An encoder tuned for similarity gains nothing here and may lose, which without scores nothing else tells."""
     isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
-    found = report.warnings({"isotropy": isotropy})
+    found = report.warnings({"isotropy": isotropy}, [])
     assert len(found) == said
     assert all("compare --token-weights none --method none" in warning for warning in found)
 
@@ -128,7 +142,7 @@ def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, s
     scores = {"raw": raw, "before": before, "after": after}
     measures = {"isotropy": {when: {"isoscore": 0.5, "mean_cosine": 0.5} for when in ("before", "after")}}
     measures["spearman"] = {when: {"average": {"all": score}} for when, score in scores.items() if score is not None}
-    found = report.warnings(measures)
+    found = report.warnings(measures, [])
     assert len(found) == len(said)
     assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
 

@@ -238,7 +238,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     click.echo(report.table(measures))
     for said in choice.reasons:
         say(said)
-    for warning in report.warnings(measures):
+    for warning in report.warnings(measures, fitted.stages):
         say(f"WARNING: {warning}")
     say(f"{out}: {chain}, fingerprint {mark[:16]}, {time.monotonic() - started:.0f} s")
 

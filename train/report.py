@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow import calibration, isotropy
+from fastflow.calibration import Stage
 from fastflow.evaluate import Pairs, evaluate
 from fastflow.train.calibrate import Fitted, sample
 from fastflow.train.criterion import Views
@@ -91,9 +93,9 @@ def table(measures: dict[str, Any]) -> str:
     return "\n".join(f"{name:34}" + "".join(f"{value:>10}" for value in values) for name, *values in cells(measures))
 
 
-def warnings(measures: dict[str, Any]) -> list[str]:
-    """What the user must not miss."""
-    out = []
+def warnings(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
+    """What the user must not miss of what was measured with the calibration ``stages``."""
+    out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if abs(cosine) < SPREAD_OUT:
         out.append(
@@ -101,7 +103,7 @@ def warnings(measures: dict[str, Any]) -> list[str]:
             "tuned for similarity leaves them; weights and calibration may harm: compare --token-weights none "
             "--method none"
         )
-    if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"]):
+    if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
         out.append(
             "calibrated embeddings are LESS isotropic than the raw ones; do not use this model without checking it"
         )
