@@ -21,7 +21,10 @@ def fit_standardize(m: Moments) -> Stage:
     variance = np.diag(m.covariance)
     constant = np.flatnonzero(variance <= NEGLIGIBLE * variance.max())
     if len(constant):
-        raise FastflowError(f"standardize: channel {constant[0]} is constant over the {m.count} texts; give more text")
+        raise FastflowError(
+            f"standardize: channel {constant[0]} is constant over the {m.count} texts; give more text or use another "
+            "method"
+        )
     return Stage("standardize", {}, {"mean": m.mean, "deviation": np.sqrt(variance)})
 
 
