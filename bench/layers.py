@@ -17,28 +17,13 @@ import numpy as np
 
 from fastflow import isotropy
 from fastflow.bench.quality import write
-from fastflow.bench.study_data import read_texts
-from fastflow.bench.token_weights import METHODS, Bench, candidates, fitted_on
+from fastflow.bench.token_weights import METHODS, Bench, candidates, fitted_on, inputs, make_bench
 from fastflow.bench.token_weights_page import TARGET, Candidates, means, table
-from fastflow.evaluate import SEVEN
 from fastflow.train.calibrate import sample
-from fastflow.train.embeddings import open_encoder
-from fastflow.train.frequencies import weigh
 
 POOLINGS = ("first-last", "last", "mean-of-layers:2,3", "mean-of-layers:1", "mean-of-layers:0")
 FITS = ("snli", "news", "novels")
 REMOVALS = tuple(m for m in METHODS if m.startswith(("none", "components", "nullspace")))  # the rest needs full rank
-
-
-def make_bench(pooling: str, encoder: str, data: Path, cache: Path) -> Bench:
-    """The sets and corpora, embedded with ``pooling``, with token weights and without."""
-    plain = open_encoder(encoder, pooling, None)
-    texts = {name: read_texts(name, data) for name in (*SEVEN, *FITS)}
-    weighted = {name: weigh(plain, found) for name, found in texts.items()}
-    bench = Bench(plain, weighted, texts, data, cache)
-    for name in texts:
-        bench.fill(name, [plain, *(weighted[n] for n in ((name, *FITS) if name in SEVEN else (name,)))])
-    return bench
 
 
 def mean_cosine(bench: Bench, where: str) -> float:
@@ -78,10 +63,7 @@ Least gain of the default: {min(below[::2]):+.1f} over raw pooling, {min(below[1
 
 
 @click.command()
-@click.option("--encoder", required=True, help="Encoder directory, or default.")
-@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and corpora/.")
-@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Where pooled embeddings are kept.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
+@inputs
 def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
     """Measure the default on other layers."""
     result: dict[str, Any] = {
@@ -92,7 +74,7 @@ def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
         "poolings": {},
     }
     for pooling in POOLINGS:
-        bench, fits = make_bench(pooling, encoder, data, cache), (TARGET, *FITS)
+        bench, fits = make_bench(encoder, pooling, FITS, data, cache), (TARGET, *FITS)
         result["mean_cosine"][pooling] = {where: mean_cosine(bench, where) for where in fits}
         result["poolings"][pooling] = [row for where in fits for row in candidates(bench, where, REMOVALS)]
     write(out, result, markdown(result))

@@ -23,7 +23,7 @@ from fastflow.bench.study_signals import measure, quick
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError
 from fastflow.evaluate import SEVEN
-from fastflow.train.baselines import fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.baselines import fit_closed_form
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.loop import INITIAL_TEXTS, Schedule, batch_rows
 from fastflow.train.objective import PaperAdamW, step_loss
@@ -132,11 +132,7 @@ def every_method(corpus: str) -> Iterator[Run]:
 def closed_form(method: str, x: Matrix) -> list[Stage]:
     """The stages of one closed-form calibration."""
     kind, _, k = method.partition(":")
-    if kind in ("none", ""):
-        return []
-    if kind == "standardize":
-        return [fit_standardize(moments(x))]
-    return [(fit_whiten if kind == "whiten" else fit_nullspace)(moments(x), *([int(k)] if k else []))]
+    return [] if kind in ("none", "") else [fit_closed_form(kind, int(k) if k else None, moments(x))]
 
 
 def perform(run: Run, store: Store, write: Callable[[dict[str, Any]], None]) -> None:

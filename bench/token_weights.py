@@ -86,6 +86,17 @@ class Bench:
             unfinished.replace(path)
 
 
+def make_bench(encoder: str, pooling: str, corpora: Sequence[str], data: Path, cache: Path) -> Bench:
+    """The sets and ``corpora`` embedded with ``pooling``, plain and with every weighting that they are scored with."""
+    plain = open_encoder(encoder, pooling, None)
+    texts = {name: read_texts(name, data) for name in (*SEVEN, *corpora)}
+    bench = Bench(plain, {name: weigh(plain, found) for name, found in texts.items()}, texts, data, cache)
+    for name in texts:
+        bench.fill(name, [plain, *(bench.weighted[n] for n in ((name, *corpora) if name in SEVEN else (name,)))])
+        click.echo(f"embedded {name}: {len(texts[name])} texts", err=True)
+    return bench
+
+
 def kept(make: Callable[..., Any], bench: Bench, *which: Any) -> Any:
     """``make(bench, *which)`` as JSON gives it back, made once and then read from the cache."""
     path = bench.cache / f"{'-'.join(map(str, (make.__name__, *which)))}.json"
@@ -162,28 +173,34 @@ def published(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def inputs(command: Callable[..., None]) -> Callable[..., None]:
+    """The options --encoder, --data, --cache and --out of a command."""
+    path = click.Path(path_type=Path)
+    there = click.Path(exists=True, path_type=Path)
+    for option in (
+        click.option("--out", required=True, type=path, help="Writes OUT.md and OUT.json."),
+        click.option("--cache", required=True, type=path, help="Where pooled embeddings are kept."),
+        click.option("--data", required=True, type=there, help="Holds sts/ and corpora/."),
+        click.option("--encoder", required=True, help="Encoder directory, or default."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
-@click.option("--encoder", required=True, help="Encoder directory, or default.")
-@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and corpora/.")
-@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Where pooled embeddings are kept.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
+@inputs
 def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
     """Measure token weights."""
-    plain = open_encoder(encoder, "first-last", None)
     corpora = [*CORPORA, *LARGE]
-    texts = {name: read_texts(name, data) for name in (*SEVEN, *corpora)}
-    bench = Bench(plain, {name: weigh(plain, found) for name, found in texts.items()}, texts, data, cache)
+    bench = make_bench(encoder, "first-last", corpora, data, cache)
     result: dict[str, Any] = {
         "command": f"python -m fastflow.bench.token_weights --encoder .../{Path(encoder).name} --data .../{data.name} "
         f"--cache DIR --out {out}",
         "encoder": Path(encoder).name,
         "a": A,
-        "texts": {name: len(found) for name, found in texts.items()},
+        "texts": {name: len(found) for name, found in bench.texts.items()},
         "published": published(out.with_name("quality.json")),
     }
-    for name in texts:
-        bench.fill(name, [plain, *(bench.weighted[n] for n in ((name, *corpora) if name in SEVEN else (name,)))])
-        click.echo(f"embedded {name}: {len(texts[name])} texts", err=True)
     fits = (TARGET, *corpora)
     result["candidates"] = [row for where in fits for row in kept(candidates, bench, where)]
     result["choice"] = blind_choice(result)

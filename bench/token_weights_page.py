@@ -208,7 +208,6 @@ def markdown(result: dict[str, Any]) -> str:
         texts=", ".join(f"{name} {result['texts'][name]:,}" for name in found.fits if name != TARGET),
         near=NEAR,
         chosen=result["choice"]["sif"]["method"].replace(":", " "),
-        plainly=result["choice"]["plain"]["method"].replace(":", " "),
         **{f"{w}_{name}": found.means(w, sets) for w in ("plain", "sif") for name, sets in SETS.items()},
         steps=found.steps(("1", "3", "10")),
         blind=blind_table(result),

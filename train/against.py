@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastflow.calibration import Stage
 from fastflow.errors import missing_extra
-from fastflow.train.baselines import fit_components, fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.baselines import fit_closed_form
 from fastflow.train.statistics import moments
 
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}
@@ -23,16 +23,8 @@ def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
     """
     if method in ("raw", "none"):
         return []
-    if match := re.fullmatch(r"(standardize|components|nullspace|whiten)(?::(\d+))?", method):
-        kind, k = match[1], None if match[2] is None else int(match[2])
-        statistics = moments(pooled)
-        if kind == "whiten":
-            return [fit_whiten(statistics, k)]
-        if kind in ("components", "nullspace"):
-            remove = fit_nullspace if kind == "nullspace" else fit_components
-            return [remove(statistics, 1 if k is None else k)]
-        if k is None:
-            return [fit_standardize(statistics)]
+    if match := re.fullmatch(r"(standardize)|(components|nullspace|whiten)(?::(\d+))?", method):
+        return [fit_closed_form(match[1] or match[2], int(match[3]) if match[3] else None, moments(pooled))]
     try:
         from fastflow.train.calibrate import fit, parse_method
         from fastflow.train.loop import Schedule

@@ -16,6 +16,15 @@ from fastflow.train.statistics import Moments
 NEGLIGIBLE = 1e-10  # relative to the largest eigenvalue: below it a direction is rounding noise
 
 
+def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
+    """The stage of the closed form ``kind``; ``dims``, its K, is kept by whiten (None: all), else removed (None: 1)."""
+    if kind == "standardize":
+        return fit_standardize(m)
+    if kind == "whiten":
+        return fit_whiten(m, dims)
+    return (fit_nullspace if kind == "nullspace" else fit_components)(m, 1 if dims is None else dims)
+
+
 def fit_standardize(m: Moments) -> Stage:
     """(x - mean) / deviation; raises for a channel that is constant on the corpus."""
     variance = np.diag(m.covariance)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.baselines import check_dims, fit_components, fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.baselines import check_dims, fit_closed_form
 from fastflow.train.criterion import Keeper, Views, separability
 from fastflow.train.flow import Flow, FlowConfig
 from fastflow.train.loop import Log, Schedule, Source, fit_flow
@@ -111,7 +111,7 @@ def fit(
             fitted.stages.append(flow_stage(flow))
         else:
             known = statistics or moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
-            fitted.stages.append(_closed_form(method, known))
+            fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
             statistics = statistics and statistics.through(fitted.stages[-1])
     return fitted
 
@@ -125,15 +125,6 @@ def _measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
         return separability(*(flow(side)[0].numpy() for side in sides))
 
     return measure
-
-
-def _closed_form(method: Method, statistics: Moments) -> Stage:
-    if method.kind == "standardize":
-        return fit_standardize(statistics)
-    if method.kind == "whiten":
-        return fit_whiten(statistics, method.dims)
-    remove = fit_nullspace if method.kind == "nullspace" else fit_components
-    return remove(statistics, 1 if method.dims is None else method.dims)
 
 
 class _View:
