@@ -56,6 +56,8 @@ def main(debug: bool) -> None:
 @click.option("--format", metavar="F", help="txt, tsv, csv or jsonl. [default: by the suffix]")
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
 @click.option("--id-field", metavar="F", help="A column to keep as id.")
+@click.option("--delimiter", metavar="C", help="What separates the columns of a csv or tsv.  [default: by line 1]")
+@click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
 @click.option(
     "--errors",
     type=click.Choice(["strict", "replace"]),
@@ -83,9 +85,7 @@ def main(debug: bool) -> None:
 @THREADS
 @DEVICE
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
-@click.option(
-    "--resume", is_flag=True, help="Continue an interrupted run, and keep what there is if interrupted again."
-)
+@click.option("--resume", is_flag=True, help="Continue an interrupted run after the rows it finished (OUT.partial).")
 @click.option("--shard", metavar="I/N", default="1/1", help="Take every N-th row, beginning with the I-th.")
 @click.option(
     "--truncate",
@@ -97,13 +97,31 @@ def main(debug: bool) -> None:
 @click.option("--prompt", metavar="S", help="Put S before every text.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def embed(
-    input: str, model: str | None, output: Path | None, shard: str, resume: bool, quiet: bool, **options: Any
+    input: str,
+    model: str | None,
+    output: Path | None,
+    format: str | None,
+    text_field: str | None,
+    id_field: str | None,
+    errors: str,
+    delimiter: str | None,
+    no_header: bool,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    shard: str,
+    resume: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """Embed the texts of a file, one text a line unless its format says otherwise; row i is line i, empty lines too."""
     from fastflow.embed import Settings, embed_file, parse_shard
+    from fastflow.records import Layout
+    from fastflow.tables import check_delimiter
 
-    runtime = open_runtime(model, options.pop("device"), options.pop("dtype"), options.pop("threads"), quiet)
-    settings = Settings(shard=parse_shard(shard), **options)
+    layout = Layout(format, text_field, id_field, errors, check_delimiter(delimiter), not no_header)
+    settings = Settings(layout, shard=parse_shard(shard), **options)
+    runtime = open_runtime(model, device, dtype, threads, quiet)
     start = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts

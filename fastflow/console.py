@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -16,20 +22,40 @@ if TYPE_CHECKING:
 
 
 def say(message: str) -> None:
-    """A line for the person, on standard error."""
-    click.echo(message, err=True)
+    """A line for the person, on standard error; one that is closed or full takes nothing, and nobody can be told."""
+    try:
+        click.echo(message, err=True)
+    except OSError:
+        drop_pending(sys.stderr)
 
 
 def emit(text: str) -> None:
     """Lines of data, on standard output."""
+    check_stdout()
     try:
         click.echo(text)
     except BrokenPipeError:  # the reader has gone away: click ends the process quietly
         raise
     except OSError as error:
-        from fastflow.outputs import lost_output
+        raise lost_stdout(error) from error
 
-        raise lost_output(error) from error
+
+def check_stdout() -> None:
+    """Raise a FastflowError if standard output is closed: data would be lost in silence."""
+    if sys.stdout is None:
+        raise FastflowError("standard output is closed; name a file to write to")
+
+
+def lost_stdout(error: OSError) -> FastflowError:
+    """The sentence for a standard output that takes no more."""
+    drop_pending(sys.stdout)
+    return FastflowError(f"standard output cannot be written: {error.strerror}")
+
+
+def drop_pending(stream: TextIO) -> None:
+    """Let go of what ``stream`` could not write, or the end of the process would try it again and fail."""
+    with contextlib.suppress(OSError):  # not a real file, as under a test's capture: then there is no exit to spoil
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Commands(click.Group):
@@ -39,10 +65,24 @@ class Commands(click.Group):
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which is an interruption too: finished work is kept and named."""
+
+
 def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
-    """Run ``invoke(ctx)`` and turn a FastflowError or an exhausted machine into a sentence and an exit code."""
+    """Run ``invoke(ctx)`` and turn a FastflowError or an exhausted machine into a sentence and an exit code.
+
+    1 is a failure and 2 wrong usage; Ctrl-C is 130 and SIGTERM 143, as a shell counts them.
+    """
+    open_standard_streams()
     try:
-        return invoke(ctx)
+        with _terminable():
+            return invoke(ctx)
+    except KeyboardInterrupt as error:
+        if debug:
+            raise
+        say(f"fastflow: {'terminated' if isinstance(error, Terminated) else 'interrupted'}")
+        ctx.exit(143 if isinstance(error, Terminated) else 130)
     except FastflowError as error:
         if debug:
             raise
@@ -60,6 +100,34 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
             raise
         say(f"fastflow: unexpected {type(error).__name__}: {error}; please report it with what --debug shows")
         ctx.exit(1)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated meanwhile; one that was set to be ignored stays so."""
+
+    def terminate(number: int, frame: Any) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def open_standard_streams() -> None:
+    """/dev/null for every standard stream that is closed, or the next file that is opened would be taken for it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+    if sys.stderr is None:  # standard output stays None: what is printed there may not be lost in silence
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
 
 
 def open_runtime(model: str | Model | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:

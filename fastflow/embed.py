@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
-from fastflow.outputs import Block, OutputFile, StandardOutput, cannot_write, partial_path, writer_for
+from fastflow.inputs import Input
+from fastflow.outputs import OutputFile, writer_for
+from fastflow.partial import State, check_output
+from fastflow.printing import Block, StandardOutput, Terminal
 from fastflow.progress import Progress
+from fastflow.records import Identity, Layout, Record
 from fastflow.runtime import WINDOW, Runtime
-from fastflow.texts import Record, read_records
+from fastflow.texts import records_of
 
 REMEMBERED = 100_000  # distinct texts whose vectors --dedupe keeps at hand
 
@@ -27,10 +31,7 @@ REMEMBERED = 100_000  # distinct texts whose vectors --dedupe keeps at hand
 class Settings:
     """The options of ``fastflow embed`` that shape rows: all of them must agree for a run to be resumed."""
 
-    format: str | None = None
-    text_field: str | None = None
-    id_field: str | None = None
-    errors: str = "strict"
+    layout: Layout = field(default_factory=Layout)
     precision: str = "float32"
     dim: int | None = None
     normalize: bool = False
@@ -64,105 +65,74 @@ def embed_file(
 ) -> Summary:
     """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
-    On an error the partial file is removed, unless ``resume`` asked to keep it; the target appears only when whole.
+    The target appears only when whole. Rows that were finished before an error or an interruption stay in
+    NAME.partial, to be continued with ``resume``; without it, a run replaces what an earlier one left there.
     """
     if target is None:
         if resume:
             raise UsageError("--resume needs an output file: -o OUT")
-        return _run(runtime, source, StandardOutput(), None, settings, 0, quiet)
+        with Input(source) as texts:
+            return _run(runtime, texts, _standard_output(), None, settings, 0, quiet)
     kind = writer_for(target)
-    if resume and source == "-":
-        raise UsageError("--resume cannot reread standard input; give a file")
-    if source != "-" and target.exists() and os.path.exists(source) and target.samefile(source):
-        raise UsageError(f"{target} is the input; choose another output with -o")
-    state = _State(target, source, runtime, settings)
-    rows, position = state.load() if resume else (0, None)
-    writer = kind(target, state.key, position)
-    try:
-        summary = _run(runtime, source, writer, state, settings, rows, quiet)
-    except BaseException:
-        writer.discard(keep=resume)
-        if not resume:
-            state.remove()
-        raise
-    state.remove()
+    check_output(target, source)
+    with Input(source) as texts:
+        if resume and texts.identity is None:
+            what = "standard input" if source == "-" else f"{source}, which is not a file,"
+            raise UsageError(f"--resume cannot reread {what}; give a file")
+        key = _key(runtime, settings)
+        state = State(target, texts.identity, key | {"options": vars(settings) | {"layout": settings.layout._asdict()}})
+        with kind(target, key) as writer:
+            rows, position = state.load() if resume else state.forget()
+            writer.begin(position)
+            try:
+                summary = _run(runtime, texts, writer, state, settings, rows, quiet)
+            except BaseException:
+                if state.rows or writer.rows:
+                    say(f"fastflow: {state.kept(writer.rows)}")
+                else:
+                    writer.remove()
+                    state.forget()
+                raise
+            state.forget()
     return summary
 
 
-class _State:
-    """NAME.partial.json: how far a run got, and what it was a run of."""
+def _key(runtime: Runtime, settings: Settings) -> dict[str, Any]:
+    """What decides the numbers of a row, as far as the output records it."""
+    return {
+        "fingerprint": runtime.fingerprint,
+        "backend": runtime.backend,
+        "dtype": str(runtime.info()["dtype"]),
+        "precision": settings.precision,
+        "normalized": settings.normalize,
+    }
 
-    def __init__(self, target: Path, source: str, runtime: Runtime, settings: Settings) -> None:
-        self.path = partial_path(target).with_name(partial_path(target).name + ".json")
-        self._source = source
-        self._options = vars(settings) | {"shard": list(settings.shard)}
-        self.key = {
-            "fingerprint": runtime.fingerprint,
-            "backend": runtime.backend,
-            "dtype": str(runtime.info()["dtype"]),
-            "precision": settings.precision,
-            "normalized": settings.normalize,
-        }
 
-    def load(self) -> tuple[int, int | None]:
-        """(rows, bytes) to continue from; (0, None) when there is nothing yet. Raises if it was another run."""
-        partial = self.path.with_suffix("")
-        if not self.path.is_file() or not partial.is_file():
-            return 0, None
-        try:
-            saved = json.loads(self.path.read_text(encoding="utf-8"))
-            same, rows, position = saved["run"] == self._identity(), int(saved["rows"]), int(saved["bytes"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FastflowError(f"{self.path} is damaged; remove it and {partial} to start anew") from error
-        if not same or partial.stat().st_size < position:
-            raise FastflowError(
-                f"{partial} is from a run with another input, model or options; remove it and {self.path} to start anew"
-            )
-        return rows, position
-
-    def save(self, rows: int, position: int) -> None:
-        """Record that ``rows`` rows, ``position`` bytes, are safely written."""
-        temporary = self.path.with_suffix(".json.tmp")
-        content = json.dumps({"rows": rows, "bytes": position, "run": self._identity()})
-        try:
-            temporary.write_text(content, encoding="utf-8")
-            temporary.replace(self.path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise cannot_write(self.path, error) from error
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-    def _identity(self) -> dict[str, Any]:
-        try:
-            stat = os.stat(self._source)
-        except OSError as error:
-            raise FastflowError(f"{self._source} cannot be opened: {error.strerror}") from error
-        return {"input": [stat.st_size, stat.st_mtime_ns], "options": self._options, **self.key}
+def _standard_output() -> StandardOutput:
+    return Terminal() if sys.stdout is not None and sys.stdout.isatty() else StandardOutput()
 
 
 def _run(
     runtime: Runtime,
-    source: str,
+    source: Input,
     writer: OutputFile | StandardOutput,
-    state: _State | None,
+    state: State | None,
     settings: Settings,
     skip: int,
     quiet: bool,
 ) -> Summary:
     s, summary = settings, Summary(resumed=skip)
-    records = _sharded(read_records(source, s.format, s.text_field, s.id_field, s.errors), s.shard)
+    records = _sharded(records_of(source, s.layout), s.shard)
     while skip and isinstance(writer, OutputFile) and (done := list(islice(records, min(skip, WINDOW)))):
-        writer.skip([row for row, _ in done], [record.id for _, record in done])
+        writer.skip([row for row, _ in done], _ids([record for _, record in done], s))
         skip -= len(done)
     encoder = _Encoder(runtime, settings)
     writer.write(Block([], [], [], encoder([])))  # an empty input still gives a file of the right width and dtype
     before = runtime.truncated
-    with Progress("embed", None, "texts", shown=not quiet) as progress:
-        for (rows, of_rows, texts), vectors in encoder.over(_windows(records, runtime, source, s)):
-            writer.write(Block(rows, texts, [record.id for record in of_rows], vectors))
-            if state is not None and source != "-" and isinstance(writer, OutputFile):
+    with Progress("embed", None, "texts", shown=not quiet and not isinstance(writer, Terminal)) as progress:
+        for (rows, of_rows, texts), vectors in encoder.over(_windows(records, runtime, source, s), source):
+            writer.write(Block(rows, texts, _ids(of_rows, s), vectors))
+            if state is not None and isinstance(writer, OutputFile):
                 state.save(writer.rows, writer.sync())
             summary.texts += len(texts)
             summary.empty += sum(not text.strip() for text in texts)
@@ -175,14 +145,29 @@ def _run(
 Window = tuple[list[int], list[Record], list[str]]  # input rows, their records, their texts
 
 
-def _windows(records: Iterator[tuple[int, Record]], runtime: Runtime, source: str, s: Settings) -> Iterator[Window]:
-    """WINDOW records after another; raises for a text that is too long, if that is an error."""
-    while window := list(islice(records, WINDOW)):
-        texts = [_one_text(record, source) for _, record in window]
+def _windows(records: Iterator[tuple[int, Record]], runtime: Runtime, source: Input, s: Settings) -> Iterator[Window]:
+    """WINDOW records after another, fewer where a pipe has no more for now; raises for a text that is too long, if
+    that is an error.
+    """
+    while window := list(_while_ready(islice(records, WINDOW), source)):
+        texts = [_one_text(record, source.path) for _, record in window]
         if s.truncate == "error" and len(cut := runtime.tokenize([(s.prompt or "") + t for t in texts]).cut):
             line = window[cut[0]][1].line
-            raise FastflowError(f"{source}, line {line}: longer than the model's {runtime.info()['max_length']} tokens")
+            raise FastflowError(
+                f"{source.path}, line {line}: longer than the model's {runtime.info()['max_length']} tokens"
+            )
         yield [row for row, _ in window], [record for _, record in window], texts
+
+
+def _while_ready(records: Iterator[tuple[int, Record]], source: Input) -> Iterator[tuple[int, Record]]:
+    for record in records:
+        yield record
+        if source.waits():
+            return
+
+
+def _ids(records: Sequence[Record], settings: Settings) -> list[Identity] | None:
+    return None if settings.layout.id_field is None else [record.id for record in records]
 
 
 def _sharded(records: Iterator[Record], shard: tuple[int, int]) -> Iterator[tuple[int, Record]]:
@@ -203,9 +188,11 @@ class _Encoder:
         self._runtime, self._settings = runtime, settings
         self._seen: dict[str, NDArray[Any]] = {}
 
-    def over(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[Any]]]:
-        """Each window with its vectors; without dedupe in one stream, so that the next can be tokenised meanwhile."""
-        if self._settings.dedupe:
+    def over(self, windows: Iterator[Window], source: Input) -> Iterator[tuple[Window, NDArray[Any]]]:
+        """Each window with its vectors; of a file without dedupe in one stream, so that the next can be tokenised
+        meanwhile.
+        """
+        if self._settings.dedupe or source.identity is None:
             yield from ((window, self(window[2])) for window in windows)
             return
         coming: deque[Window] = deque()

@@ -1,4 +1,4 @@
-"""Writing embeddings: JSON Lines to standard output, or a .npy, .npz, .jsonl or .safetensors file.
+"""Writing embeddings to a .npy, .npz, .jsonl or .safetensors file.
 
 A file is written under NAME.partial beside the target and renamed when whole, so the final name never holds half a
 result. Blocks go to disk as they come: memory does not grow with the input.
@@ -11,83 +11,39 @@ import json
 import os
 import shutil
 import struct
-import sys
 import zipfile
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import UsageError
+from fastflow.partial import archive_path, cannot_write, open_partial, partial_path
+from fastflow.printing import Block, json_lines
+from fastflow.records import Identity
 
 SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
 
 
-class Block:
-    """Consecutive rows ready to write: their input row numbers, texts, ids (or None) and vectors (b, D')."""
-
-    def __init__(
-        self, rows: Sequence[int], texts: Sequence[str], ids: Sequence[str | None], vectors: NDArray[Any]
-    ) -> None:
-        self.rows, self.texts, self.ids, self.vectors = rows, texts, ids, vectors
-
-
-def json_lines(block: Block) -> str:
-    """One object a row; nine significant digits give float32 back exactly."""
-    lines = []
-    for row, text, identity, vector in zip(block.rows, block.texts, block.ids, block.vectors, strict=True):
-        head = {"index": row} if identity is None else {"index": row, "id": identity}
-        start = json.dumps(head | {"text": text}, ensure_ascii=False)[:-1]
-        if vector.dtype.kind == "f":
-            numbers = ", ".join(["%.9g" % v for v in vector.tolist()])  # noqa: UP031 (twice as fast as format)
-        else:
-            numbers = ", ".join(map(str, vector.tolist()))
-        lines.append(f'{start}, "embedding": [{numbers}]}}\n')
-    return "".join(lines)
-
-
-class StandardOutput:
-    """JSON Lines on standard output, in UTF-8 whatever the locale."""
-
-    def write(self, block: Block) -> None:
-        """Print the rows; a reader that has gone away (``| head``) is left to the caller."""
-        try:
-            sys.stdout.buffer.write(json_lines(block).encode("utf-8"))
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise lost_output(error) from error
-
-    def finish(self) -> None:
-        """Nothing is pending: every block was flushed."""
-
-    def discard(self, keep: bool = False) -> None:
-        """Nothing to remove."""
-
-
-def lost_output(error: OSError) -> FastflowError:
-    """The sentence for a standard output that takes no more; what is pending is dropped, or exit would try it again."""
-    with contextlib.suppress(OSError):  # not a real file, as under a test's capture: then there is no exit to spoil
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return FastflowError(f"standard output cannot be written: {error.strerror}")
-
-
 class OutputFile:
-    """A growing NAME.partial; subclasses say how rows become bytes and what surrounds them."""
+    """A growing NAME.partial, held for this run alone; subclasses say how rows become bytes and what surrounds them."""
 
     header_bytes = 0
 
-    def __init__(self, target: Path, meta: dict[str, Any], resume_at: int | None = None) -> None:
-        """``meta`` describes the run (fingerprint, precision ...); ``resume_at`` continues after that many bytes."""
+    def __init__(self, target: Path, meta: dict[str, Any]) -> None:
+        """``meta`` describes the run (fingerprint, precision ...). Nothing is changed before ``begin``."""
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
+        self._handle: BinaryIO = open_partial(target)
+
+    def begin(self, resume_at: int | None = None) -> None:
+        """Start empty, or go on after ``resume_at`` bytes of an interrupted run."""
         try:
-            self._handle: BinaryIO = open(self.partial, "r+b" if resume_at else "wb")  # noqa: SIM115 (closed by finish)
             self._handle.truncate(resume_at or 0)
             self._handle.seek(resume_at or self.header_bytes)
         except OSError as error:
@@ -102,7 +58,7 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
         self.rows += len(block.rows)
 
-    def skip(self, rows: Sequence[int], ids: Sequence[str | None]) -> None:
+    def skip(self, rows: Sequence[int], ids: Sequence[Identity] | None) -> None:
         """Count rows that an interrupted run has written already."""
         self.rows += len(rows)
 
@@ -118,19 +74,24 @@ class OutputFile:
         """Complete the file and give it its final name."""
         try:
             self.complete(self._handle)
-            self._handle.flush()
-            os.fsync(self._handle.fileno())
-            self._handle.close()
+            self.sync()
             self.partial.replace(self.target)
         except OSError as error:
             raise cannot_write(self.target, error) from error
 
-    def discard(self, keep: bool = False) -> None:
-        """Close, and remove the partial file unless ``keep`` (a run that may be resumed)."""
+    def remove(self) -> None:
+        """Remove the partial file."""
+        self.partial.unlink(missing_ok=True)
+
+    def __enter__(self) -> OutputFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of the partial file, which stays where it is unless it was finished or removed."""
         with contextlib.suppress(OSError):  # of a full disk, which write() has reported
             self._handle.close()
-        if not keep:
-            self.partial.unlink(missing_ok=True)
 
     def encode(self, block: Block) -> bytes:
         raise NotImplementedError
@@ -194,42 +155,50 @@ class SafetensorsFile(VectorFile):
 class NpzFile(NpyFile):
     """.npz with ``embeddings``, ``index``, ``ids`` where asked for, and the run's description as ``meta`` (JSON)."""
 
-    def __init__(self, target: Path, meta: dict[str, Any], resume_at: int | None = None) -> None:
-        super().__init__(target, meta, resume_at)
+    def __init__(self, target: Path, meta: dict[str, Any]) -> None:
+        super().__init__(target, meta)
         self._rows = array("q")  # eight bytes a row, where a list would take forty
-        self._ids: list[str] = []
+        self._ids: list[Identity] = []
 
     def write(self, block: Block) -> None:
         super().write(block)
         self._remember(block.rows, block.ids)
 
-    def skip(self, rows: Sequence[int], ids: Sequence[str | None]) -> None:
+    def skip(self, rows: Sequence[int], ids: Sequence[Identity] | None) -> None:
         super().skip(rows, ids)
         self._remember(rows, ids)
 
-    def _remember(self, rows: Sequence[int], ids: Sequence[str | None]) -> None:
+    def _remember(self, rows: Sequence[int], ids: Sequence[Identity] | None) -> None:
         self._rows.extend(rows)
-        self._ids.extend(i for i in ids if i is not None)
+        self._ids.extend(ids or ())
 
     def finish(self) -> None:
         """Move the finished .npy into the archive, uncompressed, and rename that."""
-        archive = self.partial.with_name(self.partial.name + ".zip")
+        archive = archive_path(self.target)
         try:
-            super().complete(self._handle)
-            self._handle.close()
+            self.complete(self._handle)
+            self._handle.flush()
             with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as bundle:
-                with self.partial.open("rb") as rows, bundle.open("embeddings.npy", "w", force_zip64=True) as entry:
-                    shutil.copyfileobj(rows, entry, 1 << 20)
+                self._handle.seek(0)
+                with bundle.open("embeddings.npy", "w", force_zip64=True) as entry:
+                    shutil.copyfileobj(self._handle, entry, 1 << 20)
                 _add(bundle, "index.npy", np.asarray(self._rows, np.int64))
                 if self._ids:
-                    _add(bundle, "ids.npy", np.asarray(self._ids))
+                    _add(bundle, "ids.npy", id_array(self._ids))
                 _add(bundle, "meta.npy", np.asarray(json.dumps(self.meta)))
             archive.replace(self.target)
+            self.remove()
         except OSError as error:
             raise cannot_write(self.target, error) from error
         finally:
             archive.unlink(missing_ok=True)
-        self.partial.unlink()
+
+
+def id_array(ids: Sequence[Identity]) -> NDArray[Any]:
+    """(rows,) ids: int64 where all are whole numbers that fit, else strings, those of other JSON values as JSON."""
+    if all(type(i) is int and -(2**63) <= i < 2**63 for i in ids):
+        return np.asarray(ids, np.int64)
+    return np.asarray([i if isinstance(i, str) else json.dumps(i) for i in ids])
 
 
 def _add(bundle: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
@@ -251,13 +220,3 @@ def writer_for(target: Path) -> type[OutputFile]:
     if target.suffix not in WRITERS:
         raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(SUFFIXES)}")
     return WRITERS[target.suffix]
-
-
-def partial_path(target: Path) -> Path:
-    """Where ``target`` grows until it is whole."""
-    return target.with_name(target.name + ".partial")
-
-
-def cannot_write(path: Path, error: OSError) -> FastflowError:
-    """The sentence for a file that could not be written."""
-    return FastflowError(f"{path} cannot be written: {error.strerror}; free some space or choose another place with -o")

@@ -85,6 +85,13 @@ def test_embed_precisions_are_numbers_in_json(model, corpus, sentences, precisio
     assert np.array_equal(np.array([row["embedding"] for row in found]).astype(want.dtype), want)
 
 
+def test_embed_reads_tables_without_a_header_by_column_number(model, tmp_path):
+    (tmp_path / "in.csv").write_text("k1;the dog\nk2;a cat\n")
+    options = ("--no-header", "--text-field", 2, "--id-field", 1)
+    found = rows(run("embed", tmp_path / "in.csv", "-m", model, "--quiet", *options))
+    assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
+
+
 def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
     source = tmp_path / "data.bin"
     source.write_text("".join(json.dumps(text) + "\n" for text in sentences[:10]))
@@ -138,10 +145,23 @@ def test_undecodable_bytes_can_be_replaced(model):
 WRONG = [
     (["absent.txt"], 1, "absent.txt cannot be opened: No such file or directory"),
     (["."], 1, ". cannot be opened: Is a directory"),
-    (["in.docx"], 2, "unknown suffix .docx; name its format with --format"),
+    (["absent.docx"], 1, "absent.docx cannot be opened: No such file"),
+    (
+        ["in.docx"],
+        2,
+        "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl: if it is one of these, add --format",
+    ),
+    (["in.npy"], 2, "in.npy holds vectors, not texts"),
+    (["in.csv"], 1, "in.csv, line 1: is this the header or the first text"),
+    (["in.csv", "--no-header", "--delimiter", ";;"], 2, "--delimiter ';;': must be one character"),
+    (["in.txt", "--no-header"], 2, "--no-header is for csv and tsv"),
     (["in.txt", "-o", "out.parquet"], 2, "unknown suffix '.parquet'; the output can be .npy, .npz"),
     (["in.txt", "-o", "folder"], 2, "is a directory"),
-    (["in.txt", "-o", "absent/out.npy"], 1, "cannot be written: No such file or directory"),
+    (
+        ["in.txt", "-o", "absent/out.npy"],
+        1,
+        "cannot be written: No such file or directory; make the folder absent or choose",
+    ),
     (["in.txt", "-o", "in.txt"], 2, "unknown suffix '.txt'"),
     (["in.jsonl", "-o", "in.jsonl"], 2, "is the input"),
     (["in.txt", "--dim", "33"], 2, "truncate_dim must be 1 to 32"),
@@ -169,6 +189,9 @@ def test_wrong_calls_are_one_sentence_and_an_exit_code(model, tmp_path, monkeypa
     (tmp_path / "folder").mkdir()
     (tmp_path / "in.txt").write_text("the dog\n" + "a " * 80 + "\n")
     (tmp_path / "in.jsonl").write_text('{"text": "the dog"}\n')
+    (tmp_path / "in.csv").write_text("the dog\n")
+    for name in ("in.docx", "in.npy"):
+        (tmp_path / name).write_bytes(b"")
     before = sorted(p.name for p in tmp_path.iterdir())
     given = [] if "-m" in arguments else ["-m", model]
     assert_one_sentence(run("embed", *arguments, *given), code, message)

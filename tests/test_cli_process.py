@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sysconfig
@@ -94,7 +95,7 @@ def small_disk() -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_full_disk_leaves_nothing_behind(model, corpus, tmp_path, run_python, suffix):
+def test_a_disk_that_is_full_before_the_first_row_leaves_nothing_behind(model, corpus, tmp_path, run_python, suffix):
     target = tmp_path / "out" / f"x{suffix}"
     target.parent.mkdir()
     target.write_bytes(b"of an earlier run")
@@ -104,17 +105,19 @@ def test_a_full_disk_leaves_nothing_behind(model, corpus, tmp_path, run_python, 
     assert target.read_bytes() == b"of an earlier run"
 
 
-def test_a_disk_that_fills_under_resume_keeps_what_is_there(model, tmp_path, sentences, run_python):
+def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_python):
     source, out = tmp_path / "in.txt", tmp_path / "out"
     source.write_text("\n".join(sentences) + "\n")
     out.mkdir()
     code = "import fastflow.embed; fastflow.embed.WINDOW = 16\n" + MAIN
-    arguments = ("embed", source, "-m", model, "-o", out / "x.npy", "--quiet", "--resume")
-    assert_failed_plainly(
-        run_python(code, *arguments, preexec_fn=small_disk), r"x\.npy cannot be written: File too large"
-    )
+    arguments = ("embed", source, "-m", model, "-o", out / "x.npy", "--quiet")
+    done = run_python(code, *arguments, preexec_fn=small_disk)
+    kept, failed = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert kept.startswith("fastflow: 112 finished rows are in ")
+    assert re.search(r"x\.npy cannot be written: File too large; free some space or choose another place", failed)
     assert sorted(path.name for path in out.iterdir()) == ["x.npy.partial", "x.npy.partial.json"]
-    done = run_python(code, *arguments)
+    done = run_python(code, *arguments, "--resume")
     assert (done.returncode, done.stderr) == (0, "")
     assert np.load(out / "x.npy").shape == (256, 32)
 
@@ -138,13 +141,14 @@ def test_a_folder_that_cannot_be_written(model, corpus, tmp_path, run_python, co
 KILLED = """
 import os, signal, sys
 import fastflow.embed as embed
+from fastflow.partial import State
 embed.WINDOW = 16
-save = embed._State.save
+save = State.save
 def save_and_die(state, rows, position):
     save(state, rows, position)
     if rows == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
-embed._State.save = save_and_die
+State.save = save_and_die
 from fastflow.cli import main
 main(sys.argv[2:])
 """
@@ -166,17 +170,102 @@ def test_a_killed_run_resumes_to_the_same_bytes(model, corpus, tmp_path, run_pyt
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_interrupting_a_run_leaves_nothing(model, tmp_path, run_python):
-    """Ctrl-C, sent by the process to itself once the first rows are written."""
-    (tmp_path / "in.txt").write_text("the dog\n" * 5000)
-    (tmp_path / "out").mkdir()
-    code = KILLED.replace("SIGKILL", "SIGINT").replace("= 16", "= 1000")
-    done = run_python(
-        code, 2000, "embed", tmp_path / "in.txt", "-m", model, "-o", tmp_path / "out" / "x.npy", "--quiet"
+@pytest.mark.parametrize(("number", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_an_interrupted_run_keeps_its_rows_and_says_how_to_continue(
+    model, corpus, tmp_path, run_python, number, code, word
+):
+    """A signal that the process sends to itself once the first rows are written."""
+    target = tmp_path / "out" / "x.npy"
+    target.parent.mkdir()
+    arguments = ("embed", corpus, "-m", model, "-o", target, "--quiet")
+    done = run_python(KILLED.replace("SIGKILL", number), 96, *arguments)
+    assert done.returncode == code
+    assert done.stderr == (
+        f"fastflow: 96 finished rows are in {target}.partial; the same command with --resume continues after them, if "
+        f"input, model and options stay as they are\nfastflow: {word}\n"
     )
+    resumed = run_python(KILLED, 0, *arguments, "--resume")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert np.load(target).shape == (256, 32)
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_second_process_with_the_same_output_is_refused(model, tmp_path, run_python):
+    """The first waits for its pipe, so that both certainly run at once."""
+    target = tmp_path / "x.npy"
+    (tmp_path / "in.txt").write_text("a cat\n" * 50)
+    with subprocess.Popen(
+        [FASTFLOW, "embed", "-", "-m", model, "-o", target, "--quiet"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as first:
+        first.stdin.write(b"the dog\n")
+        first.stdin.flush()
+        while not (partial := tmp_path / "x.npy.partial").exists() or not partial.stat().st_size:
+            assert first.poll() is None
+        second = run_python(MAIN, "embed", tmp_path / "in.txt", "-m", model, "-o", target, "--quiet")
+        assert_failed_plainly(
+            second, r"x\.npy\.partial is being written by another run; wait for it, or choose another"
+        )
+        first.stdin.write(b"the bird\n")
+        first.stdin.close()
+        assert first.stderr.read() == b""
+    assert first.returncode == 0
+    assert np.load(target).shape == (2, 32)
+    assert not partial.exists()
+
+
+def test_a_pipe_gets_its_first_rows_before_its_last(model):
+    with subprocess.Popen(
+        [FASTFLOW, "embed", "-", "-m", model, "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for text in ("the dog", "", "a cat"):
+            process.stdin.write(text + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["text"] == text
+        process.stdin.close()
+        assert process.stdout.read() == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["embed", "info"])
+def test_a_closed_standard_output_is_one_sentence(model, corpus, command):
+    arguments = {"embed": f"embed {corpus} -m {model} --quiet", "info": f"info {model}"}[command]
+    done = subprocess.run(["sh", "-c", f"{FASTFLOW} {arguments} >&-"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert list((tmp_path / "out").iterdir()) == []
+    assert re.fullmatch(r"fastflow: standard output is closed; name a file [^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("how", ["2>&-", "2>/dev/full"])
+def test_a_standard_error_that_takes_nothing_changes_neither_rows_nor_exit_code(model, corpus, tmp_path, how):
+    target = tmp_path / "x.npy"
+    command = f"{FASTFLOW} embed {corpus} -m {model} -o {target} {how}"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert np.load(target).shape == (256, 32)
+    assert subprocess.run(["sh", "-c", command.replace("x.npy", "absent/x.npy")], check=False).returncode == 1
+
+
+def test_all_standard_streams_closed(model, corpus, tmp_path):
+    """The output file must not get a number that something else writes to as standard error."""
+    target = tmp_path / "x.npy"
+    command = f"{FASTFLOW} embed {corpus} -m {model} -o {target} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert np.load(target).shape == (256, 32)
+
+
+def test_an_output_name_that_no_file_can_have(model, corpus, tmp_path, run_python):
+    done = run_python(MAIN, "embed", corpus, "-m", model, "-o", tmp_path / ("x" * 300 + ".npy"), "--quiet")
+    assert_failed_plainly(done, "cannot be written: File name too long; choose another place with -o")
+
+
+def test_a_terminal_gets_short_lines_and_everyone_else_json(model, corpus):
+    script = shutil.which("script")
+    if script is None:
+        pytest.skip("script(1) is not installed")
+    command = [script, "-qec", f"{FASTFLOW} embed {corpus} -m {model} --quiet", "/dev/null"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 257
+    assert max(map(len, lines)) <= 85
+    assert "32 numbers]" in lines[0]
 
 
 PEAK = f"""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import make_sentences
 from safetensors.numpy import load_file
 from tolerances import COMPANY
 
@@ -15,6 +17,7 @@ from fastflow import Runtime
 from fastflow import embed as module
 from fastflow.embed import Settings, Summary, embed_file, parse_shard
 from fastflow.errors import FastflowError, UsageError
+from fastflow.records import Layout
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,8 @@ def write(path: Path, lines: list[str]) -> str:
 
 
 def embed(runtime: Runtime, source: str, target: Path, resume: bool = False, **settings: object) -> np.ndarray:
-    embed_file(runtime, source, target, Settings(**settings), resume, quiet=True)
+    layout = Layout(**{name: settings.pop(name) for name in Layout._fields if name in settings})
+    embed_file(runtime, source, target, Settings(layout, **settings), resume, quiet=True)
     assert [path.name for path in target.parent.iterdir()] == [target.name]
     return load(target)
 
@@ -151,11 +155,11 @@ def test_pairs_need_a_choice(runtime, tmp_path, target):
     (tmp_path / "in.tsv").write_text("sentence1\tsentence2\na dog\ta cat\n")
     with pytest.raises(UsageError, match="pairs of texts; choose one with --text-field"):
         embed_file(runtime, str(tmp_path / "in.tsv"), target, Settings(), quiet=True)
-    found = embed(runtime, str(tmp_path / "in.tsv"), target, text_field="sentence2")
+    found = embed(runtime, str(tmp_path / "in.tsv"), target, field="sentence2")
     assert np.array_equal(found, runtime.encode(["a cat"]))
 
 
-@pytest.mark.parametrize("settings", [{"dim": 33}, {"dim": 0}, {"precision": "int4"}, {"format": "xml"}])
+@pytest.mark.parametrize("settings", [{"dim": 33}, {"dim": 0}, {"precision": "int4"}, {"layout": Layout("xml")}])
 def test_wrong_settings_leave_no_file(runtime, corpus, target, settings):
     with pytest.raises(UsageError):
         embed_file(runtime, str(corpus), target, Settings(**settings), quiet=True)
@@ -170,14 +174,29 @@ def test_the_input_is_never_the_output(runtime, tmp_path):
     assert source.read_text() == '{"text": "a dog"}\n'
 
 
-class Interrupt(Runtime):
-    """A Runtime that is interrupted after three windows."""
+def watched(seen) -> type[Runtime]:
+    """A Runtime whose every block of embeddings is shown to ``seen(number)`` before it is given."""
 
-    def stream(self, texts, **options):
-        for number, block in enumerate(super().stream(texts, **options)):
-            if number == 3:
-                raise KeyboardInterrupt
-            yield block
+    class Watched(Runtime):
+        def stream(self, texts, **options):
+            for number, block in enumerate(super().stream(texts, **options)):
+                seen(number)
+                yield block
+
+    return Watched
+
+
+def interrupting(error: type[BaseException] = KeyboardInterrupt, after: int = 3) -> type[Runtime]:
+    """A Runtime that raises ``error`` after that many windows."""
+
+    def seen(number: int) -> None:
+        if number == after:
+            raise error("late")
+
+    return watched(seen)
+
+
+Interrupt = interrupting()
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
@@ -187,7 +206,7 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, tmp_path, target, s
     target = target.with_suffix(suffix)
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(sentences[:128])))
-    settings = Settings(id_field="id", shard=shard)
+    settings = Settings(Layout(id_field="id"), shard=shard)
     embed_file(Runtime(model), str(source), target, settings, quiet=True)
     whole = target.read_bytes()
     target.unlink()
@@ -238,11 +257,146 @@ def test_resume_refuses_what_is_not_the_same_run(model, bert, tmp_path, target, 
     assert partial.read_bytes() == before
 
 
-def test_an_interrupted_run_without_resume_leaves_nothing(model, corpus, target, monkeypatch):
+@pytest.mark.parametrize("late", [KeyboardInterrupt, FastflowError])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
+def test_finished_rows_outlive_any_late_error_without_resume(model, corpus, target, monkeypatch, capsys, suffix, late):
     monkeypatch.setattr(module, "WINDOW", 16)
+    target = target.with_suffix(suffix)
+    with pytest.raises(late):
+        embed_file(interrupting(late)(model), str(corpus), target, Settings(), quiet=True)
+    assert "48 finished rows are in " in (said := capsys.readouterr().err)
+    assert "the same command with --resume continues after them" in said
+    assert embed_file(Runtime(model), str(corpus), target, Settings(), resume=True, quiet=True).resumed == 48
+    assert list(target.parent.iterdir()) == [target]
+    assert np.array_equal(load(target), Runtime(model).encode(corpus.read_text().splitlines()))
+
+
+def test_an_error_before_the_first_row_leaves_nothing(model, corpus, target):
     with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupt(model), str(corpus), target, Settings(), quiet=True)
+        embed_file(interrupting(KeyboardInterrupt, after=0)(model), str(corpus), target, Settings(), quiet=True)
     assert list(target.parent.iterdir()) == []
+
+
+def test_a_run_without_resume_replaces_what_an_earlier_one_left(model, runtime, tmp_path, target, monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", 16)
+    source = write(tmp_path / "in.txt", ["the dog"] * 100)
+    interrupted(model, source, target)
+    assert embed_file(runtime, source, target, Settings(), quiet=True) == Summary(texts=100)
+    assert np.load(target).shape == (100, 32)
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_second_run_with_the_same_output_is_refused_and_changes_nothing(model, runtime, corpus, sentences, target):
+    started = []
+
+    class Slow(Runtime):
+        def stream(self, texts, **options):
+            if not started:
+                started.append(True)
+                for shard in ((1, 1), (2, 2)):
+                    with pytest.raises(FastflowError, match=r"out\.npy\.partial is being written by another run"):
+                        embed_file(runtime, str(corpus), target, Settings(shard=shard), quiet=True)
+                with pytest.raises(FastflowError, match="is being written by another run"):
+                    embed_file(runtime, str(corpus), target, Settings(), resume=True, quiet=True)
+            return super().stream(texts, **options)
+
+    embed_file(Slow(model), str(corpus), target, Settings(), quiet=True)
+    assert started
+    assert np.array_equal(np.load(target), runtime.encode(sentences))
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_an_input_that_is_replaced_during_the_run_is_not_joined_with_its_successor(
+    model, tmp_path, target, sentences, monkeypatch
+):
+    """The open file is what was read: the run's rows belong to it, whatever its name names now."""
+    monkeypatch.setattr(module, "WINDOW", 16)
+    source, other = tmp_path / "in.txt", tmp_path / "other.txt"
+    write(source, sentences)
+    write(other, [text.upper() for text in sentences])
+
+    def replace(number: int) -> None:
+        if number == 1:
+            other.replace(source)
+        if number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(watched(replace)(model), str(source), target, Settings(), quiet=True)
+    with pytest.raises(FastflowError, match="from a run with another input"):
+        embed_file(Runtime(model), str(source), target, Settings(), resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("how", ["replaced", "moved", "deleted"])
+def test_an_input_that_is_replaced_moved_or_deleted_while_open_is_read_to_its_end(
+    model, tmp_path, target, sentences, monkeypatch, how
+):
+    monkeypatch.setattr(module, "WINDOW", 16)
+    source = tmp_path / "in.txt"
+    write(source, sentences)
+    want = Runtime(model).encode(sentences)
+
+    def change(number: int) -> None:
+        if number == 1 and how == "replaced":
+            write(tmp_path / "other.txt", ["the dog"])
+            (tmp_path / "other.txt").replace(source)
+        elif number == 1:
+            source.rename(tmp_path / "moved.txt") if how == "moved" else source.unlink()
+
+    embed_file(watched(change)(model), str(source), target, Settings(), quiet=True)
+    assert np.array_equal(np.load(target), want)
+
+
+@pytest.mark.parametrize("how", ["truncated", "grown", "overwritten"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_input_that_is_changed_while_it_is_read_is_an_error(model, tmp_path, target, monkeypatch, how, compressed):
+    monkeypatch.setattr(module, "WINDOW", 16)
+    lines = [f"the {word} dog" for word in make_sentences(2000)]  # more than one read
+    source = tmp_path / ("in.txt.gz" if compressed else "in.txt")
+    data = "".join(line + "\n" for line in lines).encode()
+    source.write_bytes(gzip.compress(data) if compressed else data)
+
+    def change(number: int) -> None:
+        if number != 1:
+            return
+        with source.open("r+b") as handle:
+            if how == "truncated":
+                handle.truncate(100)
+            else:
+                handle.seek(0, 2 if how == "grown" else 0)
+                handle.write(b"another\n")
+
+    with pytest.raises(FastflowError, match=r"in\.txt(\.gz)? was changed while it was read"):
+        embed_file(watched(change)(model), str(source), target, Settings(), quiet=True)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("name", ["out.npy.partial", "out.npy.partial.json", "out.npz.partial.zip"])
+def test_a_file_that_is_written_on_the_way_is_never_the_input(runtime, tmp_path, name):
+    source = tmp_path / name
+    source.write_text("the dog\n")
+    target = tmp_path / ("out.npz" if name.endswith(".zip") else "out.npy")
+    with pytest.raises(UsageError, match=rf"{name} is the input; choose another output with -o"):
+        embed_file(runtime, str(source), target, Settings(Layout("txt")), quiet=True)
+    assert source.read_text() == "the dog\n"
+
+
+def test_json_ids_keep_their_type(runtime, tmp_path, target):
+    source = tmp_path / "in.jsonl"
+    values = [7, "7", 1.5, True, None]
+    source.write_text("".join(json.dumps({"id": value, "text": "the dog"}) + "\n" for value in values))
+    embed(runtime, str(source), target.with_suffix(".jsonl"), id_field="id")
+    found = [json.loads(line)["id"] for line in target.with_suffix(".jsonl").read_text().splitlines()]
+    assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+    target.with_suffix(".jsonl").unlink()
+    embed(runtime, str(source), target.with_suffix(".npz"), id_field="id")
+    with np.load(target.with_suffix(".npz")) as found:
+        assert found["ids"].tolist() == ["7", "7", "1.5", "true", "null"]
+    source.write_text('{"id": 7, "text": "the dog"}\n{"id": -8, "text": "the dog"}\n')
+    embed(runtime, str(source), target.with_suffix(".npz"), id_field="id")
+    with np.load(target.with_suffix(".npz")) as found:
+        assert found["ids"].dtype == np.int64
+        assert found["ids"].tolist() == [7, -8]
 
 
 def test_resume_with_nothing_to_resume_starts(runtime, corpus, sentences, target):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import math
+import os
 import zipfile
 from pathlib import Path
 
@@ -17,17 +19,15 @@ from safetensors import safe_open
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.outputs import (
-    Block,
     JsonLinesFile,
     NpyFile,
     NpzFile,
     SafetensorsFile,
-    StandardOutput,
-    json_lines,
     npy_header,
-    partial_path,
     writer_for,
 )
+from fastflow.partial import partial_path
+from fastflow.printing import Block, StandardOutput, Terminal, json_lines
 
 META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
 DTYPES = ("float32", "float64", "float16", "int8", "uint8")
@@ -36,7 +36,7 @@ SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
 
 def block(vectors: np.ndarray, start: int = 0, ids: bool = False) -> Block:
     rows = list(range(start, start + len(vectors)))
-    return Block(rows, [f"text {i}" for i in rows], [f"id-{i}" if ids else None for i in rows], vectors)
+    return Block(rows, [f"text {i}" for i in rows], [f"id-{i}" for i in rows] if ids else None, vectors)
 
 
 def vectors_of(dtype: str, rows: int = 7, width: int = 5) -> np.ndarray:
@@ -45,13 +45,14 @@ def vectors_of(dtype: str, rows: int = 7, width: int = 5) -> np.ndarray:
 
 
 def write(path: Path, vectors: np.ndarray, cut: int = 3, **options: bool) -> Path:
-    writer = writer_for(path)(path, META)
-    writer.write(block(vectors[:0]))
-    writer.write(block(vectors[:cut], **options))
-    writer.write(block(vectors[cut:], cut, **options))
-    assert not path.exists()
-    assert partial_path(path).exists()
-    writer.finish()
+    with writer_for(path)(path, META) as writer:
+        writer.begin()
+        writer.write(block(vectors[:0]))
+        writer.write(block(vectors[:cut], **options))
+        writer.write(block(vectors[cut:], cut, **options))
+        assert not path.exists()
+        assert partial_path(path).exists()
+        writer.finish()
     assert sorted(p.name for p in path.parent.iterdir()) == [path.name]
     return path
 
@@ -68,10 +69,15 @@ def test_nine_digits_give_float32_back_exactly(vectors):
 
 def test_json_lines_hold_index_id_text_and_numbers():
     odd = 'quote " backslash \\ tab \t é \u2028 \U0001f600 \x00'
-    lines = json_lines(Block([4, 6], [odd, ""], ["k", None], np.array([[1.5, -0.25], [0, 3e-9]], np.float32)))
+    lines = json_lines(Block([4, 6], [odd, ""], ["k", 7], np.array([[1.5, -0.25], [0, 3e-9]], np.float32)))
     first, second = (json.loads(line) for line in lines.removesuffix("\n").split("\n"))
     assert first == {"index": 4, "id": "k", "text": odd, "embedding": [1.5, -0.25]}
-    assert second == {"index": 6, "text": "", "embedding": [0, 3.00000003e-09]}
+    assert second == {"index": 6, "id": 7, "text": "", "embedding": [0, 3.00000003e-09]}
+    assert json.loads(json_lines(Block([4], ["a"], None, np.zeros((1, 1))))) == {
+        "index": 4,
+        "text": "a",
+        "embedding": [0],
+    }
     assert lines.startswith('{"index": 4, "id": "k", "text": ')
 
 
@@ -110,9 +116,10 @@ def test_safetensors(tmp_path, dtype):
 
 
 def test_safetensors_metadata_too_long_for_the_header_is_left_out(tmp_path):
-    writer = SafetensorsFile(tmp_path / "x.safetensors", {"prompt": "x" * 4000})
-    writer.write(block(vectors_of("float32")))
-    writer.finish()
+    with SafetensorsFile(tmp_path / "x.safetensors", {"prompt": "x" * 4000}) as writer:
+        writer.begin()
+        writer.write(block(vectors_of("float32")))
+        writer.finish()
     with safe_open(tmp_path / "x.safetensors", "numpy") as found:
         assert found.metadata() is None
         assert found.get_tensor("embeddings").shape == (7, 5)
@@ -157,27 +164,29 @@ def test_resuming_gives_the_bytes_of_an_uninterrupted_run(tmp_path, suffix):
     whole = write(tmp_path / f"whole{suffix}", vectors, ids=True).read_bytes()
     path = tmp_path / f"x{suffix}"
     kind = writer_for(path)
-    first = kind(path, META)
-    first.write(block(vectors[:4], ids=True))
-    position = first.sync()
-    first.write(block(vectors[4:6], 4, ids=True))  # written, but the run died before it could say so
-    first.discard(keep=True)
-    second = kind(path, META, position)
-    second.skip([0, 1], ["id-0", "id-1"])
-    second.skip([2, 3], ["id-2", "id-3"])
-    second.write(block(vectors[:0]))
-    second.write(block(vectors[4:], 4, ids=True))
-    second.finish()
+    with kind(path, META) as first:
+        first.begin()
+        first.write(block(vectors[:4], ids=True))
+        position = first.sync()
+        first.write(block(vectors[4:6], 4, ids=True))  # written, but the run died before it could say so
+    with kind(path, META) as second:
+        second.begin(position)
+        second.skip([0, 1], ["id-0", "id-1"])
+        second.skip([2, 3], ["id-2", "id-3"])
+        second.write(block(vectors[:0]))
+        second.write(block(vectors[4:], 4, ids=True))
+        second.finish()
     assert path.read_bytes() == whole
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_discarded_file_leaves_nothing(tmp_path, suffix):
+def test_a_removed_file_leaves_nothing(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     path.write_bytes(b"the file of an earlier run")
-    writer = writer_for(path)(path, META)
-    writer.write(block(vectors_of("float32")))
-    writer.discard()
+    with writer_for(path)(path, META) as writer:
+        writer.begin()
+        writer.write(block(vectors_of("float32")))
+        writer.remove()
     assert path.read_bytes() == b"the file of an earlier run"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -193,24 +202,88 @@ def test_the_suffix_decides():
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_folder_that_is_not_there(tmp_path, suffix):
     path = tmp_path / "absent" / f"x{suffix}"
-    with pytest.raises(FastflowError, match="cannot be written: No such file or directory; "):
+    with pytest.raises(
+        FastflowError, match=r"cannot be written: No such file or directory; make the folder .*absent or"
+    ):
         writer_for(path)(path, META)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_target_that_became_a_folder(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
-    writer = writer_for(path)(path, META)
-    writer.write(block(vectors_of("float32")))
-    path.mkdir()
-    with pytest.raises(FastflowError, match="cannot be written: Is a directory"):
-        writer.finish()
-    writer.discard()
+    with writer_for(path)(path, META) as writer:
+        writer.begin()
+        writer.write(block(vectors_of("float32")))
+        path.mkdir()
+        with pytest.raises(FastflowError, match="cannot be written: Is a directory"):
+            writer.finish()
+        writer.remove()
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_standard_output_is_utf8_whatever_the_locale(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    StandardOutput().write(Block([0], ["é\u4e2d"], [None], np.array([[math.pi]], np.float32)))
+    StandardOutput().write(Block([0], ["é\u4e2d"], None, np.array([[math.pi]], np.float32)))
     assert json.loads(raw.getvalue().decode("utf-8")) == {"index": 0, "text": "é\u4e2d", "embedding": [3.14159274]}
+
+
+def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="utf-8"))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    vectors = np.linspace(-9, 9, 3 * 256, dtype=np.float32).reshape(3, 256)
+    out = Terminal()
+    out.write(Block([0, 1, 2], ["short", "long " * 40, "tab\tbell\x07"], None, vectors))
+    out.finish()
+    lines = raw.getvalue().decode().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert [line.split()[:2] for line in lines] == [["0", "short"], ["1", "long"], ["2", "tab"]]
+    assert "[ -9.00  -8.98  -8.95 … 256 numbers]" in lines[0]
+    assert "\x07" not in lines[2]
+    assert "-o FILE, or a pipe, gets whole vectors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed_by", ["finished", "killed"])
+def test_a_lock_ends_with_its_run(tmp_path, closed_by):
+    path = tmp_path / "x.npy"
+    with NpyFile(path, META) as first:
+        first.begin()
+        first.write(block(vectors_of("float32")))
+        with pytest.raises(FastflowError, match="is being written by another run"):
+            NpyFile(path, META)
+        if closed_by == "finished":
+            first.finish()
+    with NpyFile(path, META) as second:
+        second.begin()
+        second.write(block(vectors_of("float32")))
+        second.finish()
+    assert np.load(path).shape == (7, 5)
+
+
+def test_a_partial_that_is_renamed_between_opening_and_locking_is_opened_again(tmp_path, monkeypatch):
+    """Or the second run would write into the finished file of the first."""
+    path = tmp_path / "x.npy"
+    write(path, vectors_of("float32"))
+    whole = path.read_bytes()
+    path.rename(partial_path(path))
+    lock, renamed = fcntl.flock, []
+
+    def slow(handle, operation):
+        if not renamed:
+            renamed.append(partial_path(path).rename(path))
+        lock(handle, operation)
+
+    monkeypatch.setattr("fcntl.flock", slow)
+    with NpyFile(path, META) as writer:
+        writer.begin()
+        assert path.read_bytes() == whole
+        assert partial_path(path).exists()
+
+
+def test_a_partial_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    partial_path(tmp_path / "x.npy").symlink_to(tmp_path / "precious")
+    with pytest.raises(FastflowError, match=r"x\.npy\.partial cannot be written: Too many levels of symbolic links"):
+        NpyFile(tmp_path / "x.npy", META)
+    assert (tmp_path / "precious").read_text() == "kept"

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.texts import Record, format_of, read_records
+from fastflow.records import Layout, Record
+from fastflow.texts import format_of, read_records
 
 
 def write(directory: Path, name: str, content: str | bytes) -> str:
@@ -25,7 +26,7 @@ def write(directory: Path, name: str, content: str | bytes) -> str:
 
 
 def texts(path: str, **options: str) -> list[str]:
-    records = list(read_records(path, **options))
+    records = list(read_records(path, Layout(**options)))
     assert all(len(record.texts) == 1 for record in records)
     return [record.texts[0] for record in records]
 
@@ -73,14 +74,14 @@ def test_standard_input(monkeypatch):
 
 def test_csv_with_quotes_newlines_and_ids(tmp_path):
     path = write(tmp_path, "x.csv", 'id,text,n\r\n7,"a ""b"", c",1\r\n8,"two\r\nlines",2\r\n9,,3\r\n')
-    assert list(read_records(path, id_field="id")) == [
+    assert list(read_records(path, Layout(id_field="id"))) == [
         Record(('a "b", c',), "7", 2), Record(("two\nlines",), "8", 4), Record(("",), "9", 5),
     ]  # fmt: skip
     assert texts(path, field="n") == ["1", "2", "3"]
 
 
 def test_one_column_csv_keeps_empty_lines(tmp_path):
-    assert texts(write(tmp_path, "x.csv", "body\na\n\nb\n")) == ["a", "", "b"]
+    assert texts(write(tmp_path, "x.csv", "text\na\n\nb\n")) == ["a", "", "b"]
 
 
 def test_tsv_has_no_quoting(tmp_path):
@@ -104,7 +105,7 @@ def test_pairs_give_two_texts(tmp_path, name, content):
 
 def test_jsonl_objects_strings_and_ids(tmp_path):
     path = write(tmp_path, "x.jsonl", '{"text": "a", "id": 3}\n{"id": "k", "sentence": "b\\nc"}\r\n')
-    assert list(read_records(path, id_field="id")) == [Record(("a",), "3", 1), Record(("b\nc",), "k", 2)]
+    assert list(read_records(path, Layout(id_field="id"))) == [Record(("a",), 3, 1), Record(("b\nc",), "k", 2)]
     assert texts(write(tmp_path, "z.jsonl", '"a"\n{"only": "b"}\n')) == ["a", "b"]
 
 
@@ -133,10 +134,23 @@ def test_formats_by_suffix(path, given_format, want):
     assert format_of(path, given_format) == want
 
 
-@pytest.mark.parametrize(("path", "given_format"), [("a.docx", None), ("a.parquet", None), ("a.txt", "xml")])
+@pytest.mark.parametrize(("path", "given_format"), [("a.docx", None), ("a.txt", "xml")])
 def test_unknown_formats_are_wrong_usage(path, given_format):
     with pytest.raises(UsageError, match="unknown"):
         format_of(path, given_format)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a.npy", "a.npy holds vectors, not texts"), ("b.npz", "holds vectors"), ("c.safetensors", "holds vectors"),
+        ("d.parquet", "is Parquet, which is not read yet; convert it to .jsonl or .csv"),
+    ],
+)  # fmt: skip
+def test_files_without_lines_of_text_are_told_what_to_do_that_works(path, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        format_of(path)
+    assert "--format" not in str(caught.value)
 
 
 BAD = [
@@ -153,7 +167,9 @@ BAD = [
     ("x.jsonl", "{}\n", {}, "line 1: which field is the text"),
     ("x.jsonl", '{"text": "a"}\n', {"field": "body"}, "line 1: no field 'body'; the fields are text"),
     ("x.jsonl", '{"text": "a"}\n', {"id_field": "id"}, "line 1: no field 'id'"),
-    ("x.csv", "a,b\n1,2\n", {}, "line 1: which field is the text.* a, b"),
+    ("x.jsonl", '{"text": "a", "text": "b"}\n', {}, "line 1: is not JSON: the key 'text' comes twice in one object"),
+    ("x.jsonl", '{"text": "a", "id": [1]}\n', {"id_field": "id"}, "line 1: field 'id' must be a string, number"),
+    ("x.jsonl", '{"text": "a", "id": NaN}\n', {"id_field": "id"}, "line 1: field 'id' must be a string, number"),
     ("x.csv", "a,text\n1\n", {}, "line 2: has 1 fields, the header 2"),
     ("x.csv", "a,text\n1,2,3\n", {}, "line 2: has 3 fields, the header 2"),
     ("x.csv", 'text\n"never closed\nx\n', {}, r"x\.csv, line 3: unexpected end of data"),
@@ -168,7 +184,7 @@ BAD = [
 def test_bad_content_names_file_and_line(tmp_path, name, content, options, message):
     path = write(tmp_path, name, content)
     with pytest.raises(FastflowError, match=message) as caught:
-        list(read_records(path, **options))
+        list(read_records(path, Layout(**options)))
     assert str(caught.value).startswith(path)
     assert "\n" not in str(caught.value)
 
@@ -216,4 +232,11 @@ def test_a_txt_file_has_no_fields(tmp_path):
     path = write(tmp_path, "x.txt", "a\n")
     for option in ("id_field", "field"):
         with pytest.raises(UsageError, match="a txt file has no fields"):
-            list(read_records(path, **{option: "id"}))
+            list(read_records(path, Layout(**{option: "id"})))
+
+
+@pytest.mark.parametrize("option", [{"delimiter": ";"}, {"header": False}])
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl"])
+def test_options_of_tables_are_refused_elsewhere(tmp_path, name, option):
+    with pytest.raises(UsageError, match=r"--(delimiter|no-header) is for csv and tsv, and this file is read as"):
+        list(read_records(write(tmp_path, name, '"a"\n'), Layout(**option)))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from fastflow.errors import FastflowError
+from fastflow.records import Layout
 from fastflow.texts import read_records
 
 BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, abbreviations aside
@@ -46,7 +47,7 @@ def stream_corpus(
 ) -> Iterator[str]:
     """The non-empty texts of ``paths`` as they come, repeated ones too, whole or ``cut`` into sentences."""
     for path in paths:
-        for record in read_records(path, field=field, errors=errors):
+        for record in read_records(path, Layout(field=field, errors=errors)):
             for text in record.texts:
                 if text := text.strip():
                     yield from sentences(text) if cut else (text,)

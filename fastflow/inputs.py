@@ -1,0 +1,112 @@
+"""An input while it is read: a file, gzipped or not, or standard input; its lines, and whether it stayed the same."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import select
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import BinaryIO
+
+from fastflow.errors import FastflowError
+
+CHUNK = 1 << 16  # bytes read at a time
+PATIENCE = 50  # milliseconds in which the next line of a pipe still belongs to the lines before it
+
+
+class Input:
+    """``with Input(path) as source``: an open file, or standard input for ``-``. Raises a FastflowError naming it.
+
+    ``identity`` is the size and modification time of a regular file when it was opened, None of anything else. The
+    open handle is what counts: a file that is moved or deleted meanwhile is read to its end.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._waiting = 0  # lines that have been read and not been given
+        try:
+            self._file = _open(path)
+            self._handle: BinaryIO = gzip.GzipFile(fileobj=self._file) if path.endswith(".gz") else self._file  # type: ignore[assignment]
+            self.identity = self._stat()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise FastflowError(f"{path} cannot be opened: {reason}") from error
+
+    def __enter__(self) -> Input:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.path != "-":
+            self._file.close()
+
+    def lines(self, errors: str = "strict") -> Iterator[str]:
+        """Lines without their ends; only \\n and \\r\\n end a line, and a byte-order mark is dropped.
+
+        ``errors``: strict or replace, for bytes that are not UTF-8. Raises a FastflowError naming the line, also for
+        a file that was changed between its opening and its end.
+        """
+        number = 0
+        try:
+            for number, raw in enumerate(self._raw_lines(), 1):
+                if number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                yield raw.removesuffix(b"\r").decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            raise FastflowError(
+                f"{self.path}, line {number}: byte {error.start + 1} is not UTF-8; convert the file, or use "
+                "--errors replace"
+            ) from error
+        except (OSError, EOFError, zlib.error) as error:
+            self.check_unchanged()
+            raise FastflowError(f"{self.path}, line {number + 1}: cannot be read: {error}") from error
+        self.check_unchanged()
+
+    def waits(self) -> bool:
+        """Whether the next line of a pipe or terminal has not arrived within PATIENCE; never true of a file."""
+        if self._waiting or self.identity is not None or not hasattr(select, "poll"):
+            return False
+        try:
+            poll = select.poll()
+            poll.register(self._file.fileno(), select.POLLIN)
+        except OSError:  # not a real file, such as an io.BytesIO: nothing has to be waited for
+            return False
+        return not poll.poll(PATIENCE)
+
+    def check_unchanged(self) -> None:
+        """Raise a FastflowError if the file's size or modification time is another than when it was opened."""
+        if self._stat() != self.identity:
+            raise FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
+
+    def _raw_lines(self) -> Iterator[bytes]:
+        start: list[bytes] = []  # of a line whose end has not been read
+        while chunk := self._handle.read1(CHUNK):  # type: ignore[attr-defined]
+            *whole, rest = chunk.split(b"\n")
+            if whole:
+                whole[0] = b"".join([*start, whole[0]])
+                start = []
+            for self._waiting, line in zip(range(len(whole) - 1, -1, -1), whole, strict=True):
+                yield line
+            start.append(rest)
+        if last := b"".join(start):
+            yield last
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            found = os.fstat(self._file.fileno())
+        except OSError:  # io.UnsupportedOperation: not a real file
+            return None
+        return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
+def _open(path: str) -> BinaryIO:
+    if path != "-":
+        return open(path, "rb")
+    if sys.stdin is None:
+        raise FastflowError("standard input is closed; name a file instead of -")
+    return sys.stdin.buffer

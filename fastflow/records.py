@@ -1,0 +1,63 @@
+"""What every reader of texts shares: the record, the options that say where a file holds its texts, and the fields."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fastflow.errors import FastflowError
+
+PAIR = ("sentence1", "sentence2")
+TEXT_FIELDS = ("text", "sentence")
+Identity = str | int | float | bool | None  # an id as JSON holds it; a table's ids are strings
+
+
+class Record(NamedTuple):
+    """One line's texts (two for a pairs file), its id if one was asked for, and the line number, from 1."""
+
+    texts: tuple[str, ...]
+    id: Identity
+    line: int
+
+
+class Layout(NamedTuple):
+    """How an input holds its texts: the options of a command.
+
+    ``field`` names the column of the text; without it a column ``text`` or ``sentence`` is taken, or the only one of
+    a JSON object, or both of a pairs file's ``sentence1`` and ``sentence2``. ``errors``: strict or replace, for bytes
+    that are not UTF-8. ``delimiter`` and ``header`` are for csv and tsv: without a header the columns are called 1, 2,
+    3 and so on.
+    """
+
+    format: str | None = None
+    field: str | None = None
+    id_field: str | None = None
+    errors: str = "strict"
+    delimiter: str | None = None
+    header: bool = True
+
+
+def text_fields(names: list[str], path: str, line: int, field: str | None) -> tuple[str, ...]:
+    """The columns that hold the texts; raises a FastflowError that names those there are."""
+    if field is not None:
+        if field not in names:
+            raise FastflowError(f"{path}, line {line}: no field {field!r}; the fields are {listed(names)}")
+        return (field,)
+    if chosen := known_fields(names):
+        return chosen
+    if len(names) == 1:
+        return (names[0],)
+    raise FastflowError(
+        f"{path}, line {line}: which field is the text? Use --text-field; the fields are {listed(names)}"
+    )
+
+
+def known_fields(names: list[str]) -> tuple[str, ...]:
+    """The columns that hold texts by their names alone, () if none does."""
+    if all(name in names for name in PAIR):
+        return PAIR
+    return next(((name,) for name in TEXT_FIELDS if name in names), ())
+
+
+def listed(names: list[str]) -> str:
+    """Column names for a message; long ones, and more than twenty, are cut."""
+    return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in names[:20]) + ", …" * (len(names) > 20)

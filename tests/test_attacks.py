@@ -1,0 +1,22 @@
+"""The attack scripts, a few cases each; run them whole as their docstrings say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ATTACKS = Path(__file__).parent / "attacks"
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["writers.py --rounds 3 --seed 1"])
+def test_no_fault_is_found(command):
+    name, *options = command.split()
+    done = subprocess.run(
+        [sys.executable, ATTACKS / name, *options], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 faults" in done.stdout
