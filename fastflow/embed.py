@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
+from fastflow.fragmentation import unsuited
 from fastflow.inputs import Input
 from fastflow.outputs import OutputFile, writer_for
 from fastflow.partial import State, check_output
@@ -127,10 +128,13 @@ def _run(
         writer.skip([row for row, _ in done], _ids([record for _, record in done], s))
         skip -= len(done)
     encoder = _Encoder(runtime, settings)
+    windows = _windows(records, runtime, source, s)
+    if not quiet:
+        windows = _looked_at(windows, runtime)
     writer.write(Block([], [], [], encoder([])))  # an empty input still gives a file of the right width and dtype
     before = runtime.truncated
     with Progress("embed", None, "texts", shown=not quiet and not isinstance(writer, Terminal)) as progress:
-        for (rows, of_rows, texts), vectors in encoder.over(_windows(records, runtime, source, s), source):
+        for (rows, of_rows, texts), vectors in encoder.over(windows, source):
             writer.write(Block(rows, texts, _ids(of_rows, s), vectors))
             if state is not None and isinstance(writer, OutputFile):
                 state.save(writer.rows, writer.sync())
@@ -157,6 +161,14 @@ def _windows(records: Iterator[tuple[int, Record]], runtime: Runtime, source: In
                 f"{source.path}, line {line}: longer than the model's {runtime.info()['max_length']} tokens"
             )
         yield [row for row, _ in window], [record for _, record in window], texts
+
+
+def _looked_at(windows: Iterator[Window], runtime: Runtime) -> Iterator[Window]:
+    """``windows``, with a warning if the texts of the first do not suit the encoder's vocabulary."""
+    for number, window in enumerate(windows):
+        if number == 0 and (warning := unsuited(runtime.tokenize, window[2])):
+            say(f"fastflow: WARNING: {warning}")
+        yield window
 
 
 def _while_ready(records: Iterator[tuple[int, Record]], source: Input) -> Iterator[tuple[int, Record]]:

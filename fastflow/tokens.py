@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from fastflow.architecture import read_config, whole_number
 from fastflow.errors import FastflowError
 
+UNKNOWN = ("[UNK]", "<unk>")  # the unknown token in BERT's and in SentencePiece's vocabularies
+
 
 class Tokens(NamedTuple):
     """B texts as N token ids: text i owns ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length."""
@@ -71,6 +73,13 @@ class Tokenizer:
         ids = np.fromiter((i for row in rows for i in row), np.int32, int(offsets[-1]))
         cut = np.flatnonzero([bool(encoding.overflowing) for encoding in encodings])
         return Tokens(ids, offsets, cut)
+
+    def pieces(self, words: Sequence[str]) -> tuple[int, int]:
+        """How many pieces ``words`` fall into, each as it would inside a text, and how many are the unknown token."""
+        encodings = self._tokenizer.encode_batch_fast([f" {word}" for word in words], add_special_tokens=False)
+        unknown = {self._tokenizer.token_to_id(name) for name in UNKNOWN}
+        ids = [i for encoding in encodings for i in encoding.ids]
+        return len(ids), sum(i in unknown for i in ids)
 
     @property
     def size(self) -> int:

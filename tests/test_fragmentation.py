@@ -1,0 +1,79 @@
+"""The warning of texts that do not suit the vocabulary: other languages, and never the encoder's own."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from builders import make_sentences
+
+from fastflow.architecture import read_config
+from fastflow.artifact import DEFAULT
+from fastflow.fragmentation import unsuited
+from fastflow.tokens import Tokenizer
+
+GERMAN = """
+Der Zug nach München fährt heute leider erst um halb neun vom Gleis sieben ab.
+Die Bundesregierung hat am Dienstag eine Erhöhung der Umsatzsteuer beschlossen.
+Zwei Hunde laufen über ein verschneites Feld.
+"""
+FRENCH = """
+Le train pour Paris part à huit heures et demie du quai numéro sept.
+J'ai oublié mon mot de passe, comment puis-je le réinitialiser ?
+Deux chiens courent à travers un champ enneigé.
+"""
+RUSSIAN = """
+Поезд в Москву отправляется в половине девятого от седьмой платформы.
+Две собаки бегут по заснеженному полю.
+Я забыл свой пароль, как его восстановить?
+"""
+CHINESE = "\n".join("开往北京的火车八点半发车，两只狗在雪地里奔跑。" for _ in range(30))
+
+
+@pytest.fixture(scope="module")
+def english() -> Tokenizer:
+    encoder = DEFAULT / "0_Transformer"
+    assert read_config(encoder)["vocab_size"] == 30522
+    return Tokenizer(encoder, 128)
+
+
+@pytest.mark.parametrize("text", [GERMAN, FRENCH, RUSSIAN])
+def test_other_languages_fall_into_many_pieces(english, text):
+    assert "pieces on average, where up to 1.55 is usual" in unsuited(english, text.splitlines())
+
+
+def test_a_script_without_spaces_is_judged_by_its_unknown_pieces(english):
+    assert "of the word pieces are unknown to the encoder" in unsuited(english, CHINESE.splitlines())
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [], ["Bundesregierung"], make_sentences(200),
+        ["2026-11-21 21:34:26,123 ERROR 10.0.0.12:5432 attempt 3/5"] * 100,
+        ["The chef seasons the soup with thyme. Was it 12.5 % or 13 %?"] * 10,
+    ],
+)  # fmt: skip
+def test_own_language_numbers_and_too_few_words_are_nothing_to_speak_of(english, texts):
+    assert unsuited(english, texts) is None
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_every_kind_of_vocabulary_counts_its_pieces(encoders, family):
+    vocabulary = Tokenizer(encoders(family), 128)
+    words = ["the", "dog", "house"]
+    total, unknown = vocabulary.pieces(words)
+    assert (total >= 3, unknown) == (True, 0)
+    assert vocabulary.pieces(words * 10) == (total * 10, 0)
+    assert vocabulary.pieces([]) == (0, 0)
+    if family != "roberta":  # bytes know everything
+        assert vocabulary.pieces(["\u4e2d"])[1] >= 1
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["leipzig-eng-news-2016-10k.txt", "openstax-ccby.txt.gz", "wikipedia-core.txt.gz"])
+def test_english_corpora_are_not_warned_of(english, shared_data, name):
+    path = shared_data / "corpora" / name
+    with gzip.open(path, "rt") if name.endswith(".gz") else path.open() as lines:
+        texts = [line for _, line in zip(range(500), lines, strict=False)]
+    assert unsuited(english, texts) is None
