@@ -1,4 +1,4 @@
-"""``fastflow report``: every analysis of the BERT-flow paper on one model, beside what it is compared with.
+"""``fastflow report``: every analysis of the BERT-flow paper on one model and the subjects it is compared with.
 
 Sections whose data were not given are left out by name. All of it is deterministic for a seed.
 """
@@ -22,7 +22,7 @@ from fastflow.runtime import Runtime
 
 @dataclass(frozen=True)
 class Settings:
-    """What to report on: paths as given, ``sample`` texts at most, ``queries`` sentences to seek neighbours of."""
+    """The data of a report: paths as given, ``sample`` texts at most, ``queries`` sentences to seek neighbours of."""
 
     sts: Sequence[Path] = ()
     corpus: Sequence[Path] = ()
@@ -49,7 +49,7 @@ class Report:
         return page(self.title, self.verdict, self.facts, self.sections, self.left_out)
 
     def json(self) -> dict[str, Any]:
-        """What --json writes."""
+        """The content of --json."""
         return {**self.head, "sections": {s.id: s.data for s in self.sections}, "left_out": self.left_out}
 
 

@@ -125,7 +125,7 @@ def _change(a: float, b: float) -> str:
 
 
 def training(model: Model, log: Path | None) -> Section | None:
-    """What the training run left: its curves with the stopping point, likelihood, settings. None when nothing."""
+    """The record of the training run: curves with the stopping point, likelihood, settings. None without a record."""
     said = dict(model.manifest.get("training", {}))
     curves = curves_in(said)
     for path in [log] if log else logs_beside(model.path):

@@ -23,9 +23,8 @@ dl { display: grid; grid-template-columns: fit-content(30%) 1fr; gap: .25rem 1re
 dt { font-weight: 600; } dd { margin: 0; }
 nav { margin-top: 1.5rem; } nav a { display: inline-block; margin-right: 1rem; padding: .25rem 0; }
 .parts { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 1rem 2.5rem; }
-.scroll { overflow-x: auto; max-width: 100%; overflow-wrap: normal; }
+.table { max-width: 100%; } .scroll { overflow-x: auto; overflow-wrap: normal; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .875rem; }
-caption { text-align: left; color: var(--dim); padding-bottom: .25rem; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; font-weight: 400; }
 th, td { white-space: nowrap; }
 th.long, td.long { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; }
@@ -105,13 +104,16 @@ def _list(name: str, found: Sequence[Neighbour], first: bool) -> str:
 
 
 def _table(table: Table) -> str:
-    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
     own = ["own" if name == MODEL else "" for name in table.columns]
     head = "".join(_cell('th scope="col"', name, kind) for name, kind in zip(table.columns, own, strict=True))
     rows = "".join(_row(row, own) for row in table.rows)
     # focusable, so that a keyboard can scroll what does not fit
-    inside = f"{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="scroll" tabindex="0"><table>{inside}</table></div>'
+    inside = (
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+    return (
+        f'<div class="table"><div class="dim">{escape(table.caption)}</div>{inside}</div>'  # the caption stays in view
+    )
 
 
 def _row(row: Sequence[str], own: Sequence[str]) -> str:

@@ -103,4 +103,5 @@ def comparison(caption: str, corner: str, lines: Sequence[Line], note: str = "",
 
 def figure(value: float, digits: int) -> str:
     """A number as a table prints it."""
-    return f"{value:.{digits}f}" if value == value else "undefined"
+    text = f"{value:.{digits}f}"
+    return "undefined" if value != value else text if float(text) else text.lstrip("-")

@@ -49,8 +49,11 @@ def drawing(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
 
 def svg(figure: Any) -> str:
     """The figure as an <svg> element that scales to its place: text colour from the page, equal input, equal bytes."""
+    import matplotlib
+
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for side in ("width", "height"):
@@ -69,17 +72,20 @@ def short(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - 1) // 2 :]}"
 
 
-def legend(figure: Any, names: Sequence[str]) -> None:
-    """The legend above the drawing, in as many columns as fit its width."""
+@contextmanager
+def below_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    """(figure, axes) of ``height`` inches, and above it the legend in as many columns as fit the width."""
     wide = (max(map(len, names)) + 5) * 0.6 * LETTERS  # the marker with its gaps takes five letters
     columns = max(1, min(len(names), int(WIDTH * 72 // wide)))
-    figure.legend(loc="outside upper left", ncols=columns, columnspacing=1, handletextpad=0.4, borderpad=0)
+    with drawing(height + -(-len(names) // columns) * 1.5 * LETTERS / 72) as (figure, (axes,)):
+        yield figure, axes
+        figure.legend(loc="outside upper left", ncols=columns, columnspacing=1, handletextpad=0.4, borderpad=0)
 
 
 def dots(names: Sequence[str], series: Series, label: str) -> str:
     """A row for each name, a dot in it for each series; the first series lies on top."""
     called = [short(name, MOST_LETTERS) for name in series]
-    with drawing(1 + 0.28 * len(names)) as (figure, (axes,)):
+    with below_legend(0.8 + 0.28 * len(names), called) as (figure, axes):
         for i, (values, colour, marker) in enumerate(
             zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)
         ):
@@ -87,21 +93,19 @@ def dots(names: Sequence[str], series: Series, label: str) -> str:
         axes.set_yticks(range(len(names)), [short(name, MOST_LETTERS // 2) for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlabel(label)
-        legend(figure, called)
-        return svg(figure)
+    return svg(figure)
 
 
 def spectra(series: Series) -> str:
     """Descending values over the largest of each, on a logarithmic scale; a line ends where values fall below LEAST."""
     called = [short(name, MOST_LETTERS) for name in series]
-    with drawing(3) as (figure, (axes,)):
+    with below_legend(2.7, called) as (figure, axes):
         for i, (values, colour, line) in enumerate(zip(series.values(), cycle(COLOURS), cycle(LINES), strict=False)):
             ratio = np.asarray(values) / values[0]
             ratio = ratio[ratio >= LEAST]
             axes.plot(np.arange(1, len(ratio) + 1), ratio, line, color=colour, label=called[i], zorder=9 - i)
         axes.set(yscale="log", xlabel="number of the singular value", ylabel="over the largest")
-        legend(figure, called)
-        return svg(figure)
+    return svg(figure)
 
 
 def scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:

@@ -15,7 +15,7 @@ from fastflow.report_subjects import MODEL, Subject, baseline
 from fastflow.vectors import cosine
 
 NEIGHBOURS = 3
-QUERY_WORDS = (5, 14)  # neighbours of very short or very long sentences say little
+QUERY_WORDS = (5, 14)  # neighbours of shorter or longer sentences are hard to judge
 
 
 def similarity(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:

@@ -1,4 +1,4 @@
-"""What a report compares: one encoder's pooled embeddings, uncalibrated, calibrated by the model, or by a baseline."""
+"""The subjects of a report: pooled embeddings, uncalibrated or calibrated by the model or by a baseline."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from fastflow.evaluate import SEVEN, Pairs
 from fastflow.report_geometry import frequency_trend
 from fastflow.report_geometry import isotropy as isotropy_section
 from fastflow.report_page import page
-from fastflow.report_parts import HIGHEST, LOWEST, Best, Line, Section, comparison
-from fastflow.report_plots import MOST_LETTERS, short
+from fastflow.report_parts import HIGHEST, LOWEST, Best, Line, Section, comparison, figure
+from fastflow.report_plots import LETTERS, MOST_LETTERS, dots, short
 from fastflow.report_sections import lexical, similarity
 from fastflow.report_subjects import baseline, shown_name
 from fastflow.report_verdict import NO_SCORES, of_sections, verdict
@@ -216,3 +216,18 @@ def test_lexical_sentence_counts_the_sets_nearer_to_people():
     assert section.text.endswith("The model is nearer to people than raw on 1 of 1 sets.")
     section = lexical([Fixed("model", far), Fixed("raw", near)], [words])
     assert section.text.endswith("The model is nearer to people than raw on 0 of 1 sets.")
+
+
+def test_a_tall_legend_takes_no_room_from_the_drawing():
+    def height(names: list[str]) -> float:
+        drawn = dots(["x", "y"], {name: [1.0, 2.0] for name in names}, "label")
+        return float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn)[1])
+
+    side_by_side, stacked = height(list("abcdef")), height([f"a rather long name of a subject {i}" for i in range(6)])
+    assert stacked - side_by_side > 4 * LETTERS
+
+
+def test_no_figure_is_minus_zero():
+    assert [figure(value, 3) for value in (-0.0004, 0.0, -0.0006, float("nan"))] == [
+        "0.000", "0.000", "-0.001", "undefined",
+    ]  # fmt: skip
