@@ -41,8 +41,8 @@ def similarity(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
         "Similarity: agreement with human scores",
         "People scored how similar two sentences are; the model scores a pair by the cosine of its two vectors. "
         "Spearman ×100 compares both orders of the pairs: higher is better. 'all' ranks the pairs of a set together; "
-        "'wmean' ranks each subset of a set by itself and averages by size, as the paper (Li et al. 2020) does. "
-        f"The mean is over {over}.{_counted(lines['all'], 'higher', 'sets')}",
+        "'wmean' ranks each subset of a set by itself (STSb and SICK-R are one each) and averages by size, as the "
+        f"paper (Li et al. 2020) does. The mean is over {over}.{_counted(lines['all'], 'higher', 'sets')}",
         data,
         tables,
         [Plot(drawn, "Spearman ×100 ('all') of every set; further right is better.")],
