@@ -33,8 +33,9 @@ def run(
     """Run ``suites``, print the table on standard output, write the files asked for, and return the report.
 
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda where there is one).
-    ``threads``: for everybody alike, None for one a core. The report is {machine, rows, ratios, subjects, skipped}; on
-    a machine that others keep busy no ratio is said to be reached or missed.
+    ``threads``: for every candidate, None for one a core. The report is {machine, rows, ratios, subjects, skipped}; the
+    table leaves out the project's targets, which each of the ratios holds with ``reached``, None on a machine that
+    others keep busy.
     """
     for suite in suites:
         if suite not in SUITES:

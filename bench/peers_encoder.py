@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from fastflow.bench.workbench import Array, Pooled, Subject, quiet
-from fastflow.errors import UsageError
+from fastflow.errors import UsageError, missing_extra
 
 Call = Callable[[], Any]
-# family -> the modules it needs and the precisions it runs in; pip install 'fastflow[peers]' brings them
+# family -> the modules it needs, which the extra 'peers' brings, and the precisions it runs in
 PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "torch-eager": (("torch", "transformers"), ("float32", "bfloat16")),
     "torch-compile": (("torch", "transformers"), ("float32",)),
@@ -54,7 +54,7 @@ def chosen(against: Sequence[str] | None) -> list[str]:
 def missing(family: str, dtype: str) -> str | None:
     """Why ``family`` cannot be opened for want of a module, or None."""
     absent = [m for m in (*PEERS[family][0], *MODULES.get((family, dtype), ())) if find_spec(m) is None]
-    return f"not installed: {', '.join(absent)}; run pip install 'fastflow[peers]'" if absent else None
+    return str(missing_extra("peers", ", ".join(absent), "this peer")) if absent else None
 
 
 def open_peers(

@@ -19,7 +19,7 @@ from fastflow.bench.peers_encoder import Call, Engine, left_out, said
 from fastflow.bench.probe_gpu import SIDE, GpuCeilings, probe, products, torch_dtype
 from fastflow.bench.timing import Watch, cuda_watch
 from fastflow.bench.workbench import Array, Pooled, Subject
-from fastflow.errors import UsageError
+from fastflow.errors import UsageError, missing_extra
 from fastflow.runtime import Runtime
 
 LOWER = ("float16", "bfloat16")
@@ -117,7 +117,7 @@ def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Call:
 def sentence_transformers(subject: Subject, dtype: str, gpu: Gpu) -> Callable[[Sequence[str]], Array]:
     """SentenceTransformer on the plain encoder directory, as users call it; raises ValueError where it is absent."""
     if find_spec("sentence_transformers") is None:
-        raise ValueError("not installed: sentence_transformers; run pip install 'fastflow[peers]'")
+        raise ValueError(str(missing_extra("peers", "sentence_transformers", "this peer")))
     from sentence_transformers import SentenceTransformer
 
     kwargs = {"dtype": dtype}

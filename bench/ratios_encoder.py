@@ -1,4 +1,4 @@
-"""What the rows of the text suites say about the targets: fastflow against the fastest peer of its precision class."""
+"""Ratios of the text suites: fastflow against the fastest peer of its precision class, with the project's targets."""
 
 from __future__ import annotations
 

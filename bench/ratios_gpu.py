@@ -1,4 +1,4 @@
-"""What the rows of the text suites on a GPU say about the targets: ours against PyTorch, alone and in a graph."""
+"""Ratios of the text suites on a GPU: ours against PyTorch, alone and in a graph, with the project's targets."""
 
 from __future__ import annotations
 

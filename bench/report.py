@@ -1,9 +1,15 @@
-"""A benchmark's results as a table to read, a JSON file to keep and a plot to look at."""
+"""A benchmark's results as a table to read, a JSON file to keep and a plot to look at.
+
+    python -m fastflow.bench.report FILE.json
+
+prints the table of a kept file with the project's own targets beside the ratios.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -56,8 +62,9 @@ def threads(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
 
 
-def table(report: dict[str, Any]) -> str:
-    """The rows by subject, threads and batch, then the ratios and what was left out."""
+def table(report: dict[str, Any], targets: bool = False) -> str:
+    """The rows by subject, threads and batch, then the ratios, judged by the project's ``targets`` where these are
+    asked for, and the candidates that were left out."""
     lines = [machine_line(report["machine"]), ""]
     flow = [row for row in report["rows"] if row["suite"] == "flow"]
     for (subject, count), rows in groupby(flow, key=lambda row: (row["subject"], row["threads"])):
@@ -67,7 +74,8 @@ def table(report: dict[str, Any]) -> str:
             lines.append("")
     lines += report_encoder.table([row for row in report["rows"] if row["suite"] != "flow"], _aligned, duration)
     if report["ratios"]:
-        lines += ["Against the targets", *map(_ratio_line, report["ratios"]), ""]
+        heading = "Against the targets" if targets else "Against the peers; x: the peer's time over fastflow's"
+        lines += [heading, *(_ratio_line(ratio, targets) for ratio in report["ratios"]), ""]
     for left_out in report.get("skipped", []):
         where = f", {threads(left_out['threads'])}, B = {left_out['batch']:,}" if "batch" in left_out else ""
         who = "everybody" if left_out["name"] == "*" else left_out["name"]
@@ -116,12 +124,17 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-def _ratio_line(ratio: dict[str, Any]) -> str:
+def _ratio_line(ratio: dict[str, Any], targets: bool) -> str:
+    verdict = _verdict(ratio) if targets else ""
+    return f"  {ratio['value']:9.1f} {ratio['unit']:7}  {ratio['name']}, {threads(ratio['threads'])}{verdict}"
+
+
+def _verdict(ratio: dict[str, Any]) -> str:
+    """The bound of a ratio and whether it is reached; empty without a bound."""
     bound, word = (ratio["must"], "must") if ratio["must"] is not None else (ratio["aim"], "aim")
     sign = ">=" if ratio["unit"] == "x" else "<="
     reached = {True: "reached", False: "NOT REACHED", None: "not judged, others were busy"}[ratio["reached"]]
-    verdict = "" if bound is None else f"  ({word} {sign} {bound:g}: {reached})"
-    return f"  {ratio['value']:9.1f} {ratio['unit']:7}  {ratio['name']}, {threads(ratio['threads'])}{verdict}"
+    return "" if bound is None else f"  ({word} {sign} {bound:g}: {reached})"
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -181,3 +194,20 @@ def _style(name: str, names: Sequence[str]) -> dict[str, Any]:
         "color": colours[families.index(family)], "linestyle": lines[position % len(lines)],
         "marker": "osv^D*"[position % 6], "linewidth": 2.4 if name == "fastflow" else 1.2,
     }  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> None:
+    """``arguments``: the JSON file of a run."""
+    if len(arguments) != 1:
+        raise SystemExit("usage: python -m fastflow.bench.report FILE.json")
+    try:
+        report = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(
+            f"{arguments[0]} cannot be read as JSON: {error}; name a file of fastflow bench --json"
+        ) from error
+    print(table(report, targets=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Training curves: whatever series over steps a run has left, from the manifest, JSON Lines or TensorBoard."""
+"""Training curves: every series over steps in a manifest, in JSON Lines or in TensorBoard's files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def curves_in(value: Any, name: str = "") -> Curves:
 
 
 def stops_in(value: Any, name: str = "") -> tuple[dict[str, float], list[str]]:
-    """The steps at which a run says it stopped or what it kept, by name, and the reasons it gives."""
+    """The steps at which a run stopped or that it kept, by name, and the recorded reasons."""
     steps: dict[str, float] = {}
     reasons: list[str] = []
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -57,7 +57,7 @@ def nearest(
     distance, dot = np.empty((len(rows), k)), np.empty((len(rows), k))
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        far = squares - 2 * (words[block] @ words.T)  # the squared distance but for the row's own square
+        far = squares - 2 * (words[block] @ words.T)  # the squared distance less the row's own square
         far[np.arange(len(block)), block] = np.inf
         near = np.argpartition(far, k - 1, axis=1)[:, :k] if k else np.empty((len(block), 0), np.int64)
         exact = words[near].astype(np.float64)  # the expansion above cancels for near words: only the choice uses it

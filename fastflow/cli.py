@@ -147,10 +147,11 @@ def embed(
 def eval_command(
     pairs: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
 ) -> None:
-    """Spearman x100 of cosine against gold scores, in both aggregations, on TSV files of scored pairs.
+    """Spearman x100 of cosine against human scores, on TSV files of scored pairs.
 
-    A file has the header 'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and
-    SICK-R-test when all seven are given, else over every set.
+    'all' ranks the pairs of a set together; 'wmean' averages the Spearman of its subsets by size. A file has the header
+    'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and SICK-R-test when all
+    seven are given, else over every set.
     """
     from fastflow.evaluate import evaluate, find_sets, table
 
@@ -175,11 +176,12 @@ def eval_command(
     default="raw",
     show_default=True,
     metavar="NAME,...",
-    help="What to compare with: raw (every token alike), weights (the model's own, uncalibrated), standardize, "
-    "components[:K], nullspace[:K], whiten[:K], flow, chains such as whiten:128+flow, or model directories.",
+    help="Compare with raw (the encoder without token weights and calibration), weights (with the model's token "
+    "weights, without calibration), standardize, components[:K], nullspace[:K], whiten[:K], flow, a chain "
+    "(whiten:128+flow), or the directory of another model.",
 )
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="The page to write.")
-@click.option("--json", "json_file", metavar="FILE", help="Write what was measured as JSON; - prints it.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the measurements as JSON; - prints them.")
 @click.option(
     "--sts",
     multiple=True,
@@ -192,7 +194,7 @@ def eval_command(
     multiple=True,
     metavar="FILE",
     type=click.Path(exists=True, path_type=Path, dir_okay=False),
-    help="Text to fit baselines on, to count words in and to seek neighbours among.  [default: the texts of --sts]",
+    help="Text to fit baselines on, count words in and seek neighbours among.  [default: the texts of --sts]",
 )
 @click.option(
     "--qnli",
@@ -204,15 +206,19 @@ def eval_command(
     "--log",
     metavar="FILE|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Training curves: fastflow-train's --log-dir, or JSON Lines.  [default: what lies with the model]",
+    help="Training curves: fastflow-train's --log-dir, or JSON Lines.  [default: the logs beside the model]",
 )
 @click.option(
-    "--sample", default=10_000, show_default=True, type=click.IntRange(2), help="Texts of the corpus at most."
+    "--sample",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Use at most this many texts of the corpus.",
 )
 @click.option(
-    "--queries", default=5, show_default=True, type=click.IntRange(1), help="Sentences to show neighbours of."
+    "--queries", default=5, show_default=True, type=click.IntRange(1), help="Number of sentences to show neighbours of."
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Decides every random choice.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of every random choice.")
 @DEVICE
 @DTYPE
 @THREADS
@@ -226,8 +232,10 @@ def report(
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Every analysis of the paper on MODEL, as one HTML page: similarity, QNLI, lexical bias, isotropy, nearest
-    neighbours, word frequency, training curves. Sections without data are left out by name.
+    """Measure MODEL beside its uncalibrated encoder and other methods, as one HTML page with the verdict first.
+
+    The page has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias, isotropy, nearest neighbours, word
+    frequency and training curves. It names the sections whose data were not given.
 
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
@@ -276,7 +284,9 @@ def verify(model: Path) -> None:
 
 @main.command()
 @MODEL
-@click.option("--suite", default="flow", show_default=True, metavar="NAME,...", help="What to measure.")
+@click.option(
+    "--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites: flow, encoder, end-to-end, startup."
+)
 @click.option("--against", metavar="NAME,...", help="Measure these peers only.  [default: all that are installed]")
 @click.option("--quick", is_flag=True, help="Fewer sizes and runs.")
 @click.option("--json", "json_file", metavar="FILE", help="Write machine, rows and ratios as JSON.")
@@ -293,7 +303,7 @@ def bench(
     threads: int | None,
     device: str,
 ) -> None:
-    """Time the runtime against its peers: alternating, in one process, with equal threads, outputs checked first."""
+    """Time the runtime against its peers, alternating in one process with equal threads, after checking all outputs."""
     from fastflow.bench.cli import run
 
     peers = None if against is None else against.split(",")

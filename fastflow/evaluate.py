@@ -19,7 +19,7 @@ from fastflow.vectors import paired_cosine
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")  # the paper's test sets
-WHOLE = ("STSb", "SICK-R")  # published as one set: their subset column only says where a pair came from
+WHOLE = ("STSb", "SICK-R")  # published as one set: their subset column is only the origin of a pair
 
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 

@@ -1,4 +1,4 @@
-"""How evenly embeddings fill their space: what calibration is meant to mend, measured without labels."""
+"""Isotropy of embeddings, measured without labels: how evenly they fill their space."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def measure(x: NDArray[Any]) -> dict[str, float]:
 def is_worse(before: dict[str, float], after: dict[str, float], mean_kept: bool = False) -> bool:
     """Whether calibration left the embeddings less isotropic than it found them, by either measure.
 
-    Where the mean was kept IsoScore alone decides: to remove what texts differ in most makes all of them more alike.
+    Where the mean was kept IsoScore alone decides: removing the directions in which texts
+    differ most raises the cosines.
     """
     margin = 0.01
     return not (  # so that NaN is worse

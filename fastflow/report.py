@@ -1,4 +1,4 @@
-"""``fastflow report``: every analysis of the BERT-flow paper on one model, beside what it is compared with.
+"""``fastflow report``: every analysis of the BERT-flow paper on one model and the subjects it is compared with.
 
 Sections whose data were not given are left out by name. All of it is deterministic for a seed.
 """
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastflow import report_geometry, report_sections
+from fastflow import report_geometry, report_sections, report_verdict
 from fastflow.artifact import Model, load_model
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluate import find_sets, read_labelled
 from fastflow.report_page import page
-from fastflow.report_sections import Section
-from fastflow.report_subjects import Fit, Open, Subject, read_texts, subjects, thin
+from fastflow.report_parts import Section
+from fastflow.report_subjects import MODEL, Fit, Open, Subject, read_texts, shown_name, subjects, thin
 from fastflow.runtime import Runtime
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to report on: paths as given, ``sample`` texts at most, ``queries`` sentences to seek neighbours of."""
+    """The data of a report: paths as given, ``sample`` texts at most, ``queries`` sentences to seek neighbours of."""
 
     sts: Sequence[Path] = ()
     corpus: Sequence[Path] = ()
@@ -35,9 +35,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """The sections made, those left out, and what heads the page."""
+    """The sections made, those left out, and the head of the page: ``verdict`` and what its measure means."""
 
     title: str
+    verdict: tuple[str, str]
     facts: list[tuple[str, str]]
     sections: list[Section]
     left_out: list[dict[str, str]]
@@ -45,10 +46,10 @@ class Report:
 
     def html(self) -> str:
         """The page."""
-        return page(self.title, self.facts, self.sections, self.left_out)
+        return page(self.title, self.verdict, self.facts, self.sections, self.left_out)
 
     def json(self) -> dict[str, Any]:
-        """What --json writes."""
+        """The content of --json."""
         return {**self.head, "sections": {s.id: s.data for s in self.sections}, "left_out": self.left_out}
 
 
@@ -103,7 +104,7 @@ def _unlabelled(
     else:
         leave_out("Isotropy and nearest neighbours", "need text: --corpus FILE or --sts")
     if has_corpus:
-        source = ", ".join(path.name for path in settings.corpus)
+        source = ", ".join(map(shown_name, settings.corpus))
         sections.append(report_geometry.words(model, texts, f"{len(texts):,} sentences of {source}", settings.seed))
     else:
         leave_out("Word frequency", "needs a corpus to count words in: --corpus FILE")
@@ -122,32 +123,28 @@ def _headed(
     seed: int,
 ) -> Report:
     info = runtime.info()
-    facts = [("model", f"{info['model']}, {info['dim']} dimensions, fingerprint {runtime.fingerprint[:16]}")]
-    facts += [
-        (subject.name if subject is not columns[-1] else "model's calibration", subject.what) for subject in columns
-    ]
+    name = shown_name(info["model"])
+    facts = [(subject.name, subject.what) for subject in columns]
+    facts[0] = (MODEL, f"{name}: {columns[0].what}; {info['dim']} dimensions, fingerprint {runtime.fingerprint[:16]}")
     if source:
         facts.append(("text", source))
     if runtime.truncated:
         facts.append(("cut", f"{runtime.truncated} texts cut at {info['max_length']} tokens"))
-    for section in sections:
-        if section.id == "similarity":
-            means = {name: result["average"] for name, result in section.data.items()}
-            said = ", ".join(f"{name} {mean['all']:.2f} / {mean['wmean']:.2f}" for name, mean in means.items())
-            facts.append(("mean Spearman, all / wmean", said))
+    verdict = report_verdict.of_sections(sections)
     head = {
-        "model": info["model"],
+        "model": name,
         "fingerprint": runtime.fingerprint,
+        "verdict": verdict[0],
         "subjects": {subject.name: subject.what for subject in columns},
         "seed": seed,
     }
-    return Report(f"fastflow report: {Path(info['model']).name}", facts, sections, left_out, head)
+    return Report(f"fastflow report: {name}", verdict, facts, sections, left_out, head)
 
 
 def _source(settings: Settings, count: int, has_corpus: bool) -> str:
     if not count:
         return ""
-    names = ", ".join(path.name for path in (settings.corpus if has_corpus else settings.sts))
+    names = ", ".join(shown_name(path) for path in (settings.corpus if has_corpus else settings.sts))
     return f"{count:,} distinct sentences of {names}" + ("" if has_corpus else ", without their scores")
 
 

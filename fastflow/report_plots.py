@@ -17,15 +17,17 @@ from fastflow.errors import missing_extra
 COLOURS = ("#d9822b", "#3b82c4", "#2f9e6e", "#b5539c", "#8a8f98", "#c94f4f", "#8f7a2e", "#5a5fc7")
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", "-.", ":")
-LEAST = 1e-6  # singular values below it are rounding noise and would stretch the scale
+LEAST = 1e-6  # singular values below it, over the largest, are rounding noise and would stretch the scale
 INK = "#010203"  # stands for the page's text colour until the SVG is written
-WIDTH = 4.2  # inches at 72 to the inch: 8-point letters stay legible on a phone's 360 pixels
+WIDTH = 4.2  # inches at 72 to the inch: about the 330 pixels that a phone has for a figure
+MOST_LETTERS = 32  # of a name in a legend
+LETTERS = 10.5  # points: 11 pixels and more on a phone
 
 Series = Mapping[str, Sequence[float]]
 
 
 STYLE: Any = {
-    "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": 8, "text.color": INK, "axes.edgecolor": INK,
+    "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": LETTERS, "text.color": INK, "axes.edgecolor": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.6, "axes.facecolor": "none",
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#888888",
     "grid.alpha": 0.3, "grid.linewidth": 0.5, "legend.frameon": False,
@@ -47,8 +49,11 @@ def drawing(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
 
 def svg(figure: Any) -> str:
     """The figure as an <svg> element that scales to its place: text colour from the page, equal input, equal bytes."""
+    import matplotlib
+
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for side in ("width", "height"):
@@ -62,40 +67,58 @@ def apart(text: str, prefix: str) -> str:
     return re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)
 
 
+def short(name: str, most: int) -> str:
+    """``name``, its middle left out where it is longer than ``most`` letters."""
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - 1) // 2 :]}"
+
+
+@contextmanager
+def below_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    """(figure, axes) of ``height`` inches, and above it the legend in as many columns as fit the width."""
+    wide = (max(map(len, names)) + 5) * 0.6 * LETTERS  # the marker with its gaps takes five letters
+    columns = max(1, min(len(names), int(WIDTH * 72 // wide)))
+    with drawing(height + -(-len(names) // columns) * 1.5 * LETTERS / 72) as (figure, (axes,)):
+        yield figure, axes
+        figure.legend(loc="outside upper left", ncols=columns, columnspacing=1, handletextpad=0.4, borderpad=0)
+
+
 def dots(names: Sequence[str], series: Series, label: str) -> str:
-    """A row for each name, a dot in it for each series."""
-    with drawing(0.9 + 0.24 * len(names)) as (figure, (axes,)):
-        for (name, values), colour, marker in zip(series.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
-            axes.plot(values, range(len(names)), marker, color=colour, label=name, markersize=5)
-        axes.set_yticks(range(len(names)), names)
+    """A row for each name, a dot in it for each series; the first series lies on top."""
+    called = [short(name, MOST_LETTERS) for name in series]
+    with below_legend(0.8 + 0.28 * len(names), called) as (figure, axes):
+        for i, (values, colour, marker) in enumerate(
+            zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)
+        ):
+            axes.plot(values, range(len(names)), marker, color=colour, label=called[i], markersize=6, zorder=9 - i)
+        axes.set_yticks(range(len(names)), [short(name, MOST_LETTERS // 2) for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlabel(label)
-        figure.legend(loc="outside upper left", ncols=min(4, len(series)))
-        return svg(figure)
+    return svg(figure)
 
 
 def spectra(series: Series) -> str:
-    """Descending values over the largest of each, on a logarithmic scale."""
-    with drawing(2.8) as (figure, (axes,)):
-        for (name, values), colour, line in zip(series.items(), cycle(COLOURS), cycle(LINES), strict=False):
-            ratio = np.maximum(np.asarray(values) / values[0], LEAST)
-            axes.plot(np.arange(1, len(ratio) + 1), ratio, line, color=colour, label=name)
+    """Descending values over the largest of each, on a logarithmic scale; a line ends where values fall below LEAST."""
+    called = [short(name, MOST_LETTERS) for name in series]
+    with below_legend(2.7, called) as (figure, axes):
+        for i, (values, colour, line) in enumerate(zip(series.values(), cycle(COLOURS), cycle(LINES), strict=False)):
+            ratio = np.asarray(values) / values[0]
+            ratio = ratio[ratio >= LEAST]
+            axes.plot(np.arange(1, len(ratio) + 1), ratio, line, color=colour, label=called[i], zorder=9 - i)
         axes.set(yscale="log", xlabel="number of the singular value", ylabel="over the largest")
-        axes.legend()
-        return svg(figure)
+    return svg(figure)
 
 
 def scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:
     """Cosine against edit distance, a panel for each subject, coloured by gold; points are spread within a column."""
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(edits))
-    with drawing(0.6 + 1.9 * len(panels), len(panels)) as (figure, axes):
+    with drawing(1 + 1.8 * len(panels), len(panels)) as (figure, axes):
         for one, (name, cosines) in zip(axes, panels.items(), strict=True):
             points = one.scatter(edits + spread, cosines, c=gold, s=7, cmap="coolwarm", linewidths=0)
-            one.set_title(name, fontsize=8, loc="left")
+            one.set_title(short(name, MOST_LETTERS), fontsize=LETTERS, loc="left")
             one.set_ylabel("cosine")
         axes[-1].set_xlabel("edit distance")
         axes[-1].set_xticks(np.arange(edits.min(), edits.max() + 1))
-        bar = figure.colorbar(points, ax=list(axes), label="human score", aspect=40, pad=0.02)
+        bar = figure.colorbar(points, ax=list(axes), label="human score", location="top", aspect=40, pad=0.02)
         bar.outline.set_visible(False)
         return svg(figure)
 

@@ -3,81 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fastflow import report_plots as plots
 from fastflow.analysis_lexical import SMALL, bias, distances
-from fastflow.evaluate import Labelled, Pairs, auc, evaluate, similarities, spearman
-from fastflow.report_subjects import Subject
+from fastflow.evaluate import SEVEN, Labelled, Pairs, auc, evaluate, similarities, spearman
+from fastflow.report_parts import Line, Neighbour, Plot, Section, comparison, figure
+from fastflow.report_subjects import MODEL, Subject, baseline
 from fastflow.vectors import cosine
 
 NEIGHBOURS = 3
-QUERY_WORDS = (5, 14)  # neighbours of very short or very long sentences say little
-
-
-@dataclass
-class Table:
-    """Columns and rows of text; the first column is the row's name."""
-
-    caption: str
-    columns: list[str]
-    rows: list[list[str]]
-
-
-@dataclass
-class Plot:
-    """A drawing as SVG, and what it shows in words."""
-
-    svg: str
-    caption: str
-
-
-@dataclass
-class Section:
-    """A titled part of the page; ``data`` is what --json holds under ``id``."""
-
-    id: str
-    title: str
-    text: str
-    data: Any
-    tables: list[Table] = field(default_factory=list)
-    plots: list[Plot] = field(default_factory=list)
-    lists: list[tuple[str, list[tuple[str, list[str]]]]] = field(default_factory=list)  # heading, then named lists
+QUERY_WORDS = (5, 14)  # neighbours of shorter or longer sentences are hard to judge
 
 
 def similarity(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
     """Spearman of every set, in both aggregations."""
     data = {subject.name: evaluate(subject, sets) for subject in subjects}
+    averaged = data[MODEL]["average"]["sets"]
+    mean = "the one set" if len(averaged) == 1 else f"mean of {len(averaged)}"
+    tables, lines = [], {}
+    for key, caption in (("all", "'all': a set's pairs ranked together"), ("wmean", "'wmean': its subsets apart")):
+        average = Line(mean, {name: result["average"][key] for name, result in data.items()})
+        lines[key] = [
+            Line(pairs.name, {n: result["rows"][i][key] for n, result in data.items()}, note=f"{len(pairs.scores):,}")
+            for i, pairs in enumerate(sets)
+        ]
+        note = "pairs" if key == "all" else ""
+        tables.append(comparison(f"{caption}. Bold: the highest.", "set", [average, *lines[key]], note))
     names = [pairs.name for pairs in sets]
-    scored = {name: {row["set"]: row for row in result["rows"]} for name, result in data.items()}
-    rows = []
-    for pairs in sets:
-        cells = [f"{row['all']:.2f} / {row['wmean']:.2f}" for row in (scored[s.name][pairs.name] for s in subjects)]
-        rows.append([pairs.name, *cells, f"{len(pairs.scores):,}"])
-    averages = [data[s.name]["average"] for s in subjects]
-    rows.append(
-        [f"mean of {len(averages[0]['sets'])}", *(f"{mean['all']:.2f} / {mean['wmean']:.2f}" for mean in averages), ""]
-    )
-    drawn = plots.dots(
-        names, {s.name: [scored[s.name][n]["all"] for n in names] for s in subjects}, "Spearman x100, all"
-    )
+    series = {s.name: [line.values[s.name] for line in lines["all"]] for s in subjects}
+    drawn = plots.dots(names, series, "Spearman ×100")
+    over = "the paper's seven test sets" if averaged == list(SEVEN) else "every set given"
     return Section(
         "similarity",
-        "Similarity: Spearman with human scores",
-        "Spearman ×100 of cosine against gold. 'all' ranks a set's pairs together; 'wmean' averages its subsets by "
-        "size, as the paper does. The mean is over STS12-16, STSb-test and SICK-R-test when all seven are given.",
+        "Similarity: agreement with human scores",
+        "People scored how similar two sentences are; the model scores a pair by the cosine of its two vectors. "
+        "Spearman ×100 compares both orders of the pairs: higher is better. 'all' ranks the pairs of a set together; "
+        "'wmean' ranks each subset of a set by itself (STSb and SICK-R are one each) and averages by size, as the "
+        f"paper (Li et al. 2020) does. The mean is over {over}.{_counted(lines['all'], 'higher', 'sets')}",
         data,
-        [Table("all / wmean", ["set", *(s.name for s in subjects), "pairs"], rows)],
+        tables,
         [Plot(drawn, "Spearman ×100 ('all') of every set; further right is better.")],
     )
 
 
+def _counted(lines: Sequence[Line], better: str, what: str) -> str:
+    """On how many lines the model is strictly better than its baseline, as a sentence; empty without a baseline."""
+    base = baseline(list(lines[0].values))
+    if base is None:
+        return ""
+    count = sum(line.wins(MODEL, base) for line in lines)
+    return f" The model is {better} than {base} on {count} of {len(lines)} {what}."
+
+
 def lexical(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
     """Spearman with edit distance, and the scatter of pairs that differ by few words."""
-    rows, data, drawn = [], {}, []
+    lines, data, drawn = [], {}, []
     closest = next((p for name in ("STSb-dev", "STSb-test") for p in sets if p.name == name), None)
     shown = closest or max(sets, key=lambda pairs: len(pairs.scores))
     for pairs in sets:
@@ -86,28 +69,33 @@ def lexical(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
         measured = {name: bias(pairs, edits, values) for name, values in cosines.items()}
         gold = 100 * spearman(edits, pairs.scores)
         data[pairs.name] = {"gold": gold, "subjects": measured}
-        rows.append([pairs.name, f"{gold:.1f}", *(f"{measured[s.name]['edit']:.1f}" for s in subjects)])
-        few = edits <= SMALL
-        if pairs is shown and few.sum() > 1:
-            panels = {name: values[few] for name, values in cosines.items()}
-            drawn = [
-                Plot(
-                    plots.scatter(edits[few], panels, pairs.scores[few]),
-                    f"{pairs.name}, the {few.sum():,} pairs that differ by at most {SMALL} words: cosine against edit "
-                    "distance, coloured by the human score. Where cosine follows meaning, colours part from bottom "
-                    "to top within each column. Spearman ×100 with the human score among these pairs: "
-                    + ", ".join(f"{s.name} {measured[s.name]['small_gold']:.1f}" for s in subjects)
-                    + ".",
-                )
-            ]
+        edit = {name: found["edit"] for name, found in measured.items()}
+        lines.append(Line(pairs.name, edit, round(gold, 1), 1, figure(gold, 1)))
+        if pairs is shown and (edits <= SMALL).sum() > 1:
+            drawn = [_closely(pairs, edits, cosines, measured)]
     return Section(
         "lexical",
-        "Lexical bias: Spearman with edit distance",
-        "Spearman ×100 of edit distance (in lower-cased words and punctuation marks) with the human score and with the "
-        "cosine. A cosine much more negative than the human score judges by words rather than by meaning.",
+        "Lexical bias: words or meaning?",
+        "The edit distance of two sentences counts the words and punctuation marks to change. The table shows its "
+        "Spearman ×100 with the human score ('people') and with each cosine. A cosine whose value is more negative "
+        "than people's follows shared words more than people do, one whose value is less negative less."
+        + _counted(lines, "nearer to people", "sets"),
         data,
-        [Table("edit distance against", ["set", "human score", *(s.name for s in subjects)], rows)],
+        [comparison("Edit distance against each. Bold: nearest to people.", "set", lines, "people", beside=True)],
         drawn,
+    )
+
+
+def _closely(pairs: Pairs, edits: Any, cosines: dict[str, Any], measured: dict[str, Any]) -> Plot:
+    """The scatter of the pairs that differ by at most SMALL words."""
+    few = edits <= SMALL
+    panels = {name: values[few] for name, values in cosines.items()}
+    among = ", ".join(f"{name} {found['small_gold']:.1f}" for name, found in measured.items())
+    return Plot(
+        plots.scatter(edits[few], panels, pairs.scores[few]),
+        f"{pairs.name}, the {few.sum():,} pairs that differ by at most {SMALL} words: cosine against edit distance, "
+        "coloured by the human score. Where cosine follows meaning, red lies above blue within each column. "
+        f"Spearman ×100 of cosine with the human score among these pairs: {among}.",
     )
 
 
@@ -115,14 +103,15 @@ def entailment(subjects: Sequence[Subject], pairs: Labelled) -> Section:
     """AUC of cosine between question and sentence (Li et al. 2020, table 4)."""
     positive = np.array([label == "entailment" for label in pairs.labels])
     data = {s.name: {"auc": 100 * auc(positive, similarities(s, pairs)), "pairs": len(positive)} for s in subjects}
-    rows = [[s.name, f"{data[s.name]['auc']:.2f}"] for s in subjects]
+    line = Line("AUC", {name: found["auc"] for name, found in data.items()})
     return Section(
         "qnli",
         "QNLI: does the sentence answer the question?",
-        f"Area under the ROC curve ×100 of the cosine of question and sentence, {positive.sum():,} of "
-        f"{len(positive):,} pairs being entailments. 50 is chance; ties count half.",
+        "AUC ×100 is the chance that a sentence that answers its question has a higher cosine with it than one that "
+        f"does not: 100 is always, 50 is chance; ties count half. {positive.sum():,} of {len(positive):,} pairs are "
+        "answers.",
         data,
-        [Table(pairs.name, ["", "AUC"], rows)],
+        [comparison(f"{pairs.name}. Bold: the highest.", "", [line])],
     )
 
 
@@ -131,7 +120,7 @@ def neighbours(subjects: Sequence[Subject], texts: Sequence[str], queries: int, 
     fit = [i for i, text in enumerate(texts) if QUERY_WORDS[0] <= len(text.split()) <= QUERY_WORDS[1]]
     chosen = fit or range(len(texts))
     drawn = np.sort(np.random.default_rng(seed).choice(chosen, min(queries, len(chosen)), replace=False))
-    found: dict[int, list[tuple[str, list[str]]]] = {int(i): [] for i in drawn}
+    found: dict[int, list[tuple[str, list[Neighbour]]]] = {int(i): [] for i in drawn}
     data: list[dict[str, Any]] = [{"text": texts[i], "nearest": {}} for i in drawn]
     for subject in subjects:
         vectors = subject(texts)
@@ -139,12 +128,14 @@ def neighbours(subjects: Sequence[Subject], texts: Sequence[str], queries: int, 
         cosines[np.arange(len(drawn)), drawn] = -np.inf
         for at, i in enumerate(drawn):
             best = np.argsort(-cosines[at], kind="stable")[: min(NEIGHBOURS, len(texts) - 1)]
-            found[int(i)].append((subject.name, [f"{texts[j]} ({cosines[at, j]:.2f})" for j in best]))
+            found[int(i)].append((subject.name, [(f"{cosines[at, j]:.2f}", texts[j]) for j in best]))
             data[at]["nearest"][subject.name] = [{"text": texts[j], "cosine": float(cosines[at, j])} for j in best]
+    words = f", all of {QUERY_WORDS[0]} to {QUERY_WORDS[1]} words" if fit else ""
     return Section(
         "neighbours",
         "Nearest neighbours",
-        f"The nearest of {len(texts):,} sentences to a few drawn at random, with their cosines.",
+        f"For each of {len(drawn)} sentences drawn at random{words}: the nearest of the other {len(texts) - 1:,} by "
+        "cosine, which stands before the text.",
         data,
         lists=[(texts[i], found[int(i)]) for i in drawn],
     )

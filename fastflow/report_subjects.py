@@ -1,7 +1,8 @@
-"""What a report compares: one encoder's pooled embeddings, uncalibrated, calibrated by the model, or by a baseline."""
+"""The subjects of a report: pooled embeddings, uncalibrated or calibrated by the model or by a baseline."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ Matrix = NDArray[Any]
 Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
 Open = Callable[[str | Model], Runtime]
 MODEL = "model"
+UNCALIBRATED = ("raw", "weights")
 
 
 class Pool:
@@ -56,14 +58,14 @@ class Subject:
 def subjects(
     runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int
 ) -> list[Subject]:
-    """The columns in the order of ``against``, then ``model`` itself, which ``runtime`` runs.
+    """The columns: ``model`` itself, which ``runtime`` runs, then the others in the order of ``against``.
 
-    A name is ``raw``, the encoder's pooling with every token alike, as the paper has it; ``weights``, the same with the
+    A name is ``raw``, the encoder's pooling without token weights, as in the paper; ``weights``, the same with the
     model's token weights; a method that ``fit`` knows, fitted on ``texts``; or a directory with another model.
     """
     pool, out = Pool(runtime), []
-    alike = replace(model.pooling, weights=None)
-    plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=alike)))
+    unweighted = replace(model.pooling, weights=None)
+    plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=unweighted)))
     for name in dict.fromkeys(against):
         if name == MODEL:
             raise UsageError("--against names what the model is compared with, not the model itself")
@@ -71,24 +73,46 @@ def subjects(
             out.append(_uncalibrated(name, plain))
         elif name == "weights":
             if plain is pool:
-                raise UsageError("--against weights: this model's tokens count alike; name raw")
+                raise UsageError("--against weights: this model has no token weights; name raw")
             out.append(_uncalibrated(name, pool))
         elif Path(name).is_dir():
             other = open_model(name)
-            out.append(Subject(Path(name).resolve().name, other.info()["calibration"], Pool(other), other.transform))
+            out.append(Subject(shown_name(name), _what(other), Pool(other), other.transform))
         else:
             if not texts:
                 raise UsageError(f"--against {name} has to be fitted on text: give --corpus FILE, or --sts")
             stages = [stage.astype(np.float64) for stage in fit(name, pool(texts), seed)]
-            what = f"{describe(stages)}, fitted on {len(texts)} texts"
+            what = f"{runtime.info()['pooling']}, {_then(describe(stages))} fitted on {len(texts):,} texts"
             out.append(Subject(name, what, pool, _through(stages)))
-    if clash := [s.name for s in out if s.name == MODEL] or _repeated([s.name for s in out]):
+    paths = [shown_name(name) for name in against if name not in UNCALIBRATED]
+    if clash := [name for name in paths if name in (MODEL, *UNCALIBRATED)] or _repeated([s.name for s in out]):
         raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
-    return [*out, Subject(MODEL, runtime.info()["calibration"], pool, runtime.transform)]
+    return [Subject(MODEL, _what(runtime), pool, runtime.transform), *out]
+
+
+def baseline(names: Sequence[str]) -> str | None:
+    """The subject that the model is judged against: raw, else the first that is not the model, None without any."""
+    others = [name for name in names if name != MODEL]
+    return "raw" if "raw" in others else others[0] if others else None
+
+
+def shown_name(path: str | Path) -> str:
+    """The last part of a path, also of ``.`` and ``..``: a page that is passed on holds no local path."""
+    return os.path.basename(os.path.abspath(path))
+
+
+def _what(runtime: Runtime) -> str:
+    """A model's pooling and calibration in words."""
+    info = runtime.info()
+    return f"{info['pooling']}, {_then(info['calibration'])}"
+
+
+def _then(calibration: str) -> str:
+    return "uncalibrated" if calibration == "none" else f"then {calibration}"
 
 
 def _uncalibrated(name: str, pool: Pool) -> Subject:
-    return Subject(name, f"{pool.runtime.info()['pooling']}, uncalibrated", pool, lambda x: x)
+    return Subject(name, f"{pool.runtime.info()['pooling']}, {_then('none')}", pool, lambda x: x)
 
 
 def _through(stages: Sequence[Stage]) -> Callable[[Matrix], Matrix]:

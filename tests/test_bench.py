@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from fastflow.bench.ratios import flow_ratios
 from fastflow.bench.subjects import Subject, sentences, synthetic, trained_like, weights
 from fastflow.bench.timing import Effort, alternate, inner_calls, summarise
 from fastflow.calibration import Stage
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.flow import fold
 from fastflow.train.flow import Flow, FlowConfig
 
@@ -350,14 +351,42 @@ def test_what_others_use_is_what_we_do_not(monkeypatch):
     assert Neighbours().processors() is None
 
 
-def test_no_target_is_judged_on_a_busy_machine(hasty, monkeypatch, capsys):
+WORDS = ("must", "aim", "target", "REACHED", "reached", "judged")
+
+
+def test_no_target_is_judged_on_a_busy_machine_and_none_is_printed(hasty, monkeypatch, capsys):
     for others, reached in ((0.0, {True, False}), (usable_threads() / 2, {None})):
         monkeypatch.setattr(Neighbours, "processors", lambda self, others=others: others)
         done = cli.run(against=["lean", "folded"], device="cpu", threads=1, quick=True)
         judged = {ratio["reached"] for ratio in done["ratios"] if (ratio["must"] or ratio["aim"]) is not None}
         assert judged
         assert judged <= reached
-        assert ("not judged" in capsys.readouterr().out) == (reached == {None})
+        shown = capsys.readouterr().out
+        assert "Against the peers; x: the peer's time over fastflow's" in shown
+        assert not [word for word in WORDS if word in shown]
+        assert all(f"{ratio['value']:.1f} {ratio['unit']}" in shown for ratio in done["ratios"])
+        assert ("not judged" in report.table(done, targets=True)) == (reached == {None})
+
+
+def test_targets_are_printed_from_a_kept_file(capsys):
+    kept = Path(__file__).parent.parent / "bench" / "results" / "end-to-end-cpu"
+    report.main([f"{kept}.json"])
+    shown = capsys.readouterr().out
+    assert shown == kept.with_suffix(".txt").read_text(encoding="utf-8")
+    assert "(must >= 2: NOT REACHED)" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "usage: python -m fastflow.bench.report FILE.json"),
+        (["absent.json"], "absent.json cannot be read as JSON"),
+        ([__file__], "cannot be read as JSON"),
+    ],
+)
+def test_a_file_that_is_no_run_is_one_sentence(arguments, said):
+    with pytest.raises(SystemExit, match=said):
+        report.main(arguments)
 
 
 def test_sentences_differ():
@@ -475,7 +504,7 @@ def test_wrong_usage(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="unknown device"):
         cli.run(device="tpu")
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
-    with pytest.raises(FastflowError, match=r"pip install 'fastflow\[bench\]'"):
+    with pytest.raises(FastflowError, match=re.escape(str(missing_extra("bench", "matplotlib", "--plot")))):
         cli.run(plot_path=tmp_path / "bench.png")
 
 

@@ -16,9 +16,11 @@ from fastflow import Runtime
 from fastflow.artifact import MANIFEST, fingerprint, read_manifest
 from fastflow.calibration import apply
 from fastflow.cli import main
+from fastflow.errors import missing_extra
 from fastflow.evaluate import HEADER, LABELLED, evaluate, find_sets
 from fastflow.isotropy import isoscore, mean_cosine
 from fastflow.report_plots import apart
+from fastflow.report_verdict import verdict
 from fastflow.train.against import fit_named
 from fastflow.train.embeddings import Embedder, open_encoder
 
@@ -108,6 +110,58 @@ def test_page_stands_alone_and_fits_a_phone(whole):
     assert "@import" not in whole[0]
 
 
+def test_no_path_of_this_machine_is_in_page_or_json(model, model_copy, bert, data, tmp_path, sentences, monkeypatch):
+    other = make_model(tmp_path / "white", bert, sentences, "whiten")
+    shown, written = tmp_path / "r.html", tmp_path / "r.json"
+    monkeypatch.chdir(model_copy)
+    (tmp_path / "sts").mkdir()
+    (tmp_path / "sts" / "pairs.tsv").write_bytes((data / "pairs.tsv").read_bytes())
+    whole = ["--corpus", data / "corpus.txt", "--qnli", data / "q.tsv", "--log", data / "log.jsonl"]
+    for options in (whole, []):
+        done = report(
+            ".", "--against", f"raw,{other}", "--sts", tmp_path / "sts", "--html", shown, "--json", written, *options
+        )
+        assert done.exit_code == 0, done.stderr
+        for text in (shown.read_text(), written.read_text()):
+            for folder in {str(tmp_path), str(data), str(bert), str(model), str(model_copy), str(tmp_path.parents[1])}:
+                assert folder not in text
+    assert json.loads(written.read_text())["model"] == model_copy.name
+    assert f"<title>fastflow report: {model_copy.name}</title>" in shown.read_text()
+    assert "distinct sentences of sts, without their scores" in shown.read_text()
+
+
+def test_the_model_is_the_first_subject_everywhere(whole):
+    heads = re.findall(r"<thead><tr>(.*?)</tr></thead>", whole[0])
+    compared = [re.findall(r"<th[^>]*>([^<]*)</th>", head)[1:] for head in heads if ">raw<" in head]
+    subjects = ["raw", "standardize", "whiten:8"]
+    assert compared == [
+        ["model", *subjects, "pairs"], ["model", *subjects], ["model", *subjects], ["model", "people", *subjects],
+        ["model", *subjects],
+    ]  # fmt: skip
+    lists = whole[0].split('<div class="lists">')[1:]
+    assert len(lists) == len(whole[1]["sections"]["neighbours"]) > 1
+    for one in lists:
+        assert re.findall(r"<h4>([^<]*)</h4>", one) == ["model", *subjects]
+
+
+def test_the_verdict_stands_before_any_section_with_the_figures_of_the_table(whole):
+    text, result = whole
+    assert text.index('id="verdict"') < text.index("<dl>") < text.index("<nav>") < text.index("<section")
+    means = {name: found["average"]["all"] for name, found in result["sections"]["similarity"].items()}
+    assert result["verdict"] == verdict("Spearman ×100 with human scores, over one set", means)
+    assert f'<p class="verdict" id="verdict">{result["verdict"]}</p>' in text
+
+
+def test_letters_of_figures_are_legible_on_a_phone(whole):
+    drawings = re.findall(r"<svg.*?</svg>", whole[0], re.DOTALL)
+    assert len(drawings) == 4
+    for drawn in drawings:
+        width = float(re.search(r'viewBox="0 0 ([\d.]+) ', drawn)[1])
+        letters = [100 * float(scale) for scale in re.findall(r"scale\(([\d.]+) -[\d.]+\)", drawn)]
+        assert letters
+        assert min(letters) * (360 - 32) / width >= 11  # pixels, between the page's margins
+
+
 def test_page_has_every_section_and_escapes_texts(whole):
     page = Page(whole[0])
     assert [i for i in page.ids if i in SECTIONS] == SECTIONS
@@ -134,13 +188,13 @@ def test_raw_counts_every_token_alike(weighted_model, bert, data, tmp_path):
 def test_weights_of_a_model_without(model, data):
     result = report(model, "--against", "weights", "--sts", data / "pairs.tsv", "--json", "-")
     assert result.exit_code == 2
-    assert "tokens count alike" in result.stderr
+    assert "has no token weights" in result.stderr
 
 
 def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
     result, runtime = whole[1], Runtime(model)
     assert result["fingerprint"] == runtime.fingerprint
-    assert list(result["subjects"]) == ["raw", "standardize", "whiten:8", "model"]
+    assert list(result["subjects"]) == ["model", "raw", "standardize", "whiten:8"]
     assert list(result["sections"]) == SECTIONS
     assert result["left_out"] == []
     sets = find_sets([data / "pairs.tsv"])
@@ -188,7 +242,7 @@ def test_another_model_and_a_fitted_flow_as_columns(model, bert, data, tmp_path,
     done = report(model, "--against", f"{other},whiten:8+standardize,flow", "--sts", data / "pairs.tsv", "--json", "-")
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
-    assert list(result["subjects"]) == ["white", "whiten:8+standardize", "flow", "model"]
+    assert list(result["subjects"]) == ["model", "white", "whiten:8+standardize", "flow"]
     sets = find_sets([data / "pairs.tsv"])
     assert result["sections"]["similarity"]["white"] == evaluate(Runtime(other).encode, sets)
 
@@ -208,7 +262,7 @@ def test_curves_and_the_stopping_point_are_shown(whole, model_copy, tmp_path):
     assert section["curves"] == {"curve.criterion": [[1, 1.0], [3, 0.5], [5, 0.75]]}
     page = (tmp_path / "r.html").read_text()
     assert "criterion by step. Dashed: best step 3." in page
-    assert "The run says: it rose" in page
+    assert "Recorded reasons: it rose." in page
 
 
 @pytest.mark.parametrize(
@@ -227,6 +281,15 @@ def test_wrong_use_is_one_sentence(model, tmp_path, monkeypatch, arguments, code
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["model", "raw", "weights"])
+def test_another_model_cannot_take_the_name_of_a_subject(model, data, tmp_path, name):
+    other = tmp_path / name
+    other.symlink_to(model)
+    done = report(model, "--against", other, "--sts", data / "pairs.tsv", "--json", "-")
+    assert done.exit_code == 2
+    assert f"two columns would be called '{name}'" in done.stderr
+
+
 def test_unknown_method_is_refused(model, data):
     done = report(model, "--against", "wisdom", "--sts", data / "pairs.tsv", "--json", "-")
     assert (done.exit_code, "unknown method 'wisdom'" in done.stderr) == (2, True), done.stderr
@@ -236,7 +299,7 @@ def test_absent_matplotlib_names_the_extra(model, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = report(model, "--html", tmp_path / "r.html")
     assert done.exit_code == 1
-    assert "pip install 'fastflow[report]'" in done.stderr
+    assert str(missing_extra("report", "matplotlib", "fastflow report")) in done.stderr
 
 
 def test_closed_forms_are_fitted_without_pytorch(monkeypatch):
@@ -249,7 +312,7 @@ def test_closed_forms_are_fitted_without_pytorch(monkeypatch):
     assert np.abs(np.cov(apply(fresh("whiten:3", x), x), rowvar=False, ddof=0) - np.eye(3)).max() <= 1e-10
     assert fresh("raw", x) == []
     assert apply(fresh("nullspace:2", x), x).shape == (50, 6)
-    with pytest.raises(Exception, match=r"pip install 'fastflow\[train\]'"):
+    with pytest.raises(Exception, match=re.escape(str(missing_extra("train", "torch", "fitting 'flow'")))):
         fresh("flow", x)
 
 

@@ -1,0 +1,233 @@
+"""The sentences and marks of a report follow its figures, whichever way these fall."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from fastflow.analysis_words import NEIGHBOURS, word_bands
+from fastflow.evaluate import SEVEN, Pairs
+from fastflow.report_geometry import frequency_trend
+from fastflow.report_geometry import isotropy as isotropy_section
+from fastflow.report_page import page
+from fastflow.report_parts import HIGHEST, LOWEST, Best, Line, Section, comparison, figure
+from fastflow.report_plots import LETTERS, MOST_LETTERS, dots, short
+from fastflow.report_sections import lexical, similarity
+from fastflow.report_subjects import baseline, shown_name
+from fastflow.report_verdict import NO_SCORES, of_sections, verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model": 63.45, "raw": 54.3, "whiten": 58.97}, "the model is the best of 3: 63.45, 9.15 above raw (54.30)."),
+        (
+            {"model": 63.45, "raw": 54.3, "whiten": 63.45},
+            "the model and whiten are equal and the best of 3: 63.45, 9.15 above raw (54.30).",
+        ),
+        (
+            {"model": 60.0, "raw": 54.3, "whiten": 61.0},
+            "whiten is the best of 3: 61.00, 6.70 above raw (54.30). The model has 60.00, 5.70 above raw (54.30).",
+        ),
+        (
+            {"model": 50.0, "raw": 54.3},
+            "raw is the best of 2: 54.30. Calibration did not help: the model has 50.00, 4.30 below raw (54.30).",
+        ),
+        (
+            {"model": 50.0, "raw": 54.3, "whiten": 61.0},
+            "whiten is the best of 3: 61.00, 6.70 above raw (54.30). Calibration did not help: the model has 50.00, "
+            "4.30 below raw (54.30).",
+        ),
+        ({"model": 54.301, "raw": 54.299}, "calibration did not help: the model and raw are equal at 54.30."),
+        (
+            {"model": 54.3, "raw": 54.3, "whiten": 61.0},
+            "whiten is the best of 3: 61.00, 6.70 above raw (54.30). Calibration did not help: the model has 54.30, "
+            "the same as raw.",
+        ),
+        (
+            {"model": 50.0, "old": 54.3},
+            "old is the best of 2: 54.30. The model is no better than old: the model has 50.00, 4.30 below old "
+            "(54.30).",
+        ),
+        ({"model": 50.0}, "the model has 50.00; nothing was given to compare it with (--against)."),
+    ],
+)
+def test_verdict_follows_the_figures(values, said):
+    assert verdict("the measure", values) == f"By the measure, {said}"
+
+
+def test_no_verdict_without_scores_or_on_an_undefined_figure():
+    assert of_sections([Section("isotropy", "", "", {})]) == (NO_SCORES, "")
+    assert verdict("measure", {"model": float("nan"), "raw": 1.0}) == (
+        "This page has no verdict: the measure is undefined for the model."
+    )
+
+
+def test_verdict_is_on_similarity_before_qnli():
+    qnli = Section("qnli", "", "", {"model": {"auc": 61.0}, "raw": {"auc": 60.0}})
+    averages = {"model": {"all": 1.0, "sets": ["a", "b"]}, "raw": {"all": 2.0, "sets": ["a", "b"]}}
+    similarity = Section("similarity", "", "", {name: {"average": found} for name, found in averages.items()})
+    assert of_sections([qnli])[0] == "By AUC ×100 on QNLI, the model is the best of 2: 61.00, 1.00 above raw (60.00)."
+    assert of_sections([similarity, qnli])[0].startswith(
+        "By Spearman ×100 with human scores, averaged over 2 sets, raw"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "toward", "best"),
+    [
+        ((1.0, 3.0, 2.0), HIGHEST, {1}),
+        ((1.0, 3.0, 2.0), LOWEST, {0}),
+        ((-0.2, 0.3, 0.2), 0.0, {0, 2}),  # a tie of both signs
+        ((-60.0, -41.0, -38.0), -40.0, {1}),  # nearest to another figure
+        ((0.4, 0.3, 0.2), 0.3, {1}),
+        ((2.001, 1.0, 1.999), HIGHEST, {0, 2}),  # equal as printed
+        ((float("nan"), 1.0, 2.0), HIGHEST, {2}),
+        ((float("nan"),) * 3, HIGHEST, set()),
+        ((1.0, 2.0, 3.0), float("nan"), set()),  # nothing to be near to
+        ((1.0,), HIGHEST, set()),  # nothing to be better than
+    ],
+)
+def test_best_values_are_bold_by_the_direction_of_their_row(values, toward, best):
+    line = Line("row", {f"s{i}": value for i, value in enumerate(values)}, toward)
+    table = comparison("", "", [line])
+    assert {i for i, cell in enumerate(table.rows[0][1:]) if isinstance(cell, Best)} == best
+    shown = page("t", ("", ""), [], [Section("s", "", "", {}, [table])], [])
+    assert re.findall(r"<b>(.*?)</b>", shown) == [f"{values[i]:.2f}" for i in sorted(best)]
+
+
+def test_a_further_column_is_not_taken_for_a_subject():
+    lines = [Line("a", {"model": 1.0, "raw": 2.0}, note="9"), Line("b", {"model": 2.0, "raw": 1.0}, note="8")]
+    last, beside = comparison("", "set", lines, "n"), comparison("", "set", lines, "n", beside=True)
+    assert (last.columns, last.rows[0]) == (["set", "model", "raw", "n"], ["a", "1.00", "2.00", "9"])
+    assert (beside.columns, beside.rows[1]) == (["set", "model", "n", "raw"], ["b", "2.00", "8", "1.00"])
+    assert [isinstance(cell, Best) for cell in beside.rows[1]] == [False, True, False, False]
+
+
+def bands(norms: tuple[float, ...], distances: tuple[float, ...]) -> list:
+    ranks = ("0-100", "100-500", "500+")
+    return [
+        {"ranks": r, "norm": n, "l2": dict.fromkeys(NEIGHBOURS, d)}
+        for r, n, d in zip(ranks, norms, distances, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("norms", "distances", "said", "agrees"),
+    [
+        ((1.0, 9.0, 2.0), (0.5, 0.1, 0.6), ("rises from 1.000 to 2.000", "rises from 0.500 to 0.600"), "as here"),
+        ((2.0, 1.0), (0.6, 0.5), ("falls from 2.000 to 1.000", "falls from 0.600 to 0.500"), "the opposite of this"),
+        ((2.0, 1.0), (0.5, 0.6), ("falls from 2.000 to 1.000", "rises from 0.500 to 0.600"), "shows that in part"),
+        ((1.0, 1.0), (0.6, 0.6), ("stays at 1.000", "stays at 0.600"), "does not show that"),
+        ((1.0, 1.0), (0.6, 0.5), ("stays at 1.000", "falls from 0.600 to 0.500"), "does not show that"),
+    ],
+)
+def test_word_frequency_sentence_follows_the_table(norms, distances, said, agrees):
+    text = frequency_trend(bands(norms, distances))
+    assert f"the mean norm {said[0]} and the l2 distance to the 3 nearest {said[1]}." in text
+    assert text.endswith(f"{agrees} encoder." if agrees.endswith("this") else f"{agrees}.")
+
+
+def test_word_frequency_sentence_of_real_bands_and_of_one():
+    table = np.random.default_rng(3).normal(size=(600, 8)) * np.linspace(0.2, 2, 600)[:, None]
+    for order, wanted in ((np.arange(600, 0, -1), "rises"), (np.arange(1, 601), "falls")):
+        found = word_bands(table, order)
+        assert f"From ranks 0-100 to {found[-1]['ranks']} the mean norm {wanted}" in frequency_trend(found)
+    assert "one band, which shows no trend" in frequency_trend(word_bands(table[:50], np.ones(50, int)))
+
+
+class Fixed:
+    """A subject with embeddings of its own."""
+
+    def __init__(self, name: str, x: np.ndarray) -> None:
+        self.name, self.x = name, x
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        return self.x
+
+
+def test_isotropy_sentence_follows_the_table():
+    rng = np.random.default_rng(0)
+    even, cone = rng.normal(size=(300, 8)), rng.normal(size=(300, 8)) * np.arange(1, 9) + 20
+    texts = ["t"] * 300
+    better = isotropy_section([Fixed("model", even), Fixed("raw", cone)], texts, 0)
+    worse = isotropy_section([Fixed("model", cone), Fixed("raw", even)], texts, 0)
+    assert "more isotropic than raw by 3 of 3 measures (mean cosine, IsoScore, largest's share)." in better.text
+    assert "more isotropic than raw by none of the measures." in worse.text
+    assert [[i for i, cell in enumerate(row) if isinstance(cell, Best)] for row in better.tables[0].rows] == [[1]] * 3
+    assert [[i for i, cell in enumerate(row) if isinstance(cell, Best)] for row in worse.tables[0].rows] == [[2]] * 3
+    assert "isotropic than" not in isotropy_section([Fixed("model", cone)], texts, 0).text
+
+
+def test_baseline_is_raw_else_the_first_named():
+    assert baseline(["model", "whiten", "raw"]) == "raw"
+    assert baseline(["model", "whiten", "flow"]) == "whiten"
+    assert baseline(["model"]) is None
+
+
+def test_shown_name_is_a_name_whatever_the_path(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    assert [shown_name(path) for path in (".", "..", tmp_path / "a", "b/", "default")] == [
+        "b",
+        "a",
+        "a",
+        "b",
+        "default",
+    ]
+
+
+def test_long_names_are_shortened_in_their_middle():
+    assert short("x" * MOST_LETTERS, MOST_LETTERS) == "x" * MOST_LETTERS
+    name = short("abc" + "x" * 40 + "yz", 12)
+    assert (len(name), name[:3], name[-2:], "…" in name) == (12, "abc", "yz", True)
+
+
+def pairs(name: str) -> Pairs:
+    return Pairs(name, ["s"] * 3, np.array([1.0, 2.0, 3.0]), ["a", "b", "c"], ["d", "e", "f"])
+
+
+def test_similarity_sentences_count_what_the_table_shows():
+    angles = np.array([0.0, 0.0, 0.0, 1.2, 0.8, 0.4])  # of a to f: cosine rises with the score
+    right = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    wrong = right[[0, 1, 2, 5, 4, 3]]
+    some, seven = [pairs("x"), pairs("y")], [pairs(name) for name in (*SEVEN, "other")]
+    for own, other, count in ((right, wrong, 2), (wrong, right, 0), (right, right, 0)):
+        section = similarity([Fixed("model", own), Fixed("raw", other)], some)
+        assert "The mean is over every set given." in section.text
+        assert section.text.endswith(f"The model is higher than raw on {count} of 2 sets.")
+        assert section.tables[0].rows[0][:2] == ["mean of 2", "100.00" if own is right else "-100.00"]
+    section = similarity([Fixed("model", right)], seven)
+    assert section.text.endswith("The mean is over the paper's seven test sets.")
+    assert [row[0] for row in section.tables[0].rows] == ["mean of 7", *SEVEN, "other"]
+
+
+def test_lexical_sentence_counts_the_sets_nearer_to_people():
+    words = Pairs("x", ["s"] * 3, np.array([3.0, 2.0, 1.0]), ["a", "a b", "a b c"], ["a", "a d", "a e f"])
+    angles = np.array([0.0, 0.0, 0.0, 0.4, 0.8])  # of a, a b, a b c, a d, a e f: cosine falls with the distance
+    near = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    far = near[[4, 0, 0, 0, 4]] @ np.array([[1.0, 0.0], [0.0, -1.0]])
+    section = lexical([Fixed("model", near), Fixed("raw", far)], [words])
+    assert section.tables[0].columns == ["set", "model", "people", "raw"]
+    assert section.tables[0].rows[0][1:3] == ["-100.0", "-100.0"]
+    assert isinstance(section.tables[0].rows[0][1], Best)
+    assert section.text.endswith("The model is nearer to people than raw on 1 of 1 sets.")
+    section = lexical([Fixed("model", far), Fixed("raw", near)], [words])
+    assert section.text.endswith("The model is nearer to people than raw on 0 of 1 sets.")
+
+
+def test_a_tall_legend_takes_no_room_from_the_drawing():
+    def height(names: list[str]) -> float:
+        drawn = dots(["x", "y"], {name: [1.0, 2.0] for name in names}, "label")
+        return float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn)[1])
+
+    side_by_side, stacked = height(list("abcdef")), height([f"a rather long name of a subject {i}" for i in range(6)])
+    assert stacked - side_by_side > 4 * LETTERS
+
+
+def test_no_figure_is_minus_zero():
+    assert [figure(value, 3) for value in (-0.0004, 0.0, -0.0006, float("nan"))] == [
+        "0.000", "0.000", "-0.001", "undefined",
+    ]  # fmt: skip
