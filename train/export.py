@@ -157,7 +157,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
         saved: Any = ReferenceBackend(model, "float32", "cpu", None)
     except UnsupportedArchitecture:  # only PyTorch runs this encoder: what is proved is files, tokenizer, calibration
         saved = TorchBackend(model, "float32", "cpu", None)
-    ours, theirs = saved.pooling(saved.encoder(tokens), tokens), Embedder(encoder, "cpu")(texts)
+    ours, theirs = saved.pooling(saved.encoder(tokens), tokens), Embedder(encoder, "cpu", backend="torch")(texts)
     _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
     exact = _unit(_prove_stages(model.calibration, fitted, theirs.astype(np.float64)))
     # a calibration that amplifies small deviations is as inexact in PyTorch's float32
