@@ -342,6 +342,14 @@ def test_a_path_never_touches_the_network(name, monkeypatch):
         opened(name)
 
 
+def test_a_mistyped_path_is_not_taken_for_a_hub_id(bert_copy, monkeypatch):
+    monkeypatch.setattr(embeddings, "hub_snapshot", lambda name: pytest.fail("asked the Hub"))
+    monkeypatch.chdir(bert_copy.parent.parent)
+    assert opened(f"{bert_copy.parent.name}/bert").hub_id is None
+    with pytest.raises(FastflowError, match=r"bertt: no such encoder directory, though .* is one"):
+        opened(f"{bert_copy.parent.name}/bertt")
+
+
 @pytest.mark.parametrize(("length", "found"), [(None, 128), (3, 3), (128, 128)])
 def test_max_length(bert, length, found):
     assert opened(bert, max_length=length).max_length == found
