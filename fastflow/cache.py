@@ -188,7 +188,8 @@ def _about(path: Path) -> dict[str, Any]:
 
 def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     """Remove the entries ``found``; returns those removed and those kept because they are in use."""
-    removed, kept = [], []
+    removed: list[Entry] = []
+    kept: list[Entry] = []
     for entry in found:
         (removed if _remove(entry) else kept).append(entry)
     return removed, kept

@@ -22,6 +22,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.tokens import Tokenizer
 from fastflow.train import embeddings
 from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
+from fastflow.train.frequencies import weigh_by_first
+from fastflow.train.statistics import read_through
 
 
 def opened(directory, pooling="first-last", max_length=64):
@@ -247,6 +249,22 @@ def test_a_second_run_waits_for_the_first(bert, sentences, tmp_path, monkeypatch
     assert capsys.readouterr().err.count("another process computes these embeddings in") == 1
     (name,) = arrays(tmp_path)
     assert name.endswith(".npy")
+
+
+def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
+    """Encodings take a hundred bytes a token: those of 32,768 paragraphs were a gigabyte, whatever was streamed."""
+    sizes, call = [], Tokenizer.__call__
+
+    def measured(self, texts):
+        sizes.append(len(texts))
+        return call(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "__call__", measured)
+    encoder, texts = weigh_by_first(opened(bert), (f"a dog {i}" for i in range(9000)))
+    assert sum(sizes) == 9000
+    streamed = read_through(texts, Embedder(encoder, "cpu"), 10)
+    assert streamed.moments.count == 9000
+    assert max(sizes) <= 4096
 
 
 def test_who_makes_the_pass(bert, encoders, monkeypatch):
