@@ -176,6 +176,19 @@ def test_a_file_replaced_while_it_is_waited_for_is_not_taken_for_the_new_one(tmp
     assert (tmp_path / "done").read_bytes() == b"first"
 
 
+def test_a_file_replaced_between_opening_and_locking_is_let_go_of(tmp_path, monkeypatch):
+    path, lock = tmp_path / f"{KEYS[0]}.partial", cache._try_lock
+
+    def late(handle):
+        if not (tmp_path / "done").exists():
+            path.rename(tmp_path / "done")
+        return lock(handle)
+
+    monkeypatch.setattr(cache, "_try_lock", late)
+    with cache.locked(path, lambda: None) as handle:
+        assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+
+
 def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert run().stdout == f"{tmp_path / 'fastflow'}: 0 entries, 0 kB\n"
