@@ -24,11 +24,10 @@ from fastflow.bench.study_data import CORPORA, LARGE, Matrix, read_texts
 from fastflow.bench.token_weights_page import TARGET, blind_choice, claims, defaults, markdown
 from fastflow.calibration import Stage, apply
 from fastflow.evaluate import SEVEN, read_pairs, score
-from fastflow.tokens import Tokenizer
 from fastflow.train.against import fit_named
 from fastflow.train.calibrate import Fitted, fit, parse_method
 from fastflow.train.criterion import make_views
-from fastflow.train.embeddings import BATCH_TOKENS, Embedder, FrozenEncoder, cache_key, embed_corpus, open_encoder
+from fastflow.train.embeddings import FrozenEncoder, embed_corpus, open_encoder
 from fastflow.train.frequencies import A, weigh
 from fastflow.train.loop import Schedule
 from fastflow.train.selection import choose
@@ -65,25 +64,9 @@ class Bench:
         return [row["all"], row["wmean"]]
 
     def fill(self, name: str, encoders: Sequence[FrozenEncoder]) -> None:
-        """Put into the cache what ``embed_corpus`` would, in one pass of the encoder for all of ``encoders``."""
-        texts = self.texts[name]
-        paths = {self.cache / f"{cache_key(encoder, texts)}.npy": encoder for encoder in encoders}
-        missing = {path: Embedder(encoder, "cpu").backend for path, encoder in paths.items() if not path.exists()}
-        if not missing:
-            return
-        run = next(iter(missing.values()))
-        tokens = Tokenizer(self.plain.directory, self.plain.max_length)(texts)
-        out = {path: np.empty((len(texts), self.plain.dim), np.float32) for path in missing}
-        for rows in tokens.batches(len(texts), BATCH_TOKENS):
-            batch = tokens.select(rows)
-            hidden = run.encoder(batch)
-            for path, backend in missing.items():
-                out[path][rows] = backend.pooling(hidden, batch)
-        self.cache.mkdir(parents=True, exist_ok=True)
-        for path, vectors in out.items():
-            unfinished = path.with_suffix(".partial.npy")
-            np.save(unfinished, vectors)
-            unfinished.replace(path)
+        """Put the embeddings of a set's texts by all of ``encoders`` into the cache."""
+        for encoder in encoders:
+            embed_corpus(self.texts[name], encoder, self.cache)
 
 
 def make_bench(encoder: str, pooling: str, corpora: Sequence[str], data: Path, cache: Path) -> Bench:

@@ -1,30 +1,50 @@
-"""A progress line on stderr with rate and time left; silent when stderr is not a terminal."""
+"""Progress on stderr with rate and time left: one line repainted in a terminal or notebook, else a line now and then.
+
+A log file or a CI page cannot be repainted: there a plain line is added every PLAIN_EVERY seconds, and a last one at
+the end if any was added before, so a short run adds none.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import TextIO
 
 EVERY = 0.2  # seconds between repaints
+PLAIN_EVERY = 10.0  # seconds between lines where nothing can be repainted
 
 
 class Progress:
-    """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known."""
+    """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known.
 
-    def __init__(self, label: str, total: int | None, unit: str, shown: bool = True) -> None:
-        self._label, self._total, self._unit = label, total, unit
-        self._shown = shown and sys.stderr.isatty()
-        self._done, self._start, self._painted = 0, time.monotonic(), 0.0
+    ``stream`` is where it is shown (None: sys.stderr), ``clock`` gives seconds.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        total: int | None,
+        unit: str,
+        shown: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label, self._total, self._unit, self._clock = label, total, unit, clock
+        self._stream = (sys.stderr if stream is None else stream) if shown else None
+        self._repaints = self._stream is not None and repaints(self._stream)
+        self._done, self._start, self._note = 0, clock(), ""
+        self._every = EVERY if self._repaints else PLAIN_EVERY
+        self._due = self._start + (0.0 if self._repaints else PLAIN_EVERY)
+        self._width, self._written, self._written_at = 0, False, -1
 
     def advance(self, count: int, note: str = "") -> None:
-        """Count ``count`` more done and repaint if it is time."""
-        self._done += count
-        now = time.monotonic()
-        if self._shown and (now - self._painted >= EVERY or self._done == self._total):
-            self._painted = now
-            sys.stderr.write("\r\x1b[K" + self.line(now - self._start) + (f"  {note}" if note else ""))
-            sys.stderr.flush()
+        """Count ``count`` more done and show it if it is time."""
+        self._done, self._note = self._done + count, note
+        now = self._clock()
+        if now >= self._due or (self._repaints and self._done == self._total):
+            self._write(now)
 
     def line(self, seconds: float) -> str:
         """The text of the line after ``seconds``: done, rate, time left."""
@@ -35,14 +55,36 @@ class Progress:
         share = 100 * self._done / self._total if self._total else 100
         return f"{self._label}: {self._done:,}/{self._total:,} {self._unit} ({share:.0f} %), {rate:,.0f}/s{left}"
 
+    def _write(self, now: float) -> None:
+        if self._stream is None:
+            return
+        line = self.line(now - self._start) + (f"  {self._note}" if self._note else "")
+        if self._repaints:  # blanks wipe a longer line: a notebook does not know the terminal's code for it
+            self._stream.write("\r" + line.ljust(self._width))
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+        self._width, self._written, self._written_at, self._due = len(line), True, self._done, now + self._every
+
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._shown:
-            sys.stderr.write("\n")
+        if self._stream is None or not self._written:
+            return
+        if self._written_at != self._done:
+            self._write(self._clock())
+        if self._repaints:
+            self._stream.write("\n")
+            self._stream.flush()
+
+
+def repaints(stream: TextIO) -> bool:
+    """Whether ``\\r`` goes back to the start of the line there: in a terminal, and in Jupyter, which is not one."""
+    notebook = "ipykernel" in sys.modules and type(stream).__module__.split(".")[0] == "ipykernel"
+    return notebook or stream.isatty()
 
 
 def _clock(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,23 @@ def fitted(method: str, pooled: Any) -> list[Any]:
     return fit(parse_method(method), pooled, shape, Schedule(epochs=4, save_steps=0)).stages
 
 
+def hub_cache(root: Path, encoder: Path, monkeypatch: Any) -> Path:
+    """A local Hub cache under ``root`` that holds ``encoder`` as someone/tiny at one revision; returns that folder."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(root))
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    folder = root / "models--someone--tiny"
+    shutil.copytree(encoder, folder / "snapshots" / revision)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(revision)
+    return folder / "snapshots" / revision
+
+
 def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:
     """Train ``method`` on ``encoder``'s embeddings of ``texts`` and save the model, through the training package.
 
     ``settings``: pooling, max_length, weighted (whether tokens count by their frequency), ordered (whether export gets
     the embeddings, for truncate_dim's order of directions or int8's range), and of the flow levels, depth, width,
-    coupling, permutation.
+    coupling, permutation. An encoder given by its Hub id is referenced.
     """
     from fastflow.train.calibrate import fit, parse_method
     from fastflow.train.embeddings import Embedder, open_encoder
@@ -161,11 +173,11 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     frozen = open_encoder(str(encoder), settings.pop("pooling", "first-last"), settings.pop("max_length", 64))
     if settings.pop("weighted", False):
         frozen = weigh(frozen, texts)
-    ordered = settings.pop("ordered", False)
+    ordered, reference = settings.pop("ordered", False), frozen.hub_id is not None
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"} | settings
     schedule = Schedule(batch_size=32, epochs=2, save_steps=0)
     pooled = Embedder(frozen, "cpu")(texts)
     fitted = fit(parse_method(method), pooled, shape, schedule)
     card = "# A model for tests\n"
-    export(directory, frozen, fitted, {"texts": len(texts)}, card, texts, pooled if ordered else None)
+    export(directory, frozen, fitted, {"texts": len(texts)}, card, texts, pooled if ordered else None, reference)
     return directory

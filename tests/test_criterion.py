@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from commands import make_train
 from test_loop import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 from fastflow import Runtime
+from fastflow.train import selection
 from fastflow.train.against import fit_named
 from fastflow.train.calibrate import Fitted
 from fastflow.train.cli import main
@@ -187,6 +189,35 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
     assert train(*bad, "--stop", "budget", out=tmp_path / "all-the-same").exit_code == 0
     assert Runtime(tmp_path / "all-the-same").info()["calibration"] != "none"
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "said"),
+    [
+        ("auto", {"none": 1.0, "standardize": 1.2, "whiten": 1.3}, [
+            "auto chose standardize by the separability", "none 4.000, standardize 4.800, whiten 5.200);",
+            "whiten needs more than 5.760, 1.2 times standardize, for whitening and flows raise this number more than",
+        ]),
+        ("auto", {"none": 1.0, "standardize": 1.005, "whiten": 1.1}, [
+            "auto chose none", "standardize needs more than 4.040, 1 % above none, for a smaller gain may be chance;",
+            "whiten needs more than 4.848, 1.2 times the 4.040 that the other methods need",
+        ]),
+        ("whiten", {"none": 1.0, "whiten": 1.005}, [
+            "whiten was REFUSED and raw pooling kept", "whiten 4.020; whiten needs more than 4.040, 1 % above none",
+        ]),
+        ("auto", {"none": 1.0, "standardize": 1.2, "whiten": 1.1}, ["auto chose standardize"]),
+    ],
+)  # fmt: skip
+def test_a_larger_number_that_is_not_chosen_is_explained(monkeypatch, method, values, said):
+    """Both numbers, the one reached and the one needed, with the reason; nothing where the largest is chosen."""
+    monkeypatch.setattr(selection, "candidates", lambda weighted: tuple(name for name in values if name != "none"))
+    monkeypatch.setattr(selection, "judge", lambda stages, views: 4.0 * values[stages])
+    views = Views(normal(40, 8), normal(40, 8))
+    monkeypatch.setattr(Views, "judge", lambda self: 4.0)
+    reasons = choose(method, False, lambda name: types.SimpleNamespace(stages=name, looks=[]), views).reasons
+    for part in said:
+        assert part in reasons[-1]
+    assert ("needs more than" in reasons[-1]) == (len(said) > 1)
 
 
 def test_auto_is_the_default(bert, corpus, tmp_path):

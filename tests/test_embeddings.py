@@ -2,39 +2,64 @@
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from builders import make_encoder
 from safetensors.torch import load_file, save_file
 from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
+from fastflow import cache as kept
 from fastflow.artifact import fingerprint
+from fastflow.backend_cpu import CpuBackend
 from fastflow.backend_torch import TorchBackend, load_torch_encoder
+from fastflow.encoder import cannot_run
 from fastflow.errors import FastflowError, UsageError
 from fastflow.tokens import Tokenizer
 from fastflow.train import embeddings
-from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
+from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
+from fastflow.train.frequencies import weigh_by_first
+from fastflow.train.statistics import read_through
 
 
 def opened(directory, pooling="first-last", max_length=64):
     return open_encoder(str(directory), pooling, max_length)
 
 
+RUNNERS = {"cpu": CpuBackend, "torch": TorchBackend}
+
+
+@pytest.fixture(params=RUNNERS)
+def runner(request, monkeypatch):
+    """Each backend that can make the pass, chosen as if nothing else could."""
+    if reason := cannot_run(request.param, "cpu"):
+        pytest.skip(str(reason))
+    monkeypatch.setattr(embeddings, "who_runs", lambda directory, device: request.param)
+    return request.param
+
+
 @pytest.fixture
-def passes(monkeypatch):
-    """Counts the batches that the encoder is given."""
-    seen = []
-    run = TorchBackend.encoder
-    monkeypatch.setattr(
-        TorchBackend, "encoder", lambda self, tokens: (seen.append(len(tokens.offsets) - 1), run(self, tokens))[1]
-    )
+def passes(monkeypatch, runner):
+    """The texts of each batch that the encoder is given."""
+    seen, run = [], RUNNERS[runner].encoder
+
+    def count(self, tokens):
+        seen.append(len(tokens.offsets) - 1)
+        return run(self, tokens)
+
+    monkeypatch.setattr(RUNNERS[runner], "encoder", count)
     return seen
 
 
-def test_embeddings_are_the_runtimes_pooled_vectors(model, bert, sentences, tmp_path):
+def arrays(directory):
+    return sorted(path.name for path in directory.iterdir() if path.suffix != ".json")
+
+
+def test_embeddings_are_the_runtimes_pooled_vectors(model, bert, sentences, tmp_path, runner):
     found = embed_corpus(sentences, opened(bert), tmp_path)
     assert found.shape == (256, 32)
     assert found.dtype == np.float32
@@ -58,7 +83,7 @@ def test_first_last_is_the_mean_of_layers_one_and_last(bert, sentences):
     assert np.abs(vector - expected).max() <= 1e-5
 
 
-def test_order_is_kept_whatever_the_window(bert, sentences, tmp_path, monkeypatch):
+def test_order_is_kept_whatever_the_window(bert, sentences, tmp_path, monkeypatch, runner):
     encoder = opened(bert)
     whole = embed_corpus(sentences, encoder, tmp_path / "a")
     monkeypatch.setattr(embeddings, "WINDOW", 37)
@@ -72,7 +97,7 @@ def test_order_is_kept_whatever_the_window(bert, sentences, tmp_path, monkeypatc
 
 def test_second_run_reads_the_cache(bert, sentences, tmp_path, passes):
     first = embed_corpus(sentences, opened(bert), tmp_path)
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.npy")
     made, calls = path.stat().st_mtime_ns, len(passes)
     assert calls > 0
     second = embed_corpus(sentences, opened(bert), tmp_path)
@@ -117,30 +142,164 @@ def spoil(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["empty", "truncated", "header", "noise", "shape", "dtype"])
 def test_damaged_cache_is_made_anew(bert, sentences, tmp_path, passes, how):
     first = np.array(embed_corpus(sentences, opened(bert), tmp_path))
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.npy")
     calls = len(passes)
     spoil(path, how)
     assert np.array_equal(embed_corpus(sentences, opened(bert), tmp_path), first)
     assert len(passes) == 2 * calls
-    assert list(tmp_path.iterdir()) == [path]
+    assert arrays(tmp_path) == [path.name]
 
 
-def test_interruption_leaves_no_file(bert, sentences, tmp_path, monkeypatch):
-    monkeypatch.setattr(embeddings, "WINDOW", 100)
-    calls = []
+def stop_at(monkeypatch, runner, batch, error=KeyboardInterrupt):
+    """The encoder's ``batch``-th batch, from 1, raises ``error``."""
+    calls, run = [], RUNNERS[runner].encoder
 
     def stop(self, tokens):
         calls.append(1)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
+        if len(calls) == batch:
+            raise error
         return run(self, tokens)
 
-    run = TorchBackend.encoder
-    monkeypatch.setattr(TorchBackend, "encoder", stop)
+    monkeypatch.setattr(RUNNERS[runner], "encoder", stop)
+
+
+def test_interruption_in_the_first_window_leaves_no_file(bert, sentences, tmp_path, monkeypatch, runner):
+    stop_at(monkeypatch, runner, 1)
     with pytest.raises(KeyboardInterrupt):
         embed_corpus(sentences, opened(bert), tmp_path)
-    assert len(calls) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left on device")])
+def test_an_interrupted_pass_continues_bit_for_bit(
+    bert, sentences, tmp_path, monkeypatch, capsys, runner, passes, error
+):
+    monkeypatch.setattr(embeddings, "WINDOW", 40)
+    monkeypatch.setattr(embeddings, "BATCH_TOKENS", 10_000)  # a batch a window
+    whole = np.array(embed_corpus(sentences, opened(bert), tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        stop_at(patch, runner, 4, error)
+        with pytest.raises((KeyboardInterrupt, MemoryError, FastflowError)):
+            embed_corpus(sentences, opened(bert), tmp_path / "c")
+    assert "120 texts are kept in the cache, and the same command continues" in capsys.readouterr().err
+    (partial,) = arrays(tmp_path / "c")
+    assert partial.endswith(".partial")
+    with (tmp_path / "c" / partial).open("ab") as handle:
+        handle.write(b"torn" * 100)  # three rows and a bit, as a crash in the middle of a window leaves them
+    passes.clear()
+    found = embed_corpus(sentences, opened(bert), tmp_path / "c")
+    assert passes == [40, 40, 40, 16]
+    assert "continues after 120 of 256 texts" in capsys.readouterr().err
+    assert np.array_equal(found, whole)
+    assert arrays(tmp_path / "c") == [partial.replace(".partial", ".npy")]
+
+
+def test_an_unfinished_file_of_another_kind_is_begun_again(bert, sentences, tmp_path, passes):
+    key = cache_key(opened(bert), sentences)
+    (tmp_path / f"{key}.partial").write_bytes(b"x" * 99_999)
+    found = embed_corpus(sentences, opened(bert), tmp_path)
+    assert sum(passes) == 256
+    assert np.array_equal(found, Embedder(opened(bert), "cpu")(sentences))
+
+
+KILLED = """
+import os, sys
+from fastflow.train import embeddings
+embeddings.WINDOW = 40
+run, calls = embeddings.Embedder.__call__, []
+def die(self, texts, advance=None):
+    calls.append(1)
+    if len(calls) == 4:
+        os.kill(os.getpid(), 9)
+    return run(self, texts, advance)
+embeddings.Embedder.__call__ = die
+encoder = embeddings.open_encoder(sys.argv[1], "first-last", 64)
+embeddings.embed_corpus(open(sys.argv[2]).read().splitlines(), encoder, embeddings.Path(sys.argv[3]))
+"""
+
+
+def test_a_killed_process_leaves_its_windows_and_no_lock(
+    bert, sentences, corpus, tmp_path, monkeypatch, capsys, run_python
+):
+    assert run_python(KILLED, bert, corpus, tmp_path / "c").returncode == -9
+    monkeypatch.setattr(embeddings, "WINDOW", 40)
+    found = embed_corpus(sentences, opened(bert), tmp_path / "c")
+    assert "continues after 120 of 256 texts" in capsys.readouterr().err
+    assert np.array_equal(found, embed_corpus(sentences, opened(bert), tmp_path / "whole"))
+
+
+def test_a_second_run_waits_for_the_first(bert, sentences, tmp_path, monkeypatch, capsys, passes):
+    """Two threads are as two processes: a lock is of the open file."""
+    at_work, go_on, run = threading.Event(), threading.Event(), Embedder.__call__
+
+    def held(self, texts, advance=lambda n: None):
+        at_work.set()
+        assert go_on.wait(60)
+        return run(self, texts, advance)
+
+    monkeypatch.setattr(Embedder, "__call__", held)
+    monkeypatch.setattr(kept.time, "sleep", lambda seconds: (go_on.set(), first.join(60)))
+    made = []
+    first = threading.Thread(target=lambda: made.append(embed_corpus(sentences, opened(bert), tmp_path)))
+    first.start()
+    assert at_work.wait(60)
+    second = embed_corpus(sentences, opened(bert), tmp_path)
+    assert np.array_equal(made[0], second)
+    assert sum(passes) == 256  # computed once
+    assert capsys.readouterr().err.count("another process computes these embeddings in") == 1
+    (name,) = arrays(tmp_path)
+    assert name.endswith(".npy")
+
+
+def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
+    """Encodings take a hundred bytes a token: those of 32,768 paragraphs were a gigabyte, whatever was streamed."""
+    sizes, call = [], Tokenizer.__call__
+
+    def measured(self, texts):
+        sizes.append(len(texts))
+        return call(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "__call__", measured)
+    encoder, texts = weigh_by_first(opened(bert), (f"a dog {i}" for i in range(9000)))
+    assert sum(sizes) == 9000
+    streamed = read_through(texts, Embedder(encoder, "cpu"), 10)
+    assert streamed.moments.count == 9000
+    assert max(sizes) <= 4096
+
+
+def test_who_makes_the_pass(bert, encoders, monkeypatch):
+    """The compiled kernels wherever they run the encoder, else PyTorch; the vectors of each have a key of their own."""
+    if reason := cannot_run("cpu", "cpu"):
+        pytest.skip(str(reason))
+    assert who_runs(bert, "cpu") == "cpu"
+    assert who_runs(bert, "cuda") == "torch"
+    other = make_encoder(bert.parent / "albert", "albert")
+    assert who_runs(other, "cpu") == "torch"
+    encoder = opened(bert)
+    assert isinstance(Embedder(encoder, "cpu").backend, CpuBackend)
+    assert isinstance(Embedder(encoder, "cpu", dropout=True).backend, TorchBackend)
+    assert isinstance(Embedder(opened(other), "cpu").backend, TorchBackend)
+    keys = {cache_key(encoder, ["a"]), cache_key(encoder, ["a"], "cuda")}
+    monkeypatch.setattr(embeddings, "cannot_run", lambda name, device: FastflowError("no extension"))
+    assert who_runs(bert, "cpu") == "torch"
+    assert len(keys | {cache_key(encoder, ["a"])}) == 3
+
+
+def test_the_two_who_can_make_the_pass_agree(bert, sentences):
+    encoder = opened(bert)
+    vectors = [Embedder(encoder, "cpu", backend=name)(sentences).astype(np.float64) for name in RUNNERS]
+    scale = np.linalg.norm(vectors[1], axis=1, keepdims=True)
+    assert np.abs((vectors[0] - vectors[1]) / scale).max() <= EMBEDDING
+
+
+def test_size_is_said_when_the_cache_is_written(bert, sentences, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    embed_corpus(sentences, opened(bert), tmp_path / "fastflow")
+    assert capsys.readouterr().err == f"cached 33 kB in {tmp_path / 'fastflow'}; `fastflow cache --clear` removes it\n"
+    embed_corpus(sentences, opened(bert), tmp_path / "fastflow")
+    assert capsys.readouterr().err == ""
+    embed_corpus(sentences, opened(bert), tmp_path / "other")
+    assert f"`fastflow cache --clear {tmp_path / 'other'}` removes it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("inside", ["", "deeper"])
@@ -153,7 +312,7 @@ def test_full_disk(bert, sentences, tmp_path, monkeypatch):
     def full(*unused):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", full)
+    monkeypatch.setattr(embeddings, "_write", full)
     with pytest.raises(FastflowError, match="cannot be written: No space left on device"):
         embed_corpus(sentences, opened(bert), tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -161,7 +320,7 @@ def test_full_disk(bert, sentences, tmp_path, monkeypatch):
 
 def test_dropout_is_live_only_when_asked(bert, sentences):
     encoder, texts = opened(bert), sentences[:8]
-    clean, live = Embedder(encoder, "cpu"), Embedder(encoder, "cpu", dropout=True)
+    clean, live = Embedder(encoder, "cpu", backend="torch"), Embedder(encoder, "cpu", dropout=True)
     assert np.array_equal(clean(texts), clean(texts))
     first, second = live(texts), live(texts)
     assert np.abs(first - second).max() > 1e-2
@@ -172,10 +331,10 @@ def test_dropout_is_live_only_when_asked(bert, sentences):
     assert np.array_equal(live(texts), again)
 
 
-def test_encoder_that_overflows_is_an_error_naming_the_text(bert_copy, sentences, tmp_path):
-    tensors = load_file(bert_copy / "model.safetensors")
-    tensors["encoder.layer.2.output.dense.weight"].fill_(3e38)  # finite, as every tensor must be
-    save_file(tensors, bert_copy / "model.safetensors", {"format": "pt"})
+def test_encoder_that_overflows_is_an_error_naming_the_text(bert_copy, sentences, tmp_path, monkeypatch, runner):
+    monkeypatch.setattr(embeddings, "WINDOW", 40)
+    pooling = RUNNERS[runner].pooling
+    monkeypatch.setattr(RUNNERS[runner], "pooling", lambda *given: pooling(*given) * np.float32(np.inf))
     with pytest.raises(FastflowError, match=r"bert: the encoder gives NaN or infinity for the text '"):
         embed_corpus(sentences, opened(bert_copy), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
@@ -198,6 +357,14 @@ def test_a_path_never_touches_the_network(name, monkeypatch):
     monkeypatch.setattr(embeddings, "hub_snapshot", lambda name: pytest.fail("asked the Hub"))
     with pytest.raises(FastflowError, match="no such encoder directory"):
         opened(name)
+
+
+def test_a_mistyped_path_is_not_taken_for_a_hub_id(bert_copy, monkeypatch):
+    monkeypatch.setattr(embeddings, "hub_snapshot", lambda name: pytest.fail("asked the Hub"))
+    monkeypatch.chdir(bert_copy.parent.parent)
+    assert opened(f"{bert_copy.parent.name}/bert").hub_id is None
+    with pytest.raises(FastflowError, match=r"bertt: no such encoder directory, though .* is one"):
+        opened(f"{bert_copy.parent.name}/bertt")
 
 
 @pytest.mark.parametrize(("length", "found"), [(None, 128), (3, 3), (128, 128)])

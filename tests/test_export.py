@@ -3,24 +3,26 @@
 import dataclasses
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from builders import hub_cache
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 from tolerances import EMBEDDING
 
-from fastflow import Runtime, artifact
+from fastflow import Runtime
 from fastflow.artifact import encoder_hash, load_model, verify
 from fastflow.calibration import apply
 from fastflow.errors import FastflowError, UsageError
 from fastflow.train import export as exporting
 from fastflow.train.calibrate import fit, parse_method
 from fastflow.train.embeddings import Embedder, open_encoder
-from fastflow.train.export import check_out, export
+from fastflow.train.export import check_out, check_reference, export
 from fastflow.train.loop import Schedule
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
@@ -246,11 +248,23 @@ def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
     assert np.abs(Runtime(tmp_path / "m", backend="reference").pool(sentences) - whole).max() <= EMBEDDING * 10
 
 
-def test_hub_encoder_is_referenced_not_copied(tmp_path, encoder, pooled, sentences, monkeypatch):
-    monkeypatch.setattr(artifact, "hub_snapshot", lambda hub_id, revision=None: encoder.directory)
-    hub = dataclasses.replace(encoder, hub_id="org/name", revision="abc")
-    write(tmp_path / "m", hub, fitted_by("flow", pooled), sentences)
-    assert not (tmp_path / "m" / "0_Transformer").exists()
-    manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
-    assert manifest["encoder"] == {"sha256": encoder.hash, "hub_id": "org/name", "revision": "abc"}
-    assert Runtime(tmp_path / "m").encode("a dog").shape == (32,)
+def test_an_encoder_of_the_hub_is_copied_unless_referenced(tmp_path, encoder, pooled, sentences, monkeypatch):
+    """``hub`` is a fake of the Hub's local cache, and nothing is fetched."""
+    hub = hub_cache(tmp_path / "hub", encoder.directory, monkeypatch)
+    ours = dataclasses.replace(encoder, directory=hub, hub_id="someone/tiny", revision=hub.name)
+    write(tmp_path / "copied", ours, fitted_by("flow", pooled), sentences)
+    export(tmp_path / "light", ours, fitted_by("flow", pooled), {}, "# Card\n", sentences, reference=True)
+    manifests = [json.loads((tmp_path / name / "fastflow.json").read_text()) for name in ("copied", "light")]
+    assert manifests[0]["encoder"] == {"sha256": encoder_hash(tmp_path / "copied" / "0_Transformer")}
+    assert manifests[1]["encoder"] == {"sha256": encoder.hash, "hub_id": "someone/tiny", "revision": hub.name}
+    assert not (tmp_path / "light" / "0_Transformer").exists()
+    light = Runtime(tmp_path / "light", backend="reference").encode(sentences[:5])
+    shutil.rmtree(hub)
+    assert np.array_equal(Runtime(tmp_path / "copied", backend="reference").encode(sentences[:5]), light)
+    with pytest.raises(FastflowError, match="someone/tiny"):
+        Runtime(tmp_path / "light")
+
+
+def test_a_local_encoder_cannot_be_referenced(encoder):
+    with pytest.raises(UsageError, match=r"--reference-encoder is for an encoder from the Hub, and .*bert is a local"):
+        check_reference(encoder)

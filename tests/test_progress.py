@@ -1,18 +1,38 @@
-"""The progress line: what it says, and that it keeps quiet where nobody watches."""
+"""The progress line: what it says, where it is repainted, and where it keeps quiet."""
 
 from __future__ import annotations
 
 import io
 import sys
+import types
 
 import pytest
+from click.testing import CliRunner
 
+from fastflow import Runtime, progress
+from fastflow.cli import main
 from fastflow.progress import Progress
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class OutStream(io.StringIO):
+    """As ipykernel's: not a terminal, but repainted."""
+
+    __module__ = "ipykernel.iostream"
+
+
+class Clock:
+    """Seconds as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.mark.parametrize(
@@ -31,16 +51,100 @@ def test_the_line(total, done, seconds, line):
     assert progress.line(seconds) == line
 
 
-@pytest.mark.parametrize(("stream", "shown"), [(Terminal(), True), (io.StringIO(), True), (Terminal(), False)])
-def test_only_a_terminal_sees_it_and_only_when_asked(monkeypatch, stream, shown):
-    monkeypatch.setattr(sys, "stderr", stream)
-    with Progress("embed", 20, "texts", shown) as progress:
+def run(stream, seconds, shown=True, total=20, note="loss 0.5"):
+    """``seconds`` pass in 20 equal steps; what the stream then holds."""
+    clock = Clock()
+    with Progress("embed", total, "texts", shown, stream, clock) as progress:
         for _ in range(20):
-            progress.advance(1, "loss 0.5")
-    if stream.isatty() and shown:
-        painted = stream.getvalue().split("\r\x1b[K")
-        assert 2 <= len(painted) <= 4  # at first, at last, and no more often than five times a second
-        assert painted[-1].startswith("embed: 20/20 texts (100 %)")
-        assert painted[-1].endswith("  loss 0.5\n")
-    else:
-        assert stream.getvalue() == ""
+            clock.now += seconds / 20
+            progress.advance(1, note)
+    return stream.getvalue()
+
+
+def test_a_terminal_is_repainted_at_first_at_last_and_five_times_a_second():
+    painted = run(Terminal(), 2.0)
+    assert painted.startswith("\rembed: 1/20 texts (5 %)")
+    assert painted.endswith("embed: 20/20 texts (100 %), 10/s, 0:00 left  loss 0.5\n")
+    assert 7 <= painted.count("\r") <= 12
+    assert painted.count("\n") == 1
+
+
+def test_a_shorter_line_wipes_the_longer_one_before():
+    stream, clock = Terminal(), Clock()
+    with Progress("embed", None, "texts", True, stream, clock) as progress:
+        progress.advance(1, "a long note")
+        clock.now += 1
+        progress.advance(1)
+    first, second = stream.getvalue().removeprefix("\r").removesuffix("\n").split("\r")
+    assert len(second) >= len(first)
+
+
+def test_the_last_count_is_shown_where_the_total_is_not_known():
+    assert "embed: 20 texts" in run(Terminal(), 0.01, total=None)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_a_log_gets_a_plain_line_every_ten_seconds_and_one_at_the_end(error):
+    stream, clock = io.StringIO(), Clock()
+    try:
+        with Progress("embed", 50, "texts", True, stream, clock) as progress:
+            for _ in range(25):
+                clock.now += 1
+                progress.advance(1)
+            if error:
+                raise error
+    except KeyboardInterrupt:
+        pass
+    assert stream.getvalue().splitlines() == [
+        "embed: 10/50 texts (20 %), 1/s, 0:40 left",
+        "embed: 20/50 texts (40 %), 1/s, 0:30 left",
+        "embed: 25/50 texts (50 %), 1/s, 0:25 left",
+    ]
+
+
+def test_a_short_run_and_a_quiet_one_leave_a_log_alone():
+    assert run(io.StringIO(), 9.9) == ""
+    for stream in (io.StringIO(), Terminal(), OutStream()):
+        assert run(stream, 1000, shown=False) == ""
+
+
+def test_the_end_is_not_said_twice():
+    said = run(io.StringIO(), 200.0)
+    assert len(said.splitlines()) == 20
+    assert said.count("20/20") == 1
+
+
+def test_a_notebook_is_repainted_without_a_terminals_codes(monkeypatch):
+    assert run(OutStream(), 1.0) == ""  # the class alone, where no kernel runs, is a file like any other
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    painted = run(OutStream(), 1.0)
+    assert painted.startswith("\rembed: 1/20")
+    assert "\x1b" not in painted
+    assert run(io.StringIO(), 1.0) == ""  # stderr sent to a file from inside a kernel
+
+
+def test_no_stderr_at_all(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)  # as under pythonw
+    with Progress("embed", 20, "texts") as progress:
+        progress.advance(20)
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Plain lines are due at once."""
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+
+
+def test_encode_and_the_embed_command_use_it(hurried, model, tmp_path, capsys):
+    runtime = Runtime(model)
+    runtime.encode(["a dog", "a cat"])
+    assert capsys.readouterr().err == ""
+    runtime.encode(["a dog", "a cat"], show_progress_bar=True)
+    assert capsys.readouterr().err.startswith("embed: 2/2 texts (100 %)")
+    (tmp_path / "in.txt").write_text("a dog\na cat\n")
+    for quiet in ([], ["--quiet"]):
+        arguments = ["embed", tmp_path / "in.txt", "-m", model, "-o", tmp_path / "o.npy", *quiet]
+        done = CliRunner().invoke(main, [str(a) for a in arguments])
+        assert done.exit_code == 0
+        assert ("embed: 2 texts" in done.stderr) == (not quiet)
+        assert not (quiet and done.stderr)

@@ -50,7 +50,7 @@ def test_every_token_is_counted(bert, sentences, monkeypatch):
 
 def test_a_corpus_read_once_is_weighed_by_its_first_texts(bert, sentences, monkeypatch):
     encoder = open_encoder(str(bert), "first-last", 64)
-    monkeypatch.setattr(frequencies, "WINDOW", 50)
+    monkeypatch.setattr(frequencies, "HEAD", 50)
     found, texts = weigh_by_first(encoder, iter(sentences))
     assert list(texts) == list(sentences)
     assert np.array_equal(found.pooling.weights, weigh(encoder, sentences[:50]).pooling.weights)

@@ -7,8 +7,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 from commands import make_train
+from conftest import ROOT
 from safetensors.torch import load_file, save_file
 
+from fastflow.errors import UsageError, missing_extra
+from fastflow.texts import format_of
 from fastflow.train.cli import main
 
 
@@ -138,7 +141,28 @@ def test_missing_extra_names_the_command(tmp_path, module):
     arguments = ["corpus.txt", "--encoder", "x", "--out", str(tmp_path / "m")]
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr
-        == f"fastflow: fastflow-train needs {module}, which is not installed: run pip install 'fastflow[train]'\n"
-    )
+    assert done.stderr == f"fastflow: {missing_extra('train', module, 'fastflow-train')}\n"
+
+
+def test_how_to_install_is_said_in_one_place():
+    """The sentence of errors.missing_extra, whose command works; none of training's own."""
+    for path in (ROOT / "train").glob("*.py"):
+        assert "pip install" not in path.read_text(), path.name
+
+
+def test_log_directory_without_tensorboard(train, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = train("--log-dir", tmp_path / "logs")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"
+
+
+@pytest.mark.parametrize("name", ["c.npy", "c.parquet", "c.docx"])
+def test_a_corpus_of_another_kind_is_refused_as_embed_refuses_it(train, tmp_path, name):
+    path = written(tmp_path / name, b"\x93NUMPY")
+    with pytest.raises(UsageError) as refusal:
+        format_of(str(path))
+    result = train(source=path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == f"fastflow: {refusal.value}"
+    assert not (tmp_path / "m").exists()

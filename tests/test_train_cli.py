@@ -1,16 +1,21 @@
 """fastflow-train from the command line: what it makes and says."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
-from builders import FAMILIES
+from builders import FAMILIES, hub_cache
 from click.testing import CliRunner
 from commands import make_train
+from conftest import ROOT
 from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.artifact import verify
+from fastflow.cli import main as fastflow_main
+from fastflow.errors import FastflowError
 from fastflow.evaluate import evaluate, find_sets
 from fastflow.train import report
 from fastflow.train.against import fit_named
@@ -117,6 +122,64 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     card = (tmp_path / "m" / "README.md").read_text()
     assert "| measured | raw | before | after |" in card
     assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
+
+
+def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_path):
+    result = train("--method", "auto")
+    before, after = (float(cell) for cell in result.stdout.splitlines()[1].split()[-2:])
+    assert after > before
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("The mean cosine rises on purpose: components(1) keeps the mean that all texts share")
+    assert "IsoScore" in last
+    assert last in (tmp_path / "m" / "README.md").read_text()
+    other = train("--method", "nullspace:1", out=tmp_path / "other")
+    assert "on purpose" not in other.stdout
+
+
+def test_an_encoder_of_the_hub_is_copied_by_default_and_referenced_on_request(
+    bert, corpus, sentences, tmp_path, monkeypatch
+):
+    hub = hub_cache(tmp_path / "hub", bert, monkeypatch)
+    train = make_train("someone/tiny", corpus, tmp_path)
+    for name, options in (("copied", []), ("light", ["--reference-encoder"])):
+        assert train("--method", "whiten", *options, out=tmp_path / name).exit_code == 0
+    cards = [(tmp_path / name / "README.md").read_text() for name in ("copied", "light")]
+    assert "a copy of someone/tiny of the Hugging Face Hub, revision 0123456789abcdef" in cards[0]
+    assert "This directory holds no encoder" not in cards[0]
+    assert "someone/tiny of the Hugging Face Hub, revision 0123456789abcdef" in cards[1]
+    assert "This directory holds no encoder" in cards[1]
+    assert f"hf download someone/tiny --revision {hub.name}\n" in cards[1]
+    light = Runtime(tmp_path / "light", backend="reference").encode(sentences[:4])
+    shutil.rmtree(hub)
+    assert verify(tmp_path / "copied")
+    assert np.array_equal(Runtime(tmp_path / "copied", backend="reference").encode(sentences[:4]), light)
+    with pytest.raises(FastflowError, match="someone/tiny"):
+        Runtime(tmp_path / "light")
+
+
+def test_training_on_a_directory_never_asks_the_hub(train, tmp_path, monkeypatch, model):
+    def asked(*unused, **options):
+        pytest.fail("asked the Hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", asked)
+    assert train("--method", "whiten").exit_code == 0
+    assert train("--method", "whiten", encoder=model, out=tmp_path / "again").exit_code == 0
+    refused = train("--reference-encoder", out=tmp_path / "light")
+    assert (refused.exit_code, "is for an encoder from the Hub, and" in refused.stderr) == (2, True)
+    assert not (tmp_path / "light").exists()
+
+
+def test_the_cache_command_names_what_was_trained_on(train, tmp_path):
+    assert train("--method", "whiten").exit_code == 0
+    listed = CliRunner().invoke(fastflow_main, ["cache", str(tmp_path / "cache")])
+    assert "finished            256 texts of corpus.txt, encoder " in listed.stdout
+
+
+def test_help_names_files_of_the_checkout():
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    named = re.findall(r"\S+\.(?:txt|tsv|npy)\b", shown)
+    assert "examples/novels.txt" in named
+    assert all((ROOT / name).is_file() or name.split(".")[0].isupper() for name in named), named
 
 
 @pytest.mark.parametrize(("cosine", "said"), [(0.5, 0), (0.21, 0), (0.19, 1), (-0.05, 1)])

@@ -11,7 +11,7 @@ import click
 
 from fastflow import __version__
 from fastflow.console import plain_errors, say
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, UsageError, missing_extra
 
 PARAGRAPH = 40  # words: with tokens alike, no fit on Wikipedia's paragraphs beats raw pooling of sentences (study.md)
 
@@ -29,32 +29,39 @@ class TrainCommand(click.Command):
     "--encoder",
     required=True,
     metavar="DIR_OR_HUB_ID",
-    help="A BERT-family encoder; 'default' is the one in the package.",
+    help="A BERT-family encoder: a directory, a Hub id, or 'default' for the one in the package. The model holds a "
+    "copy of it. Nothing is downloaded but a Hub id.",
+)
+@click.option(
+    "--reference-encoder",
+    is_flag=True,
+    help="Store the encoder's Hub id and revision instead of a copy: a small model that needs the encoder in the local "
+    "Hub cache.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The model directory to make.")
 @click.option(
     "--method",
     default="auto",
-    help="flow, whiten[:K], standardize, components[:K], nullspace[:K], none, a chain such as whiten:128,flow, or "
-    "auto: with token weights components:1, without the one that the rule of --stop finds best.",
+    help="auto: the recommended method, components:1, or without token weights the best of several by --stop's rule. "
+    "Else flow, whiten[:K], standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
 )
 @click.option(
     "--stop",
     default="rule",
     type=click.Choice(["rule", "budget"]),
-    help="rule: ship the step at which dropout views of a text are best told from other texts, and raw pooling if none "
-    "is better than that; budget: the last step, whatever it does.",
+    help="rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
+    "calibration if none beats raw pooling. budget: keep the last step.",
 )
 @click.option(
-    "--pooling", default="first-last", help="first-last (layers 1 and L), last, cls, pooler, mean-of-layers:I,J,..."
+    "--pooling", default="first-last", help="first-last (layers 1 and L), last, cls, pooler or mean-of-layers:I,J,..."
 )
 @click.option(
     "--token-weights",
     "weighting",
     default="sif",
     type=click.Choice(["sif", "none"]),
-    help="How tokens count in a mean: sif, a/(a + p) for one whose share of the corpus is p, a = 0.001, so that what "
-    "every sentence has counts little; none, all alike, as in the paper.",
+    help="sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
+    "a/(a+p), a = 0.001. none: every token counts 1, as in the BERT-flow paper.",
 )
 @click.option("--max-length", type=int, help="Tokens of the longest text.  [default: 128, or the encoder's limit]")
 @click.option("--levels", default=2, type=click.IntRange(1, 4), help="Flow: levels.")
@@ -71,22 +78,30 @@ class TrainCommand(click.Command):
     "--init",
     default="data",
     type=click.Choice(["data", "glorot"]),
-    help="ActNorms start from the corpus, or as in the official code.",
+    help="Flow: data starts the ActNorms from the corpus; glorot is the start of the official code.",
 )
-@click.option("--encoder-dropout", is_flag=True, help="Run the encoder anew at every step with its dropout on (slow).")
+@click.option("--encoder-dropout", is_flag=True, help="Flow: run the encoder, with its dropout, at every step (slow).")
 @click.option(
-    "--epochs", default=1.0, type=click.FloatRange(0, min_open=True), help="Passes over the corpus; fractions count."
+    "--epochs",
+    default=1.0,
+    type=click.FloatRange(0, min_open=True),
+    help="Flow: passes over the corpus, or a part of one.",
 )
-@click.option("--batch-size", default=64, type=click.IntRange(2), help="Texts in a step.")
-@click.option("--lr", default=1e-3, type=click.FloatRange(0, min_open=True), help="Learning rate, constant.")
-@click.option("--seed", default=0, type=click.IntRange(0), help="Decides sampling, start and order.")
-@click.option("--sample", type=click.IntRange(1), help="Use a random N of the distinct texts.")
-@click.option("--sentences", is_flag=True, help="Cut texts into sentences first: fit on what will be embedded.")
+@click.option("--batch-size", default=64, type=click.IntRange(2), help="Flow: texts in a step.")
+@click.option("--lr", default=1e-3, type=click.FloatRange(0, min_open=True), help="Flow: learning rate, constant.")
+@click.option(
+    "--seed",
+    default=0,
+    type=click.IntRange(0),
+    help="Decides --sample, a flow's start and its order of texts.",
+)
+@click.option("--sample", metavar="N", type=click.IntRange(1), help="Draw N of the distinct texts at random.")
+@click.option("--sentences", is_flag=True, help="Cut texts into sentences first; for a model of sentences.")
 @click.option(
     "--stream",
     is_flag=True,
-    help="Hold neither texts nor embeddings, in memory or on disk: for a corpus of any size, read once. Repeated texts "
-    "count. For closed forms, not for a flow.",
+    help="Read the corpus once, in memory that does not grow with it, and cache nothing. Repeated texts count again. "
+    "Token weights come from the first 32,768 texts. For every method but a flow.",
 )
 @click.option(
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
@@ -97,43 +112,46 @@ class TrainCommand(click.Command):
     default="strict",
     help="What to do with bytes that are not UTF-8.",
 )
-@click.option("--cache", metavar="DIR", help="Where pooled embeddings are kept.  [default: ~/.cache/fastflow]")
-@click.option("--resume", is_flag=True, help="Continue from the last checkpoint of an interrupted run.")
-@click.option("--save-steps", default=500, type=click.IntRange(0), help="Steps between checkpoints; 0 for none.")
+@click.option(
+    "--cache",
+    metavar="DIR",
+    help="Where pooled embeddings are kept; an interrupted pass of the encoder continues there by itself. "
+    "'fastflow cache' lists and removes them.  [default: ~/.cache/fastflow]",
+)
+@click.option("--resume", is_flag=True, help="Flow: continue from the last checkpoint of an interrupted run.")
+@click.option("--save-steps", default=500, type=click.IntRange(0), help="Flow: steps between checkpoints; 0 for none.")
 @click.option(
     "--eval",
     "pairs",
     multiple=True,
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Score on these pairs: raw pooling, every token alike, then before and after the calibration.",
+    help="Scored pairs: print Spearman of raw pooling, and of the weighted pooling before and after the calibration.",
 )
 @click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="Where the encoder runs.")
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
-@click.option("--dry-run", is_flag=True, help="Read everything, say what would be done, and stop.")
+@click.option("--dry-run", is_flag=True, help="Read everything, print the plan, and stop.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__)
 def main(**options: Any) -> None:
     """Calibrate a frozen encoder on a corpus, without labels.
 
     A CORPUS is .txt (one text a line), .tsv, .csv or .jsonl, also gzipped; - is standard input. A pairs file counts as
-    two texts a row. Texts are deduplicated.
+    two texts a row. Repeated texts count once.
 
     \b
-    fastflow-train corpus.txt --encoder default --out my-model
-    fastflow-train sts.tsv --encoder ./my-bert --out m --method whiten:256 --eval sts.tsv
+    fastflow-train examples/novels.txt --encoder default --out my-model
+    fastflow-train CORPUS.txt --encoder ./YOUR-BERT --out my-model --eval PAIRS.tsv
 
-    A flow's defaults are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a large
-    general corpus it used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the similarity: so a
-    rule that needs no labels picks the step to ship (--stop), and may refuse the calibration and keep raw pooling.
+    The defaults of a flow are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a
+    large general corpus the paper used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the
+    similarity. By default a rule that needs no labels therefore picks the step (--stop).
     """
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        raise FastflowError(
-            f"fastflow-train needs {error.name}, which is not installed: run pip install 'fastflow[train]'"
-        ) from error
+        raise missing_extra("train", str(error.name), "fastflow-train") from error
     _train(**options)
 
 
@@ -146,7 +164,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     from fastflow.train.corpus import corpus_hash, read_corpus, stream_corpus
     from fastflow.train.criterion import make_views
     from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
-    from fastflow.train.export import check_out, export
+    from fastflow.train.export import check_out, check_reference, export
     from fastflow.train.frequencies import weigh, weigh_by_first
     from fastflow.train.loop import Schedule
     from fastflow.train.scalars import Scalars
@@ -163,6 +181,8 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     shape = {name: o[name] for name in ("levels", "depth", "width", "coupling", "permutation")}
     links = [] if method == "auto" else parse_method(method)
     frozen = open_encoder(encoder, o["pooling"], o["max_length"])
+    if o["reference_encoder"]:
+        check_reference(frozen)
     weighted = o["weighting"] == "sif" and frozen.pooling.mode == "mean"
     tried = candidates(weighted) if method == "auto" else (method,)
     has_flow = any("flow" in name for name in tried)
@@ -209,11 +229,12 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     if o["dry_run"]:
         say(f"dry run: would fit {method} and write {out}")
         return
+    names = [Path(path).name for path in corpus]
     if not o["stream"]:
-        pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"])
+        pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"], ", ".join(names))
     checkpoints = out.with_name(out.name + ".training")
     live = _live(texts, frozen, o["device"]) if o["encoder_dropout"] and has_flow else None
-    identity = f"{cache_key(frozen, texts)} {{}} dropout={o['encoder_dropout']}"
+    identity = f"{cache_key(frozen, texts, o['device'])} {{}} dropout={o['encoder_dropout']}"
     views = make_views(texts, frozen, o["device"], o["seed"]) if o["stop"] == "rule" and method != "none" else None
     with Scalars(o["log_dir"]) as log:
 
@@ -227,24 +248,26 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     if sets:
         measures["spearman"] = report.spearman(fitted, frozen, sets, o["device"])
     training = {
-        "corpus": [Path(path).name for path in corpus], "texts": count, "corpus_sha256": digest,
+        "corpus": names, "texts": count, "corpus_sha256": digest,
         "method": method, "schedule": vars(schedule), "encoder_dropout": o["encoder_dropout"],
         "streamed": o["stream"], "sentences": o["sentences"], "stop": o["stop"],
         "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
-    chain = calibration.describe(fitted.stages)
-    mark = export(out, frozen, fitted, training, report.card(frozen, chain, training, measures), texts, pooled)
+    if frozen.hub_id:
+        training["encoder"] = {"hub_id": frozen.hub_id, "revision": frozen.revision}
+    card = report.card(frozen, fitted.stages, training, measures, o["reference_encoder"])
+    mark = export(out, frozen, fitted, training, card, texts, pooled, o["reference_encoder"])
     shutil.rmtree(checkpoints, ignore_errors=True)
-    click.echo(report.table(measures))
+    click.echo("\n".join([report.table(measures), *report.notes(measures, fitted.stages)]))
     for said in choice.reasons:
         say(said)
     for warning in report.warnings(measures, fitted.stages):
         say(f"WARNING: {warning}")
-    say(f"{out}: {chain}, fingerprint {mark[:16]}, {time.monotonic() - started:.0f} s")
+    say(f"{out}: {calibration.describe(fitted.stages)}, fingerprint {mark[:16]}, {time.monotonic() - started:.0f} s")
 
 
 def _live(texts: list[str], frozen: Any, device: str) -> Any:
-    """Pooled embeddings computed anew for each batch, with the encoder's dropout on."""
+    """Pooled embeddings computed for each batch, with the encoder's dropout on."""
     from fastflow.train.embeddings import Embedder
 
     embedder = Embedder(frozen, device, dropout=True)

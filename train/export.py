@@ -53,6 +53,15 @@ def check_out(out: Path) -> None:
         raise FastflowError(f"{out} cannot be written: {parent} is not a writable directory; choose another --out")
 
 
+def check_reference(encoder: FrozenEncoder) -> None:
+    """Raise if ``encoder`` cannot be referenced."""
+    if encoder.hub_id is None:
+        raise UsageError(
+            f"--reference-encoder is for an encoder from the Hub, and {encoder.name} is a local one: leave it out, and "
+            "the encoder is copied into the model"
+        )
+
+
 def export(
     out: Path,
     encoder: FrozenEncoder,
@@ -61,8 +70,12 @@ def export(
     card: str,
     texts: Sequence[str],
     pooled: NDArray[Any] | None = None,
+    reference: bool = False,
 ) -> str:
     """Write the model to ``out`` and return its fingerprint; raises and leaves nothing if it does not prove itself.
+
+    The model holds a copy of the encoder. With ``reference`` it holds the Hub id and the revision instead, of an
+    encoder from the Hub.
 
     ``pooled`` (n, D), the embeddings that the calibration was fitted on, give ``truncate_dim`` its order of directions
     and int8 outputs their range where the calibration does not; without them ``truncate_dim`` keeps the first
@@ -73,7 +86,7 @@ def export(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _write(partial, encoder, fitted, training, card, texts, pooled)
+        _write(partial, encoder, fitted, training, card, texts, pooled, reference)
         verify(partial)
         prove(partial, encoder, fitted, texts[:PROOF_TEXTS])
         partial.rename(out)
@@ -94,11 +107,12 @@ def _write(
     card: str,
     texts: Sequence[str],
     pooled: NDArray[Any] | None,
+    reference: bool,
 ) -> None:
     from safetensors.numpy import save
 
     identity: dict[str, Any] = {"sha256": encoder.hash}
-    if encoder.hub_id:
+    if reference:
         identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}
     else:
         _copy_encoder(encoder.directory, directory / ENCODER)
@@ -157,7 +171,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
         saved: Any = ReferenceBackend(model, "float32", "cpu", None)
     except UnsupportedArchitecture:  # only PyTorch runs this encoder: what is proved is files, tokenizer, calibration
         saved = TorchBackend(model, "float32", "cpu", None)
-    ours, theirs = saved.pooling(saved.encoder(tokens), tokens), Embedder(encoder, "cpu")(texts)
+    ours, theirs = saved.pooling(saved.encoder(tokens), tokens), Embedder(encoder, "cpu", backend="torch")(texts)
     _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
     exact = _unit(_prove_stages(model.calibration, fitted, theirs.astype(np.float64)))
     # a calibration that amplifies small deviations is as inexact in PyTorch's float32

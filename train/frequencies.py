@@ -18,6 +18,7 @@ from fastflow.tokens import Tokenizer
 from fastflow.train.embeddings import WINDOW, FrozenEncoder
 
 A = 1e-3  # as published; not searched for
+HEAD = 32768  # texts that the frequencies of a corpus read once are counted in
 
 
 def sif_weights(counts: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -37,6 +38,6 @@ def weigh(encoder: FrozenEncoder, texts: Sequence[str]) -> FrozenEncoder:
 
 
 def weigh_by_first(encoder: FrozenEncoder, texts: Iterator[str]) -> tuple[FrozenEncoder, Iterator[str]]:
-    """``weigh`` for a corpus that is read once: by its first WINDOW texts, which are then given back in front."""
-    head = list(islice(texts, WINDOW))
+    """``weigh`` for a corpus that is read once: by its first HEAD texts, which are then given back in front."""
+    head = list(islice(texts, HEAD))
     return weigh(encoder, head), chain(head, texts)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
 from fastflow.backend_cpu import CpuBackend
-from fastflow.encoder import cannot_run
-from fastflow.errors import UnsupportedArchitecture
 from fastflow.tokens import Tokenizer
+from fastflow.train.embeddings import who_runs
 
 TEXTS = 256
 REDUCED = ("bfloat16", "int8")
@@ -22,11 +20,7 @@ def least_cosines(model: Model, texts: Sequence[str]) -> dict[str, float]:
 
     Empty where the compiled kernels do not run this encoder: then nothing is known, and ``auto`` stays with float32.
     """
-    if cannot_run("cpu", "cpu") is not None:
-        return {}
-    try:
-        encoder_shape(read_config(model.encoder), model.encoder)
-    except UnsupportedArchitecture:
+    if who_runs(model.encoder, "cpu") != "cpu":
         return {}
     tokens = Tokenizer(model.encoder, model.max_length)(texts[:: max(1, len(texts) // TEXTS)][:TEXTS])
     found = {}

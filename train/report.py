@@ -93,6 +93,17 @@ def table(measures: dict[str, Any]) -> str:
     return "\n".join(f"{name:34}" + "".join(f"{value:>10}" for value in values) for name, *values in cells(measures))
 
 
+def notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
+    """What a reader of the table would stumble over."""
+    cosine = {when: found["mean_cosine"] for when, found in measures["isotropy"].items()}
+    if not (stages and calibration.keeps_mean(stages) and abs(cosine["after"]) > abs(cosine["before"])):
+        return []
+    return [
+        f"The mean cosine rises on purpose: {calibration.describe(stages)} keeps the mean that all texts share and "
+        "removes a direction in which they differ. IsoScore, which is taken about the mean, is the row to judge by."
+    ]
+
+
 def warnings(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
     """What the user must not miss of what was measured with the calibration ``stages``."""
     out, kept = [], calibration.keeps_mean(stages)
@@ -122,8 +133,15 @@ def warnings(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
     return out
 
 
-def card(encoder: FrozenEncoder, chain: str, training: dict[str, Any], measures: dict[str, Any]) -> str:
-    """The model's README.md."""
+def card(
+    encoder: FrozenEncoder,
+    stages: Sequence[Stage],
+    training: dict[str, Any],
+    measures: dict[str, Any],
+    reference: bool = False,
+) -> str:
+    """The model's README.md; ``reference`` as for ``export``."""
+    chain = calibration.describe(stages)
     lines = [
         "# A calibrated sentence encoder",
         "",
@@ -131,8 +149,10 @@ def card(encoder: FrozenEncoder, chain: str, training: dict[str, Any], measures:
         "",
     ]
     lines += ["| | |", "| --- | --- |"]
-    name = encoder.hub_id or "in 0_Transformer, with its own licence"
-    lines += [f"| encoder | {name} (sha256 {encoder.hash[:16]}) |", f"| pooling | {encoder.pooling.describe()} |"]
+    lines += [
+        f"| encoder | {_whence(encoder, reference)} (sha256 {encoder.hash[:16]}) |",
+        f"| pooling | {encoder.pooling.describe()} |",
+    ]
     lines += [f"| longest text | {encoder.max_length} tokens |", f"| calibration | {chain} |"]
     kind = "texts, read once" if training.get("streamed") else "distinct texts"
     lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} {kind} |"]
@@ -142,5 +162,24 @@ def card(encoder: FrozenEncoder, chain: str, training: dict[str, Any], measures:
     head, *measured = cells(measures)
     lines += [f"| measured | {' | '.join(head[1:])} |", "| --- " * len(head) + "|"]
     lines += [f"| {' | '.join(line)} |" for line in measured]
+    lines += ["", *notes(measures, stages)]
+    if reference:
+        lines += [
+            "",
+            "This directory holds no encoder, only the Hub id and the revision of one. Before it is loaded for the",
+            "first time on a machine, fetch the encoder into the local Hub cache:",
+            "",
+            "```bash",
+            f"hf download {encoder.hub_id} --revision {encoder.revision}",
+            "```",
+        ]
     lines += ["", "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", ""]
     return "\n".join(lines)
+
+
+def _whence(encoder: FrozenEncoder, reference: bool) -> str:
+    """The card's entry for the encoder."""
+    origin = f"{encoder.hub_id} of the Hugging Face Hub, revision {encoder.revision}" if encoder.hub_id else ""
+    if reference:
+        return f"{origin}, not in this directory"
+    return f"in 0_Transformer, with its own licence{'; a copy of ' * bool(origin)}{origin}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, missing_extra
 
 
 class Scalars:
@@ -16,9 +16,7 @@ class Scalars:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
-                raise FastflowError(
-                    "--log-dir needs tensorboard, which is not installed: run pip install 'fastflow[train]'"
-                ) from error
+                raise missing_extra("train", "tensorboard", "--log-dir") from error
             try:
                 self._writer = SummaryWriter(directory)
             except OSError as error:

@@ -16,7 +16,8 @@ from fastflow.train.criterion import MARGIN, Views
 # what auto tries, chosen on STS12-14 with the encoder in the package
 WEIGHTED = ("components:1",)  # with token weights, on which nothing gained more: bench/results/token-weights.md
 PLAIN = ("standardize", "nullspace:10", "whiten", "flow")  # every token alike: bench/results/study.md
-REFITTED = 1.2  # what rescales every direction must separate this much better than what does not
+RESCALING = ("whiten", "flow")
+REFITTED = 1.2  # margin required of the methods that rescale every direction
 
 
 @dataclass
@@ -70,13 +71,16 @@ def choose(method: str, weighted: bool, fit: Callable[[str], Fitted], views: Vie
         value = judge(fitted.stages, views)
         values[name] = round(value, 4)
         choice.reasons += [_stop(look) for look in fitted.looks]
-        if method == "auto" and name in ("whiten", "flow"):
-            value /= REFITTED
-        if value > best:
-            choice.fitted, choice.method, best = fitted, name, value
+        if value > best * (margin := _margin(method, name)):
+            choice.fitted, choice.method, best = fitted, name, value / margin
     choice.record |= {"separability": values, "looks": choice.fitted.looks, "chosen": choice.method}
-    choice.reasons.append(_verdict(method, choice.method, values, " about their mean" if keep_mean else ""))
+    choice.reasons.append(_verdict(method, choice.method, values, best, " about their mean" if keep_mean else ""))
     return choice
+
+
+def _margin(method: str, name: str) -> float:
+    """How many times the separability of the others ``name`` must have."""
+    return REFITTED if method == "auto" and name in RESCALING else 1.0
 
 
 def _stop(look: dict[str, Any]) -> str:
@@ -92,14 +96,28 @@ def _stop(look: dict[str, Any]) -> str:
     )
 
 
-def _verdict(method: str, chosen: str, values: dict[str, float | None], about: str) -> str:
-    told = ", ".join(f"{name} {value:.3f}" for name, value in values.items() if value is not None)
+def _verdict(method: str, chosen: str, values: dict[str, float | None], best: float, about: str) -> str:
+    """The choice with every number, and why no method of a larger number was taken; ``best`` is the one to exceed."""
+    known = {name: value for name, value in values.items() if value is not None}
+    told = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
+    short = [_too_small(method, chosen, name, best) for name, value in known.items() if value > known[chosen]]
+    why = "".join(f"; {reason}" for reason in short)
     if method == "auto":
-        handicap = f"; whiten and flow have to be {REFITTED} times as good as the others" if "flow" in values else ""
-        return f"auto chose {chosen} by the separability of dropout views{about} ({told}{handicap})"
+        return f"auto chose {chosen} by the separability of dropout views{about} ({told}){why}"
     if chosen == method:
         return f"separability of dropout views{about}: {told}"
     return (
-        f"{method} was REFUSED and raw pooling kept: its dropout views are no better separated{about} ({told}), so it "
-        "would follow the encoder's noise; give more or more varied text, or --stop budget to have it all the same"
+        f"{method} was REFUSED and raw pooling kept: its dropout views are no better separated{about} ({told}{why}), "
+        "so it would follow the encoder's noise; give more or more varied text, or keep it with --stop budget"
+    )
+
+
+def _too_small(method: str, chosen: str, name: str, best: float) -> str:
+    """Why ``name``, whose number is larger than that of ``chosen``, was not taken: what it needs, and the reason."""
+    if (margin := _margin(method, name)) == 1:
+        return f"{name} needs more than {best:.3f}, {100 * MARGIN:g} % above none, for a smaller gain may be chance"
+    of = chosen if chosen != "none" else f"the {best:.3f} that the other methods need"
+    return (
+        f"{name} needs more than {margin * best:.3f}, {margin:g} times {of}, for whitening and flows raise this number "
+        "more than they improve similarity"
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError
+from fastflow.progress import Progress
 
 BLOCK = 8192
 
@@ -83,22 +84,24 @@ class Streamed:
 def read_through(
     texts: Iterable[str], embed: Callable[[Sequence[str]], NDArray[np.float32]], sample: int, seed: int = 0
 ) -> Streamed:
-    """Embed ``texts`` a block at a time and keep only their statistics and a reservoir of ``sample`` of them."""
+    """Embed ``texts`` a block at a time; memory holds their statistics and a reservoir of ``sample`` of them."""
     stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
     statistics: Moments | None = None
     kept: list[tuple[int, str, NDArray[np.float32]]] = []
-    while block := list(islice(stream, BLOCK)):
-        vectors = embed(block)
-        statistics = statistics or Moments(vectors.shape[1])
-        for index, text in enumerate(block, statistics.count):
-            data = text.encode("utf-8", "surrogatepass")
-            digest.update(len(data).to_bytes(8, "little") + data)
-            row = vectors[index - statistics.count]
-            if index < sample:
-                kept.append((index, text, row.copy()))
-            elif (slot := rng.randrange(index + 1)) < sample:  # algorithm R
-                kept[slot] = (index, text, row.copy())
-        statistics.update(vectors)
+    with Progress("corpus", None, "texts") as progress:
+        while block := list(islice(stream, BLOCK)):
+            vectors = embed(block)
+            statistics = statistics or Moments(vectors.shape[1])
+            for index, text in enumerate(block, statistics.count):
+                data = text.encode("utf-8", "surrogatepass")
+                digest.update(len(data).to_bytes(8, "little") + data)
+                row = vectors[index - statistics.count]
+                if index < sample:
+                    kept.append((index, text, row.copy()))
+                elif (slot := rng.randrange(index + 1)) < sample:  # algorithm R
+                    kept[slot] = (index, text, row.copy())
+            statistics.update(vectors)
+            progress.advance(len(block))
     if statistics is None:
         raise FastflowError("the corpus holds no text")
     kept.sort(key=lambda item: item[0])
