@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.records import Layout
 from fastflow.train.corpus import corpus_hash, read_corpus, sentences
 
 TEXTS = ["A dog.", "Ein Hund läuft.", "犬が走る。", "😀 ok", 'He said "no".', "comma, here"]
@@ -51,7 +52,7 @@ def test_pairs_are_two_texts_a_row(tmp_path):
     ]
     path = write(tmp_path / "p.tsv", "\n".join(rows) + "\n")
     assert read_corpus([path]) == ['One "quote.', "Two.", "Three.", "One.", "Four."]
-    assert read_corpus([path], field="sentence2") == ["Two.", "Three.", "Four."]
+    assert read_corpus([path], Layout(field="sentence2")) == ["Two.", "Three.", "Four."]
 
 
 def test_texts_are_distinct_across_files_in_order_of_appearance(tmp_path):
@@ -77,14 +78,14 @@ def test_bad_bytes(tmp_path):
     path = write(tmp_path / "c.txt", b"good\nb\xffd\n")
     with pytest.raises(FastflowError, match=r"c\.txt, line 2: byte 2 is not UTF-8; .*--errors replace"):
         read_corpus([path])
-    assert read_corpus([path], errors="replace") == ["good", "b\ufffdd"]
+    assert read_corpus([path], Layout(errors="replace")) == ["good", "b\ufffdd"]
 
 
 def test_half_a_surrogate_pair_is_no_text(tmp_path):
     path = write(tmp_path / "c.jsonl", '"fine"\n"\\ud83d\\ude00"\n"half \\ud83d"\n')
     with pytest.raises(FastflowError, match=r"c\.jsonl, line 3: field 'text' holds half a surrogate pair"):
         read_corpus([path])
-    assert read_corpus([path], errors="replace") == ["fine", "😀", "half \ufffd"]
+    assert read_corpus([path], Layout(errors="replace")) == ["fine", "😀", "half \ufffd"]
 
 
 def test_a_file_that_cannot_be_read_or_is_of_no_known_kind(tmp_path):

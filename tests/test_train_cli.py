@@ -325,3 +325,18 @@ def test_a_flow_fitted_to_the_target_sentences_beats_raw_pooling(shared_data, tm
     training = mini(shared_data, tmp_path, target, "--eval", target, "--token-weights", "none")
     spearman = {when: training["spearman"][when]["average"]["all"] for when in ("before", "after")}
     assert spearman["after"] > spearman["before"] + 1
+
+
+def test_a_corpus_in_a_table_without_a_header(train, tmp_path, sentences):
+    (tmp_path / "corpus.dat").write_text("".join(f"{i};{text}\n" for i, text in enumerate(sentences)))
+    options = ("--format", "csv", "--no-header", "--delimiter", ";", "--text-field", "2", "--dry-run")
+    result = train(*options, source=tmp_path / "corpus.dat")
+    assert result.exit_code == 0, result.stderr
+    assert "corpus: 256 distinct texts" in result.stderr
+
+
+def test_a_corpus_of_another_language_is_warned_of(train, tmp_path):
+    (tmp_path / "corpus.txt").write_text("".join(f"Die Bundesregierung beschloss Erhöhung {i}.\n" for i in range(20)))
+    result = train("--dry-run", source=tmp_path / "corpus.txt", encoder="default")
+    assert result.exit_code == 0, result.stderr
+    assert "WARNING: words fall into " in result.stderr

@@ -106,6 +106,9 @@ class TrainCommand(click.Command):
 @click.option(
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
 )
+@click.option("--format", metavar="F", help="txt, tsv, csv or jsonl.  [default: by the suffix]")
+@click.option("--delimiter", metavar="C", help="What separates the columns of a csv or tsv.  [default: by line 1]")
+@click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
 @click.option(
     "--errors",
     type=click.Choice(["strict", "replace"]),
@@ -159,6 +162,10 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     from fastflow import calibration
     from fastflow.encoder import cannot_run
     from fastflow.evaluate import find_sets
+    from fastflow.fragmentation import unsuited
+    from fastflow.records import Layout
+    from fastflow.tables import check_delimiter
+    from fastflow.tokens import Tokenizer
     from fastflow.train import report
     from fastflow.train.calibrate import SAMPLE, Fitted, check_chain, fit, parse_method
     from fastflow.train.corpus import corpus_hash, read_corpus, stream_corpus
@@ -177,6 +184,9 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         raise reason
     if method == "auto" and o["stop"] == "budget":
         raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
+    layout = Layout(
+        o["format"], o["text_field"], None, o["errors"], check_delimiter(o["delimiter"]), not o["no_header"]
+    )
     schedule = Schedule(**{name: o[name] for name in ("epochs", "batch_size", "lr", "seed", "init", "save_steps")})
     shape = {name: o[name] for name in ("levels", "depth", "width", "coupling", "permutation")}
     links = [] if method == "auto" else parse_method(method)
@@ -196,7 +206,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         if o["dry_run"]:
             say(f"dry run: would read the corpus once, fit {method} and write {out}")
             return
-        every = stream_corpus(corpus, o["text_field"], o["errors"], o["sentences"])
+        every = stream_corpus(corpus, layout, o["sentences"])
         if weighted:
             frozen, every = weigh_by_first(frozen, every)
         streamed = read_through(every, Embedder(frozen, o["device"]), SAMPLE, o["seed"])
@@ -204,8 +214,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
         count, digest = statistics.count, streamed.sha256
         say(f"corpus: {count} texts, read once; {len(texts)} of them kept to measure on")
     else:
-        reading = (o["text_field"], o["errors"], o["sample"], o["seed"], o["sentences"])
-        texts, statistics = read_corpus(corpus, *reading), None
+        texts, statistics = read_corpus(corpus, layout, o["sample"], o["seed"], o["sentences"]), None
         count, digest = len(texts), corpus_hash(texts)
         if weighted:
             frozen = weigh(frozen, texts)
@@ -221,6 +230,8 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
             f"WARNING: these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
             "sentences: if you will embed sentences, use --sentences"
         )
+    if warning := unsuited(Tokenizer(frozen.directory, frozen.max_length), texts):
+        say(f"WARNING: {warning}")
     if steps:
         say(
             f"flow: {steps} steps of {schedule.batch_size} texts; "

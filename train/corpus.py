@@ -21,8 +21,7 @@ def sentences(text: str) -> list[str]:
 
 def read_corpus(
     paths: Sequence[str],
-    field: str | None = None,
-    errors: str = "strict",
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
     sample: int | None = None,
     seed: int = 0,
     cut: bool = False,
@@ -32,7 +31,7 @@ def read_corpus(
     ``sample`` keeps that many, drawn uniformly by a reservoir, so that a corpus need not fit in memory; ``cut`` makes
     sentences of texts first.
     """
-    texts = _distinct(stream_corpus(paths, field, errors, cut))
+    texts = _distinct(stream_corpus(paths, layout, cut))
     if sample is None:
         out = list(texts)
     else:
@@ -43,11 +42,13 @@ def read_corpus(
 
 
 def stream_corpus(
-    paths: Sequence[str], field: str | None = None, errors: str = "strict", cut: bool = False
+    paths: Sequence[str],
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
+    cut: bool = False,
 ) -> Iterator[str]:
     """The non-empty texts of ``paths`` as they come, repeated ones too, whole or ``cut`` into sentences."""
     for path in paths:
-        for record in read_records(path, Layout(field=field, errors=errors)):
+        for record in read_records(path, layout):
             for text in record.texts:
                 if text := text.strip():
                     yield from sentences(text) if cut else (text,)
