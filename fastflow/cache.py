@@ -10,7 +10,6 @@ versions gave an unfinished file, which nothing continues.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -20,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.locks import open_locked, try_lock
 
 OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial)")
 MAGIC = b"\x93NUMPY"
@@ -51,33 +51,14 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
     ``waiting`` is called once if another holds the lock; then this waits for it. Raises OSError where a file cannot be
     made or locked.
     """
-    told = False
-    while True:
-        with FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as handle:
-            if _try_lock(handle):
-                if _is_at(handle, path):
-                    yield handle
-                    return
-                continue  # renamed or removed between opening and locking: look again at what is there now
-        if not told:
-            told = True
-            waiting()
+    handle = open_locked(path)
+    if handle is None:
+        waiting()
+    while handle is None:
         time.sleep(WAIT)
-
-
-def _try_lock(handle: FileIO | BinaryIO) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(handle: FileIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
+        handle = open_locked(path)
+    with handle:
+        yield handle
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
@@ -162,7 +143,7 @@ def _is_array(path: Path) -> bool:
 
 def _in_use(path: Path, pid: int | None) -> bool:
     with path.open("rb") as handle:
-        return not _try_lock(handle) or (pid is not None and _is_open_in(pid, path))
+        return not try_lock(handle) or (pid is not None and _is_open_in(pid, path))
 
 
 def _is_open_in(pid: int, path: Path) -> bool:
@@ -200,7 +181,7 @@ def _remove(entry: Entry) -> bool:
     path = entry.path
     try:
         with path.open("rb") as handle:
-            if not _try_lock(handle) or (entry.pid is not None and _is_open_in(entry.pid, path)):
+            if not try_lock(handle) or (entry.pid is not None and _is_open_in(entry.pid, path)):
                 return False
             path.unlink()
             others = [path.with_name(f"{entry.key}{suffix}") for suffix in (".npy", ".partial")]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.locks import open_locked
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -28,34 +29,20 @@ def state_path(target: Path) -> Path:
 def open_partial(target: Path) -> BinaryIO:
     """``partial_path(target)`` for this run alone, made where it is absent, its content untouched.
 
-    The lock is the kernel's (flock), so the partial of a run that was killed is free again. Raises a FastflowError if
-    another run holds it or it cannot be written.
+    Raises a FastflowError if another run holds it or it cannot be written.
     """
     path = partial_path(target)
-    while True:
-        try:
-            handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
-        except OSError as error:
-            raise cannot_write(path, error) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat()):
-                return handle
-        except BlockingIOError as error:
-            handle.close()
+    try:
+        handle = open_locked(path)
+    except OSError as error:
+        if error.errno in NO_LOCKS:
             raise FastflowError(
-                f"{path} is being written by another run; wait for it, or choose another output with -o"
+                f"{path} cannot be locked on this file system; write to a local disk and copy the result"
             ) from error
-        except FileNotFoundError:  # between the two looks
-            pass
-        except OSError as error:
-            handle.close()
-            if error.errno in NO_LOCKS:
-                raise FastflowError(
-                    f"{path} cannot be locked on this file system; write to a local disk and copy the result"
-                ) from error
-            raise cannot_write(path, error) from error
-        handle.close()  # the run before finished between opening and locking: what was opened is its target by now
+        raise cannot_write(path, error) from error
+    if handle is None:
+        raise FastflowError(f"{path} is being written by another run; wait for it, or choose another output with -o")
+    return BufferedRandom(handle)
 
 
 def check_output(target: Path, source: str) -> None:

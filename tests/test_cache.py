@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow import cache
+from fastflow import cache, locks
 from fastflow.cli import main
 from fastflow.errors import FastflowError
 from fastflow.train.embeddings import embed_corpus, open_encoder
@@ -177,14 +177,14 @@ def test_a_file_replaced_while_it_is_waited_for_is_not_taken_for_the_new_one(tmp
 
 
 def test_a_file_replaced_between_opening_and_locking_is_let_go_of(tmp_path, monkeypatch):
-    path, lock = tmp_path / f"{KEYS[0]}.partial", cache._try_lock
+    path, lock = tmp_path / f"{KEYS[0]}.partial", locks.try_lock
 
     def late(handle):
         if not (tmp_path / "done").exists():
             path.rename(tmp_path / "done")
         return lock(handle)
 
-    monkeypatch.setattr(cache, "_try_lock", late)
+    monkeypatch.setattr(locks, "try_lock", late)
     with cache.locked(path, lambda: None) as handle:
         assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
 

@@ -336,7 +336,7 @@ def test_a_corpus_in_a_table_without_a_header(train, tmp_path, sentences):
 
 
 def test_a_corpus_of_another_language_is_warned_of(train, tmp_path):
-    (tmp_path / "corpus.txt").write_text("".join(f"Die Bundesregierung beschloss Erhöhung {i}.\n" for i in range(20)))
+    (tmp_path / "corpus.txt").write_text("".join(f"Die Bundesregierung beschloss Erhöhung {i}.\n" for i in range(64)))
     result = train("--dry-run", source=tmp_path / "corpus.txt", encoder="default")
     assert result.exit_code == 0, result.stderr
     assert "WARNING: words fall into " in result.stderr

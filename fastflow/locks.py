@@ -1,0 +1,39 @@
+"""Files that one run at a time may hold, by the kernel's lock (flock): it ends with the process that took it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from io import FileIO
+from pathlib import Path
+from typing import IO
+
+
+def try_lock(handle: IO[bytes] | FileIO) -> bool:
+    """Lock an open file against other processes and threads; False if one of them holds it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def open_locked(path: Path) -> FileIO | None:
+    """``path`` to read and write, locked, made where it is absent, its content untouched; None if it is held.
+
+    A link is not followed. Raises OSError where the file cannot be made or locked.
+    """
+    while True:
+        handle = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
+        try:
+            if not try_lock(handle):
+                handle.close()
+                return None
+            if os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+                return handle
+        except FileNotFoundError:  # renamed or removed between opening and locking: look at what is there now
+            pass
+        except BaseException:
+            handle.close()
+            raise
+        handle.close()
