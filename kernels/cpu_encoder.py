@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import Encoder, amx_missing, convert, formats, isas
-from fastflow.kernels.cpu import default_threads, forced_isa, usable_isas
+from fastflow.kernels.cpu import forced_isa, usable_isas
 from fastflow.kernels.encoder_packing import (
     BF16,
     BF16_WIDE,
@@ -23,6 +23,7 @@ from fastflow.kernels.encoder_packing import (
 )
 from fastflow.kernels.packing import NOT_FINITE, STORED, NotFinite, raw, storable
 from fastflow.kernels.reference import HEAVIEST, LIGHTEST, EncoderShape
+from fastflow.kernels.threads import default_threads
 
 # dtype -> products in the order of preference, and what is said of them
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
