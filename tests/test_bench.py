@@ -475,7 +475,7 @@ def test_wrong_usage(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="unknown device"):
         cli.run(device="tpu")
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
-    with pytest.raises(FastflowError, match=r"pip install 'fastflow\[bench\]'"):
+    with pytest.raises(FastflowError, match=r"pip install -e '\.\[bench\]' in the"):
         cli.run(plot_path=tmp_path / "bench.png")
 
 
