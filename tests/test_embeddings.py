@@ -172,10 +172,9 @@ def test_dropout_is_live_only_when_asked(bert, sentences):
     assert np.array_equal(live(texts), again)
 
 
-def test_encoder_that_overflows_is_an_error_naming_the_text(bert_copy, sentences, tmp_path):
-    tensors = load_file(bert_copy / "model.safetensors")
-    tensors["encoder.layer.2.output.dense.weight"].fill_(3e38)  # finite, as every tensor must be
-    save_file(tensors, bert_copy / "model.safetensors", {"format": "pt"})
+def test_encoder_that_overflows_is_an_error_naming_the_text(bert_copy, sentences, tmp_path, monkeypatch):
+    pooling = embeddings.TorchBackend.pooling
+    monkeypatch.setattr(embeddings.TorchBackend, "pooling", lambda *given: pooling(*given) * np.float32(np.inf))
     with pytest.raises(FastflowError, match=r"bert: the encoder gives NaN or infinity for the text '"):
         embed_corpus(sentences, opened(bert_copy), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
@@ -189,7 +188,7 @@ def test_encoder_may_be_a_fastflow_model(model, model_copy, bert):
     manifest["encoder"] |= {"hub_id": "nobody/nothing", "revision": "0" * 40}
     manifest["fingerprint"] = fingerprint(manifest)
     (model_copy / "fastflow.json").write_text(json.dumps(manifest))
-    with pytest.raises(FastflowError, match="encoder 'nobody/nothing' is neither a local directory nor"):
+    with pytest.raises(FastflowError, match="holds no encoder, and nobody/nothing is not in the local Hub cache"):
         opened(model_copy)
 
 
