@@ -247,7 +247,7 @@ def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
 
 
 def test_hub_encoder_is_referenced_not_copied(tmp_path, encoder, pooled, sentences, monkeypatch):
-    monkeypatch.setattr(artifact, "hub_snapshot", lambda hub_id, revision=None: encoder.directory)
+    monkeypatch.setattr(artifact, "cached_snapshot", lambda hub_id, revision=None: encoder.directory)
     hub = dataclasses.replace(encoder, hub_id="org/name", revision="abc")
     write(tmp_path / "m", hub, fitted_by("flow", pooled), sentences)
     assert not (tmp_path / "m" / "0_Transformer").exists()
