@@ -282,6 +282,20 @@ def test_deviations_and_widths_are_above_zero(model_copy):
         load_model(model_copy)
 
 
+@pytest.mark.parametrize("deviation", [-np.ones(32), np.zeros(32)])
+def test_deviations_of_directions_give_a_range(model_copy, deviation):
+    order = {"truncation.basis": np.eye(32, dtype=np.float32), "truncation.deviation": deviation.astype(np.float32)}
+    change_arrays(model_copy, lambda arrays: arrays | order)
+    with pytest.raises(FastflowError, match=r"array truncation\.deviation: must be at least 0"):
+        load_model(model_copy)
+
+
+@pytest.mark.parametrize("found", [float("nan"), 7.5, float("inf")])
+def test_a_least_cosine_that_is_none_allows_no_bfloat16(model_copy, found):
+    change_manifest(model_copy, least_cosine={"bfloat16": found})
+    assert Runtime(model_copy, backend="cpu").info()["dtype"] == "float32"
+
+
 # ---- tokenizers
 
 
