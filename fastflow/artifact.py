@@ -2,7 +2,8 @@
 
     MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
 
-Nothing here runs code from the directory, opens a pickle, or touches the network for a local path.
+Nothing here runs code from the directory or opens a pickle. Nothing touches the network but ``allow_download``, for a
+model whose encoder was left on the Hub.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from fastflow.architecture import encoder_size, read_config, whole_number
 from fastflow.calibration import Stage
 from fastflow.errors import FastflowError
 from fastflow.hashing import MANIFEST as MANIFEST
-from fastflow.hashing import Hashes, check_hashes, check_present
+from fastflow.hashing import Hashes, check_hashes, check_present, is_file
 from fastflow.hashing import file_hash as file_hash
-from fastflow.hub import hub_snapshot
+from fastflow.hub import cached_snapshot, hub_snapshot
 from fastflow.pooling import WEIGHTED, Pooling, check_weights
+from fastflow.reading import is_whole, read_object, short
 from fastflow.spread import read_spread
 from fastflow.tensors import Arrays, read_tensors
 from fastflow.truncation import Truncation, read_truncation
@@ -56,9 +58,12 @@ class Model:
     spread: NDArray[np.float32] | None = None  # of each dimension, where the calibration leaves it open and it is known
 
 
-def load_model(path: str | Path | None = None) -> Model:
-    """The model at ``path``; None is the one shipped in the package; a plain Hugging Face encoder is accepted too."""
-    with Opening(path) as opening:
+def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
+    """The model at ``path``; None is the one shipped in the package; a plain Hugging Face encoder is accepted too.
+
+    ``allow_download``: the encoder of a model that only names it may be fetched from the Hub, not just from its cache.
+    """
+    with Opening(path, allow_download) as opening:
         pass
     return opening.model
 
@@ -69,11 +74,11 @@ class Opening:
     ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
     which are computed beside what the block does. At its end they are checked, and the fingerprint of a plain encoder
     is known; a file that differs from its hash is reported before whatever it led to in the block. A Model is taken as
-    it is.
+    it is. ``allow_download`` is that of ``load_model``.
     """
 
-    def __init__(self, path: str | Path | Model | None = None) -> None:
-        self._hashes = Hashes()
+    def __init__(self, path: str | Path | Model | None = None, allow_download: bool = False) -> None:
+        self._hashes, self._allow_download = Hashes(), allow_download
         self._checks: list[Callable[[], None]] = []
         self._plain: list[Path] = []  # files that identify a plain encoder
         if isinstance(path, Model):
@@ -81,9 +86,9 @@ class Opening:
             return
         directory = DEFAULT if path is None else Path(path)
         try:
-            if (directory / MANIFEST).is_file():
+            if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
-            elif (directory / "config.json").is_file():
+            elif is_file(directory / "config.json"):
                 self.model = self._encoder_alone(directory)
             elif not directory.exists():
                 raise FastflowError(f"{directory}: no such model directory")
@@ -127,23 +132,30 @@ class Opening:
         return _assembled(directory, manifest, self._resolve_encoder(directory, manifest))
 
     def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
-        """The encoder beside the manifest, or the Hub snapshot of the recorded revision, whose hash will be checked."""
+        """The encoder beside the manifest, or the Hub's of the recorded revision, whose hash will be checked.
+
+        The Hub's comes from the local cache; it is fetched where the caller allows it.
+        """
         if (directory / ENCODER).is_dir():
             return directory / ENCODER
         encoder = manifest["encoder"]
-        if not encoder.get("hub_id"):
+        hub_id, revision = encoder.get("hub_id"), encoder.get("revision")
+        if not hub_id:
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
-        if not isinstance(encoder.get("revision"), str):
+        if not isinstance(hub_id, str) or not isinstance(revision, str):
             raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
-        found = hub_snapshot(encoder["hub_id"], encoder["revision"])
+        found = hub_snapshot(hub_id, revision) if self._allow_download else cached_snapshot(hub_id, revision)
+        if found is None:
+            raise FastflowError(
+                f"{directory} holds no encoder, and {hub_id} is not in the local Hub cache: fetch it with "
+                f"'hf download {hub_id} --revision {revision}', or open the model with allow_download=True"
+            )
         files = encoder_files(found)
         self._hashes.start(files)
 
         def check() -> None:
             if _combined(files, self._hashes) != encoder.get("sha256"):
-                raise FastflowError(
-                    f"{encoder['hub_id']} at {found} differs from the encoder this model was trained with"
-                )
+                raise FastflowError(f"{hub_id} at {found} differs from the encoder this model was trained with")
 
         self._checks.append(check)
         return found
@@ -163,7 +175,7 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
     pooling = _pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
     if pooling.mode == "pooler" and not has_pooler(encoder):
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
-    if not 2 <= manifest["max_length"] <= size.max_tokens:
+    if not is_whole(manifest["max_length"], 2, size.max_tokens):
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
     if manifest["dim"] != (dim := calibrations.output_dim(stages, size.hidden)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
@@ -189,10 +201,12 @@ def _pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, 
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
         mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary, where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
-    exist = bool(chosen) and all(type(i) is int and 0 <= i <= depth for i in chosen)
+    exist = bool(chosen) and all(is_whole(i, 0, depth) for i in chosen) and len(set(chosen)) == len(chosen)
     if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
         return Pooling(mode, chosen, weights)
-    raise FastflowError(f"{directory / MANIFEST}, field pooling: {entry} does not fit the encoder's {depth} layers")
+    raise FastflowError(
+        f"{directory / MANIFEST}, field pooling: {short(entry)} does not fit the encoder's {depth} layers"
+    )
 
 
 def _check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
@@ -211,23 +225,21 @@ _FIELDS = {
 def read_manifest(directory: Path) -> dict[str, Any]:
     """fastflow.json, its version, fields and own fingerprint checked."""
     path = directory / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise FastflowError(f"{path} is not JSON: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
-        found = manifest.get("format_version") if isinstance(manifest, dict) else None
+    manifest = read_object(path)
+    if not is_whole(found := manifest.get("format_version"), FORMAT_VERSION, FORMAT_VERSION):
         raise FastflowError(
-            f"{path}, field format_version: this fastflow reads version {FORMAT_VERSION}, not {found!r}"
+            f"{path}, field format_version: this fastflow reads version {FORMAT_VERSION}, not {short(found)}"
         )
     for name, kind in _FIELDS.items():
         if not isinstance(manifest.get(name), kind):
             raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
     if not isinstance(manifest.get("least_cosine", {}), dict):  # models of before it have none
         raise FastflowError(f"{path}, field least_cosine: not an object")
-    if manifest["fingerprint"] != fingerprint(manifest):
+    try:
+        same = manifest["fingerprint"] == fingerprint(manifest)
+    except RecursionError:
+        raise FastflowError(f"{path} cannot be read: its JSON is nested too deep") from None
+    if not same:
         raise FastflowError(
             f"{path} was changed after it was saved: its fingerprint does not match; train or copy it anew"
         )
@@ -259,7 +271,10 @@ def _combined(files: list[Path], hash_of: Callable[[Path], str]) -> str:
 
 
 def _stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
-    stages = []
+    stages: list[Stage] = []
+    if (count := len(manifest["calibration"])) > len(arrays):  # every stage has an array
+        where = f"{directory / MANIFEST}, field calibration"
+        raise FastflowError(f"{where}: {count} stages, and {CALIBRATION} holds {len(arrays)} arrays")
     for position, entry in enumerate(manifest["calibration"]):
         if not isinstance(entry, dict):
             raise FastflowError(f"{directory / MANIFEST}, field calibration: stage {position} is not an object")

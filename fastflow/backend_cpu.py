@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
-from fastflow.errors import UsageError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.flow import fold
 from fastflow.tokens import Tokens
 from fastflow.truncation import Truncation
@@ -32,7 +32,7 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     found = model.manifest.get("least_cosine", {}).get("bfloat16")
     if not isinstance(found, float):
         return "float32", "dtype auto: float32, for nothing is recorded of this model in bfloat16"
-    if found < LEAST_COSINE:
+    if not LEAST_COSINE <= found <= 1:
         return "float32", f"dtype auto: float32, for bfloat16's least cosine was {found}, under {LEAST_COSINE}"
     if not multiplies_bfloat16():
         return "float32", "dtype auto: float32, for this processor has no bfloat16 products"
@@ -77,7 +77,10 @@ class CpuBackend:
 
     def encoder(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""
-        return np.asarray(self._encoder(tokens.ids, tokens.offsets))
+        try:
+            return np.asarray(self._encoder(tokens.ids, tokens.offsets))
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
 
     def pooling(self, hidden: Floats, tokens: Tokens) -> Floats:
         """What ``encoder`` pooled."""

@@ -36,8 +36,10 @@ class ReferenceBackend:
 
     def encoder(self, tokens: Tokens) -> dict[int, Floats]:
         """Hidden states of the layers that pooling needs, {layer: (N, D)}."""
+        tokens.check(len(self._weights["word"]))
         layers = self._pooling.layers
-        return reference.encode(self._weights, tokens.ids, tokens.offsets, self._shape, layers, self._np_dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+            return reference.encode(self._weights, tokens.ids, tokens.offsets, self._shape, layers, self._np_dtype)
 
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
         """(B, D) pooled vectors."""
@@ -51,5 +53,6 @@ class ReferenceBackend:
 
     def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        z = np.asarray(calibration.apply(self._stages, pooled.astype(self._np_dtype, copy=False)))
-        return shorten(z, normalize, truncate, self._order)
+        with np.errstate(over="ignore", invalid="ignore"):  # as in ``encoder``
+            z = np.asarray(calibration.apply(self._stages, pooled.astype(self._np_dtype, copy=False)))
+            return shorten(z, normalize, truncate, self._order)

@@ -14,9 +14,11 @@ from fastflow import calibration
 from fastflow.architecture import encoder_shape, read_config
 from fastflow.artifact import Model
 from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.kernels.packing import LARGEST
+from fastflow.reading import panics, reason
 from fastflow.tokens import Tokens
 from fastflow.vectors import shorten
-from fastflow.weights import load_weights
+from fastflow.weights import BAD, load_weights
 
 Floats = NDArray[np.floating[Any]]
 
@@ -27,30 +29,29 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
     Raises a FastflowError that names the tensor for weights that are missing or not finite.
     """
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoModel
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        encoder, found = AutoModel.from_pretrained(
-            str(directory),
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=getattr(torch, dtype),
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason[:300]}") from error
+        with panics():
+            encoder, found = AutoModel.from_pretrained(
+                str(directory),
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=getattr(torch, dtype),
+                output_loading_info=True,
+            )
+    except Exception as error:  # transformers has errors of its own, and any of Python's for a field that it trusts
+        raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
     # transformers fills a missing tensor with random numbers and goes on; a pooler is asked for where it is used
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
         raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
     for name, tensor in encoder.named_parameters():
-        if not torch.isfinite(tensor).all():
-            raise FastflowError(f"{directory}: tensor {name} holds NaN or infinity")
+        if not (tensor.abs() <= LARGEST).all():  # NaN is not
+            raise FastflowError(f"{directory}: tensor {name} {BAD}")
     return encoder.requires_grad_(False)
 
 
@@ -102,6 +103,7 @@ class TorchBackend:
         """transformers' output with hidden states (B, T, D), and the padding mask (B, T)."""
         torch = self._torch
         self._mind_fork()
+        tokens.check(self._encoder.get_input_embeddings().num_embeddings)
         lengths = np.diff(tokens.offsets)
         mask = np.arange(lengths.max(initial=0))[None] < lengths[:, None]
         ids = np.full(mask.shape, self._encoder.config.pad_token_id or 0, np.int64)

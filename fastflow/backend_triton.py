@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.architecture import encoder_shape, read_config
+from fastflow.architecture import encoder_shape, read_config, whole_number
 from fastflow.artifact import Model
 from fastflow.device import CudaDevice, Device, Tensor
 from fastflow.errors import FastflowError, UsageError
@@ -61,6 +61,7 @@ class TritonBackend:
         self._order = model.truncation
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
+        self._vocabulary = whole_number(config, "vocab_size", model.encoder)
         self._encoder, self._flow = self._open(model, config)
         self._device = self._open_device()
         self._computing = self._device.stream()
@@ -114,6 +115,7 @@ class TritonBackend:
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
         """(B, width) vectors: each batch through the graph for its size, where there is one, else the pipeline."""
+        tokens.check(self._vocabulary)  # rows of the table, beyond which a kernel would read
         lengths = np.diff(tokens.offsets)
         out = np.empty((len(lengths), self._width(task)), np.float32)
         with self._lock:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels import calibration as equations
+from fastflow.reading import is_whole, short
 
 KINDS = ("flow", "whiten", "standardize", "nullspace")
 SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what each may be
@@ -95,15 +96,30 @@ def keeps_mean(stages: Sequence[Stage]) -> bool:
 def check(stages: Sequence[Stage], inputs: int) -> None:
     """Raise a FastflowError naming the stage and array whose shape, dtype or value cannot be right."""
     for position, stage in enumerate(stages):
+        _check_size(stage)
         expected = expected_shapes(stage, inputs)
         if set(expected) != set(stage.params):
             odd = sorted(set(expected) ^ set(stage.params))
-            raise FastflowError(
-                f"calibration stage {position} ({stage.kind}): arrays missing or unknown: {', '.join(odd)}"
-            )
+            shown = ", ".join(odd[:3]) + f" and {len(odd) - 3} more" * (len(odd) > 3)
+            raise FastflowError(f"calibration stage {position} ({stage.kind}): arrays missing or unknown: {shown}")
         for name, shape in expected.items():
             _check_array(f"calibration stage {position} ({stage.kind}), array {name}", stage.params[name], shape)
-        inputs = stage.dims(inputs)
+        if stage.kind == "standardize" and not (stage.params["deviation"] > 0).all():
+            raise FastflowError(f"calibration stage {position} (standardize), array deviation: must be above 0")
+        if not (inputs := stage.dims(inputs)):
+            raise FastflowError(f"calibration stage {position} ({stage.kind}), array matrix: leaves no dimension")
+
+
+def _check_size(stage: Stage) -> None:
+    """Raise for a flow of more steps than it has arrays, before a table of so many is made."""
+    if stage.kind == "flow":
+        _check_settings(stage.settings)
+        levels, depth = stage.settings["levels"], stage.settings["depth"]
+        if levels * depth > len(stage.params):
+            raise FastflowError(
+                f"calibration flow, settings levels and depth: {levels} x {depth} steps, and the file holds "
+                f"{len(stage.params)} arrays of it"
+            )
 
 
 def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) -> None:
@@ -111,8 +127,8 @@ def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) 
         raise FastflowError(f"{what}: shape {array.shape} does not fit {shape}")
     if array.dtype.kind not in ("i" if what.endswith("index") else "f"):
         raise FastflowError(f"{what}: unexpected dtype {array.dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise FastflowError(f"{what}: holds NaN or infinity")
+    if array.dtype.kind == "f" and not (np.abs(array) <= np.finfo(np.float32).max).all():  # NaN is not
+        raise FastflowError(f"{what}: holds NaN or infinity, or what float32 cannot hold")
     if array.dtype.kind == "i" and not np.array_equal(np.sort(array), np.arange(len(array))):
         raise FastflowError(f"{what}: is not a permutation")
 
@@ -126,7 +142,7 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
     if stage.kind == "whiten":
         return {"mean": (dim,), "matrix": (dim, None)}
     if stage.kind != "flow":
-        raise FastflowError(f"unknown calibration {stage.kind!r}; known: {', '.join(KINDS)}")
+        raise FastflowError(f"unknown calibration {short(stage.kind)}; known: {', '.join(KINDS)}")
     s = stage.settings
     _check_settings(s)
     if dim % 2 ** s["levels"]:
@@ -142,13 +158,9 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
 def _check_settings(settings: dict[str, Any]) -> None:
     """Raise a FastflowError for a flow's setting that no code here can follow; a missing one is a KeyError."""
     for name, known in SETTINGS.items():
-        if not (settings[name] in known if isinstance(known, tuple) else _is_count(settings[name])):
+        if not (settings[name] in known if isinstance(known, tuple) else is_whole(settings[name], 1)):
             wanted = " or ".join(known) if isinstance(known, tuple) else "a whole number of at least 1"
-            raise FastflowError(f"calibration flow, setting {name}: must be {wanted}, not {settings[name]!r}")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1
+            raise FastflowError(f"calibration flow, setting {name}: must be {wanted}, not {short(settings[name])}")
 
 
 def _step_shapes(channels: int, width: int, coupling: str, permutation: str) -> dict[str, tuple[int, ...]]:

@@ -18,6 +18,8 @@ from fastflow.backend_reference import ReferenceBackend
 from fastflow.backend_torch import TorchBackend
 from fastflow.backend_triton import TritonBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
+from fastflow.reading import short
+from fastflow.vectors import check_count
 
 BACKENDS: dict[str, Any] = {
     "cpu": CpuBackend,
@@ -25,14 +27,16 @@ BACKENDS: dict[str, Any] = {
     "torch": TorchBackend,
     "reference": ReferenceBackend,
 }
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux's driver, and the one under Windows
 NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "transformers"))}
 
 
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Any:
     """The backend for ``model``; raises with what is usable here when a named choice cannot run."""
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads must be at least 1, not {threads}")
+    check_count("threads", threads)
+    check_choices(backend=(backend, ("auto", *BACKENDS)), device=(device, DEVICES), dtype=(dtype, DTYPES))
     if backend != "auto":
         return _open_named(backend, model, device, dtype, threads)
     if device == "cuda":
@@ -58,6 +62,13 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
     return _open_named("reference", model, device, dtype, threads)
 
 
+def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
+    """Raise a UsageError for the first option whose value is not one of the names it may have."""
+    for option, (value, known) in given.items():
+        if not isinstance(value, str) or value not in known:
+            raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(known)}")
+
+
 def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Any:
     """The slower backend ``name``, which says why it was taken; where it cannot run either, both reasons."""
     if lacking := cannot_run(name, device):
@@ -68,8 +79,6 @@ def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtyp
 
 
 def _open_named(name: str, model: Model, device: str, dtype: str, threads: int | None) -> Any:
-    if name not in BACKENDS:
-        raise UsageError(f"unknown backend {name!r}; known are auto, {', '.join(BACKENDS)}")
     if reason := cannot_run(name, device):
         raise reason
     kind = BACKENDS[name]
@@ -86,8 +95,8 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
 
 def cannot_run(name: str, device: str) -> FastflowError | None:
     """Why backend ``name`` cannot run on ``device`` here, or None."""
-    if device not in ("auto", "cpu", "cuda"):
-        return UsageError(f"unknown device {device!r}; use auto, cpu or cuda")
+    if device not in DEVICES:
+        return UsageError(f"unknown device {device!r}; known are {', '.join(DEVICES)}")
     if device == "cuda" and name not in NEEDS:
         return UsageError(f"the {name} backend runs on the CPU; on a CUDA device use triton or torch")
     if device == "cpu" and name == "triton":

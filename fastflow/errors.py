@@ -15,6 +15,11 @@ class UnsupportedArchitecture(FastflowError):
     """An encoder that the native equations do not cover; PyTorch may."""
 
 
+def install(extra: str) -> str:
+    """The command that installs an extra; fastflow is installed from its checkout, for no package index has it."""
+    return f"pip install -e '.[{extra}]' in the fastflow checkout"
+
+
 def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:
     """The sentence for an optional dependency that is absent, with the command to type."""
-    return FastflowError(f"{purpose} needs {module}, which is not installed: run pip install 'fastflow[{extra}]'")
+    return FastflowError(f"{purpose} needs {module}, which is not installed: run {install(extra)}")

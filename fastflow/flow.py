@@ -22,6 +22,7 @@ from fastflow.kernels.plan import Plan
 
 Array = NDArray[Any]
 FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
+LARGEST = 1e12  # products of two such numbers and their sums stay within float32
 
 
 def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
@@ -48,7 +49,15 @@ def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
                 "its parameters are beyond use: fit it again"
             ) from error
     builder.close()
+    _check_range(done)
     return tuple(done)
+
+
+def _check_range(plans: Sequence[Plan]) -> None:
+    for plan in plans:
+        for array in plan.arrays().values():
+            if not np.abs(array).max(initial=0) <= LARGEST:  # NaN is not
+                raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
 
 
 def _standardize(builder: Builder, stage: Stage) -> None:

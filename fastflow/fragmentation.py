@@ -20,8 +20,7 @@ UNKNOWN = 0.05  # share of pieces
 class Vocabulary(Protocol):
     """What is asked of a tokenizer."""
 
-    @property
-    def size(self) -> int: ...
+    size: int
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
         """How many pieces ``words`` fall into, and how many of these are the unknown token."""

@@ -57,13 +57,21 @@ class Hashes:
         return found
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; raises a FastflowError for a name that the system cannot even look up."""
+    try:
+        return path.is_file()
+    except OSError as error:  # a name too long, a folder without permission
+        raise FastflowError(f"{str(path)[:80]} cannot be opened: {error.strerror}") from error
+
+
 def check_present(directory: Path, names: list[str]) -> None:
     """Raise for the first of the named files that is missing, or that lies outside the model."""
     for name in names:
         path, inside = directory / name, PurePosixPath(name)
         if not inside.parts or ".." in inside.parts or inside.is_absolute():
             raise FastflowError(f"{directory / MANIFEST}, field files: {name} lies outside the model")
-        if not path.is_file():
+        if not is_file(path):
             raise FastflowError(f"{path} is missing: the model is incomplete; copy it anew")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,19 @@ from fastflow.calibration import describe, output_dim
 from fastflow.encoder import open_backend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.progress import Progress
+from fastflow.reading import short
 from fastflow.spread import unit_variance
 from fastflow.tokens import Tokenizer, Tokens
-from fastflow.vectors import check_pooled, check_truncation, cosine, quantise
+from fastflow.vectors import (
+    check_count,
+    check_finite,
+    check_pooled,
+    check_precision,
+    check_truncation,
+    check_vectors,
+    cosine,
+    quantise,
+)
 
 BATCH_TOKENS = 8192  # tokens a backend sees at once: enough to keep BLAS busy, small enough for a small machine
 WINDOW = 4096  # texts that stream() holds and sorts by length at a time
@@ -35,8 +45,10 @@ class Runtime:
     ``Model`` that is open already.
     ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
     int8, where the backend has it.
-    ``threads``: None leaves it to the numeric library. ``backend``: auto, cpu (compiled), triton, reference (NumPy) or
-    torch.
+    ``threads``: None is OMP_NUM_THREADS, else the cores that the machine allows this process.
+    ``backend``: auto, cpu (compiled), triton, reference (NumPy) or torch.
+    ``allow_download``: the encoder of a model that only names it on the Hub may be fetched; else it has to lie in the
+    local Hub cache, and nothing here touches the network.
     Raises FastflowError for a model that is absent, damaged or unsupported, and for a choice that cannot run here.
     """
 
@@ -48,11 +60,14 @@ class Runtime:
         threads: int | None = None,
         *,
         backend: str = "auto",
+        allow_download: bool = False,
     ) -> None:
         if not (model is None or isinstance(model, Model)):
+            if not isinstance(model, str | os.PathLike):
+                raise UsageError(f"a model is the path of a directory, not {short(model)}")
             model = Path(os.path.abspath(model))  # a pickle may be opened in another folder
-        self._arguments = (model, device, dtype, threads, backend)
-        with Opening(model) as opening:
+        self._arguments = (model, device, dtype, threads, backend, allow_download)
+        with Opening(model, allow_download) as opening:
             self.tokenize = Tokenizer(opening.model.encoder, opening.model.max_length)
             self._backend: Any = open_backend(opening.model, backend, device, dtype, threads)
         self._model = opening.model
@@ -61,7 +76,7 @@ class Runtime:
 
     def encode(
         self,
-        inputs: str | Sequence[str] | None = None,
+        inputs: str | Iterable[str] | None = None,
         batch_size: int | None = None,
         normalize_embeddings: bool = False,
         convert_to_numpy: bool = True,
@@ -70,20 +85,24 @@ class Runtime:
         truncate_dim: int | None = None,
         prompt: str | None = None,
         *,
-        sentences: str | Sequence[str] | None = None,
+        sentences: str | Iterable[str] | None = None,
     ) -> Any:
         """Embed one text, (D',), or many, (B, D') in their order; an empty list gives (0, D').
+
+        An iterator of texts is listed first; ``stream`` takes it as it comes.
 
         ``batch_size`` caps the texts in a batch (None: batches are cut by tokens). ``truncate_dim`` keeps the leading
         directions of a model that holds their order (``info()["truncation"]``), else the first dimensions; all D' of
         them keep every cosine. ``normalize_embeddings`` divides by the L2 norm after. ``precision``: float32, float16,
         int8, uint8, binary or ubinary. ``prompt`` is put before every text. ``convert_to_numpy=False`` gives a list of
         vectors. ``sentences`` is the older name of ``inputs``.
+        Raises a FastflowError for a text that is no str, and where a text's vector is not finite; both name its index.
         """
         texts = _one_of(inputs, sentences)
         if isinstance(texts, str):
             one = self.encode([texts], batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)
             return one[0]
+        texts = list(_texts(texts))
         options: dict[str, Any] = {
             "normalize_embeddings": normalize_embeddings,
             "precision": precision,
@@ -111,16 +130,35 @@ class Runtime:
         """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory.
 
         ``batch_tokens``: the tokens of a batch, padding counted; None leaves it to the backend. ``window``: the texts
-        of a block, which are held and sorted by length together.
+        of a block, which are held and sorted by length together. Raises as ``encode`` does.
         """
+        for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens), ("window", window)):
+            check_count(name, value)
         check_truncation(truncate_dim, self.dim)
+        check_precision(precision)
+        if not isinstance(prompt, str | None):
+            raise UsageError(f"prompt must be a text, not {short(prompt)}")
         size = WINDOW if window is None else window
-        start, windows = 0, self._windows(iter(iterable), prompt or "", size)
+        windows = self._windows(_texts(iterable), prompt or "", size)
         several = not isinstance(iterable, Sized) or len(iterable) > size
-        for tokens in ahead(windows) if several and self._overlaps else windows:
+
+        def embed(tokens: Tokens) -> NDArray[Any]:
+            return self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
+
+        def quantised(z: NDArray[Any]) -> NDArray[Any]:
+            return quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
+
+        return self._blocks(ahead(windows) if several and self._overlaps else windows, embed, quantised)
+
+    def _blocks(
+        self, windows: Iterator[Tokens], embed: Callable[[Tokens], Any], quantised: Callable[[Any], Any]
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The blocks of ``stream``, whose options are checked."""
+        start = 0
+        for tokens in windows:
             self._count_truncated(len(tokens.cut))
-            z = self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
-            yield start, quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
+            z = check_finite(embed(tokens), "text", start)
+            yield start, quantised(z)
             start += len(z)
 
     def _windows(self, texts: Iterator[str], prompt: str, size: int) -> Iterator[Tokens]:
@@ -132,16 +170,21 @@ class Runtime:
 
     def transform(self, array: Any) -> NDArray[Any]:
         """Calibrate pooled vectors (B, D) made elsewhere: (B, D'). Raises on a wrong shape, or NaN, naming the row."""
-        return np.asarray(self._backend.calibration(check_pooled(array, self._pooled_dim, self.dtype)))
+        z = np.asarray(self._backend.calibration(check_pooled(array, self._pooled_dim, self.dtype)))
+        return check_finite(z, "transform: row")
 
-    def pool(self, texts: Sequence[str], batch_size: int | None = None) -> NDArray[Any]:
-        """The pooled vectors (B, D) before calibration: what ``transform`` takes."""
-        tokens = self.tokenize([_text(t, i) for i, t in enumerate(texts)])
+    def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
+        """The pooled vectors (B, D) before calibration: what ``transform`` takes. Raises as ``encode`` does."""
+        check_count("batch_size", batch_size)
+        tokens = self.tokenize([_text(t, i) for i, t in enumerate(_texts(texts))])
         self._count_truncated(len(tokens.cut))
-        return self._pool(tokens, batch_size, None)
+        return check_finite(self._pool(tokens, batch_size, None), "text")
 
     def similarity(self, a: Any, b: Any) -> NDArray[Any]:
-        """(m, n) cosines between embeddings (m, D'), (n, D'), or the texts that are embedded for it."""
+        """(m, n) cosines between embeddings (m, D'), (n, D'), or the texts that are embedded for it.
+
+        Raises a FastflowError for embeddings of two widths, or that are not finite numbers.
+        """
         return cosine(*(self._vectors(side) for side in (a, b)))
 
     def _embed(
@@ -165,8 +208,6 @@ class Runtime:
     def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
         if batch_tokens is None:
             batch_tokens = getattr(self._backend, "batch_tokens", BATCH_TOKENS)
-        if batch_tokens < 1 or (batch_size is not None and batch_size < 1):
-            raise UsageError(f"a batch holds at least one: not batch_size {batch_size}, batch_tokens {batch_tokens}")
         return tokens.batches(batch_size or len(tokens.offsets), batch_tokens)
 
     @property
@@ -191,7 +232,7 @@ class Runtime:
     def _vectors(self, side: Any) -> NDArray[Any]:
         if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
             side = self.encode(side)
-        return np.atleast_2d(np.asarray(side, self.dtype))
+        return check_vectors(side, self.dtype)
 
     def _count_truncated(self, texts: int) -> None:
         if texts and not self.truncated:
@@ -268,14 +309,28 @@ class _Closed:
         raise FastflowError("this Runtime is closed; make a new one")
 
 
-def _rebuild(model: Any, device: str, dtype: str, threads: int | None, backend: str) -> Runtime:
-    return Runtime(model, device, dtype, threads, backend=backend)
+def _rebuild(model: Any, device: str, dtype: str, threads: int | None, backend: str, allow_download: bool) -> Runtime:
+    return Runtime(model, device, dtype, threads, backend=backend, allow_download=allow_download)
 
 
 def _one_of(inputs: Any, sentences: Any) -> Any:
     if (inputs is None) == (sentences is None):
-        raise TypeError("encode takes the texts once, as inputs")
+        raise UsageError("encode takes the texts once, as inputs")
     return sentences if inputs is None else inputs
+
+
+def _texts(texts: Any) -> Iterator[Any]:
+    """The items of ``texts`` in their order; raises a UsageError for what holds no texts in an order."""
+    if (
+        isinstance(texts, str | bytes | Set | Mapping)
+        or getattr(texts, "ndim", 1) != 1
+        or not isinstance(texts, Iterable)
+    ):
+        raise UsageError(
+            f"texts come as a list or another iterable of str in a fixed order, not as {type(texts).__name__}; "
+            "pooled vectors go to transform()"
+        )
+    return iter(texts)
 
 
 def _text(text: Any, index: int) -> str:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.packing import BFLOAT16, widen
+from fastflow.reading import panics, reason
 
 Arrays = dict[str, NDArray[Any]]
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -44,7 +45,7 @@ class MappedTensors:
             entries.pop("__metadata__", None)
             places = {name: _place(entry, start, len(self._map)) for name, entry in entries.items()}
         except Exception as error:  # the library's own error, the system's, or a header that is not what it must be
-            raise FastflowError(f"{path} is damaged or not safetensors: {error}") from error
+            raise FastflowError(f"{path} is damaged or not safetensors: {reason(error)}") from error
         for name, entry in entries.items():
             if entry["dtype"] not in DTYPES:
                 raise FastflowError(f"{path}: tensor {name} has dtype {entry['dtype']}, which is not supported")
@@ -65,7 +66,7 @@ def _checked_map(path: Path) -> mmap.mmap:
     """The mapping of a file that the safetensors library accepts."""
     from safetensors import safe_open
 
-    with safe_open(str(path), "numpy"):  # reads the header alone, and raises for whatever is wrong with it
+    with panics(), safe_open(str(path), "numpy"):  # reads the header alone, and raises for whatever is wrong with it
         pass
     with path.open("rb") as handle:
         return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 from fastflow.architecture import read_config, whole_number
 from fastflow.errors import FastflowError
+from fastflow.reading import panics, read_object, reason, short
+
+CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
 
 UNKNOWN = ("[UNK]", "<unk>")  # the unknown token in BERT's and in SentencePiece's vocabularies
 
@@ -31,6 +35,12 @@ class Tokens(NamedTuple):
         source = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[:-1][rows], lengths)
         return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)))
 
+    def check(self, vocabulary: int) -> None:
+        """Raise a FastflowError for an id that an embedding table of ``vocabulary`` rows lacks."""
+        if len(self.ids) and not (self.ids.min() >= 0 and self.ids.max() < vocabulary):
+            odd = self.ids[(self.ids < 0) | (self.ids >= vocabulary)][0]
+            raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
+
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
         """Row numbers, longest text first, cut so that a batch holds at most ``texts`` texts and ``tokens`` tokens.
 
@@ -49,24 +59,47 @@ class Tokenizer:
     """A saved tokenizer with its special tokens and a length limit; no padding is ever made."""
 
     def __init__(self, directory: Path, max_length: int) -> None:
-        self.max_length = max_length
+        self.max_length, self._directory = max_length, directory
         self._tokenizer = load_tokenizer(directory)
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_length)
-        if not self._tokenizer.num_special_tokens_to_add(is_pair=False):  # an empty text would have no token to pool
+        try:
+            with panics():
+                self._tokenizer.no_padding()
+                self._tokenizer.enable_truncation(max_length)
+                added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
+                inserted = self._tokenizer.encode("", add_special_tokens=True).ids
+                ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        except Exception as error:  # as in load_tokenizer
+            raise FastflowError(f"{directory}: the tokenizer cannot be used: {reason(error)}") from error
+        if not added or not inserted:  # an empty text would have no token to pool
             raise FastflowError(f"{directory / 'tokenizer.json'} adds no [CLS] or [SEP]: it has no post-processor")
-        if self.size > (known := whole_number(read_config(directory), "vocab_size", directory)):
+        if len(inserted) > max_length:
             raise FastflowError(
-                f"{directory}: the tokenizer has {self.size} entries, more than the {known} of the encoder's vocabulary"
+                f"{directory}: the tokenizer adds {len(inserted)} tokens to a text, of {max_length} at most"
             )
+        if getattr(self._tokenizer.model, "dropout", None):  # of BPE, for training: ids would differ by chance
+            raise FastflowError(f"{directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
+        self.size = len(ids)  # entries, added tokens included
+        self._check_ids(max(*ids, *inserted))
+
+    def _check_ids(self, largest: int) -> None:
+        """Raise where the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
+        known = whole_number(read_config(self._directory), "vocab_size", self._directory)
+        said = f"more than the {known} of the encoder's vocabulary"
+        if self.size > known:
+            raise FastflowError(f"{self._directory}: the tokenizer has {self.size} entries, {said}")
+        if largest >= known:
+            raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest}, {said}")
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents."""
         try:
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+            with panics():
+                encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
         except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
             broken = next((text for text in texts if text != text.encode("utf-8", "replace").decode()), "")
             raise FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {broken!r:.80}") from error
+        except Exception as error:  # a bare Exception, such as for an unknown word where there is no [UNK]
+            raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
         rows = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -81,11 +114,6 @@ class Tokenizer:
         ids = [i for encoding in encodings for i in encoding.ids]
         return len(ids), sum(i in unknown for i in ids)
 
-    @property
-    def size(self) -> int:
-        """Number of entries, added tokens included."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-
 
 def load_tokenizer(directory: Path) -> Any:
     """The ``tokenizers.Tokenizer`` of a Hugging Face directory: tokenizer.json, else BERT's vocab.txt."""
@@ -93,10 +121,12 @@ def load_tokenizer(directory: Path) -> Any:
 
     saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     if saved.is_file():
+        _check_charsmap(saved)
         try:
-            return tokenizers.Tokenizer.from_file(str(saved))
+            with panics():
+                return tokenizers.Tokenizer.from_file(str(saved))
         except Exception as error:  # the library raises a bare Exception for every malformed file
-            raise FastflowError(f"{saved} cannot be read as a tokenizer: {error}") from error
+            raise FastflowError(f"{saved} cannot be read as a tokenizer: {reason(error)}") from error
     if vocabulary.is_file():
         return _wordpiece(vocabulary, directory / "tokenizer_config.json")
     raise FastflowError(
@@ -105,11 +135,28 @@ def load_tokenizer(directory: Path) -> Any:
     )
 
 
+def _check_charsmap(path: Path) -> None:
+    """Raise for a map of SentencePiece's normalizer that claims to be larger than it is.
+
+    The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process where there is none.
+    """
+    try:
+        found = CHARSMAP.search(path.read_bytes())
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    if found and int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
+        raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
+
+
 def _wordpiece(vocabulary: Path, config: Path) -> Any:
     """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    settings = _settings(config) if config.is_file() else {}
+    settings = read_object(config) if config.is_file() else {}
+    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
+        value = settings.get(name, True)
+        if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
+            raise FastflowError(f"{config}, field {name}: must be true or false, not {short(value)}")
     try:
         lines = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028
     except (OSError, ValueError) as error:
@@ -130,13 +177,3 @@ def _wordpiece(vocabulary: Path, config: Path) -> Any:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", pieces["[CLS]"]), ("[SEP]", pieces["[SEP]"])]
     )
     return tokenizer
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FastflowError(f"{path} cannot be read: {error}") from error
-    if not isinstance(settings, dict):
-        raise FastflowError(f"{path} cannot be read: it does not hold a JSON object")
-    return settings

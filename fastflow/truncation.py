@@ -91,6 +91,9 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
         array = arrays[name]
         if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
             raise FastflowError(f"{where}, array {name}: must be finite float32 of shape {shape}")
+    deviation = arrays["truncation.deviation"]
+    if (deviation < 0).any() or not deviation[0] > 0:  # int8 divides by the largest
+        raise FastflowError(f"{where}, array truncation.deviation: must be at least 0, and above it at first")
     found = Truncation(arrays["truncation.basis"], arrays["truncation.deviation"])
     wide = found.basis.astype(np.float64)
     if not np.abs(wide.T @ wide - np.eye(dim)).max(initial=0) <= ORTHOGONAL:

@@ -7,7 +7,7 @@ safetensors only: a pickle is never opened.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from fastflow.architecture import whole_number
 from fastflow.errors import FastflowError
-from fastflow.kernels.packing import widen
+from fastflow.kernels.packing import LARGEST, usable, widen
 from fastflow.kernels.reference import EncoderShape
+from fastflow.reading import read_object, short
 from fastflow.tensors import Arrays, MappedTensors
 
+BAD = f"holds NaN or infinity, or a magnitude above {LARGEST:g}; no encoder can be computed with that"
 WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
 
 _BERT_LAYER = {
@@ -37,11 +39,13 @@ def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that hold the weights, sharded or not."""
     index = directory / WEIGHT_INDEX
     if index.is_file():
-        try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            return [directory / name for name in sorted(names)]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FastflowError(f"{index} is damaged: it maps no tensors to files") from error
+        mapped = read_object(index).get("weight_map")
+        if not isinstance(mapped, dict) or not all(isinstance(name, str) for name in mapped.values()):
+            raise FastflowError(f"{index} is damaged: it maps no tensors to files")
+        names = sorted(set(mapped.values()))
+        if odd := [name for name in names if not name or Path(name).name != name or len(name) > 255]:
+            raise FastflowError(f"{index}, field weight_map: {short(odd[0])} is not the name of a file beside it")
+        return [directory / name for name in names]
     if (directory / "model.safetensors").is_file():
         return [directory / "model.safetensors"]
     hint = ""
@@ -61,7 +65,7 @@ class MappedWeights:
     """The canonical weights of an encoder as they are stored: what ``load_weights`` gives, without reading them yet.
 
     ``stored`` is what ``encoder_packing.Stored`` says: views of the mapped files, ``qkv`` in three parts. Whoever reads
-    them checks that they are finite, and raises ``not_finite`` where they are not.
+    them checks that they are finite and not above LARGEST, and raises ``not_finite`` where they are not.
     Raises a FastflowError that names the file and tensor for one that is missing or misshapen.
     """
 
@@ -72,12 +76,12 @@ class MappedWeights:
         source = _Source(directory, arrays, config["model_type"])
         self.stored: dict[str, NDArray[Any] | tuple[NDArray[Any], ...]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
-        for name, (tensors, size) in _layout(source, config, shape).items():
+        for name, (tensors, size) in _layout(source, config, shape):  # ends at the first tensor that is missing
             parts = tuple(source(tensor, *size) for tensor in tensors)
             self._names[name] = tensors
             self.stored[name] = parts if len(parts) > 1 else parts[0]
         table = self.stored.get("segment")  # of which only the first row is ever added
-        if isinstance(table, np.ndarray) and not np.isfinite(widen(table)).all():
+        if isinstance(table, np.ndarray) and not usable(widen(table)):
             raise self.not_finite("segment", 0)
         width = np.shape(self.stored["word"])[1]
         self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
@@ -89,7 +93,7 @@ class MappedWeights:
 
     def not_finite(self, name: str, part: int) -> FastflowError:
         """The error for part ``part`` of the canonical weight ``name``."""
-        return FastflowError(f"{self.directory}: tensor {self._names[name][part]} holds NaN or infinity")
+        return FastflowError(f"{self.directory}: tensor {self._names[name][part]} {BAD}")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
@@ -101,7 +105,7 @@ def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, d
     for name, stored in mapped.stored.items():
         parts = [widen(part) for part in (stored if isinstance(stored, tuple) else (stored,))]
         for i, part in enumerate(parts):
-            if not np.isfinite(part).all():
+            if not usable(part):
                 raise mapped.not_finite(name, i)
         out[name] = np.array(parts[0]) if name == "word" else np.concatenate(parts, dtype=dtype, casting="same_kind")
         mapped.release()
@@ -125,6 +129,8 @@ class _Source:
         array = self._raw.get(self._prefix + name, self._raw.get(self._prefix + old))
         if array is None:
             raise FastflowError(f"{self.directory}: the weights lack tensor {self._prefix}{name}")
+        if array.dtype.kind not in "fV":  # V: bfloat16
+            raise FastflowError(f"{self.directory}: tensor {name} has dtype {array.dtype}, which no weight has")
         if array.shape != shape:
             raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json wants {shape}")
         return array
@@ -133,17 +139,16 @@ class _Source:
 Layout = dict[str, tuple[tuple[str, ...], tuple[int, ...]]]  # canonical name -> names of its parts, shape of each
 
 
-def _layout(source: _Source, config: dict[str, Any], shape: EncoderShape) -> Layout:
-    """What is read, under the names of the file."""
+def _layout(source: _Source, config: dict[str, Any], shape: EncoderShape) -> Iterator[tuple[str, Any]]:
+    """The items of a Layout, all that is read; made one after the other, for config.json may name any number."""
     distil = config["model_type"] == "distilbert"
-    out = _embeddings(source, config, shape)
+    yield from _embeddings(source, config, shape).items()
     for i in range(shape.layers):
         stem = f"transformer.layer.{i}." if distil else f"encoder.layer.{i}."
-        out |= _layer(stem, f"layer.{i}.", _DISTILBERT_LAYER if distil else _BERT_LAYER, shape)
+        yield from _layer(stem, f"layer.{i}.", _DISTILBERT_LAYER if distil else _BERT_LAYER, shape).items()
     if source.has("pooler.dense.weight"):
-        out["pooler.weight"] = (("pooler.dense.weight",), (shape.hidden, shape.hidden))
-        out["pooler.bias"] = (("pooler.dense.bias",), (shape.hidden,))
-    return out
+        yield "pooler.weight", (("pooler.dense.weight",), (shape.hidden, shape.hidden))
+        yield "pooler.bias", (("pooler.dense.bias",), (shape.hidden,))
 
 
 def _embeddings(source: _Source, config: dict[str, Any], shape: EncoderShape) -> Layout:

@@ -252,7 +252,7 @@ def convert(const unsigned char[::1] source, int stored, target, bint half, int 
 def pack(matrices, unsigned char[::1] memory, int panel, int threads):
     """Fill ``memory`` with ``matrices`` (``packing.Matrix``), in panels of ``panel`` rows; no matrices, nothing happens.
 
-    Returns [(matrix, part)] of the parts that hold NaN or infinity. Raises ValueError for what does not fit.
+    Returns [(matrix, part)] of the parts that hold NaN, infinity or more than ``packing.LARGEST``. Raises ValueError for what does not fit.
     """
     cdef int64_t count = len(matrices), i, r, inner, steps, limit
     cdef const unsigned char[::1] part

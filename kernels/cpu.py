@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from fastflow.kernels._cpu import Flow, amx_missing, isas
 from fastflow.kernels.plan import Plan
 from fastflow.kernels.program import Program
+from fastflow.kernels.threads import default_threads
 
 TILES = ("amx", "amx-emulated")  # products of the encoder in reduced precision; AVX-512 in all else
 
@@ -40,26 +39,6 @@ def isa() -> str:
     """
     asked = forced_isa()
     return "avx512" if asked in TILES else asked or usable_isas()[0]
-
-
-@lru_cache(maxsize=1)
-def default_threads() -> int:
-    """Physical cores this process may use, at most its cgroup's whole CPUs, at least 1."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = len({_siblings(cpu) for cpu in allowed})
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):  # no cgroup v2 here
-        return max(1, cores)
-    return max(1, cores if quota == "max" else min(cores, int(quota) // int(period)))
-
-
-def _siblings(cpu: int) -> str:
-    """A name shared by the hardware threads of one core."""
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:
-        return str(cpu)
 
 
 class CpuFlow:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import Encoder, amx_missing, convert, formats, isas
-from fastflow.kernels.cpu import default_threads, forced_isa, usable_isas
+from fastflow.kernels.cpu import forced_isa, usable_isas
 from fastflow.kernels.encoder_packing import (
     BF16,
     BF16_WIDE,
@@ -21,8 +21,9 @@ from fastflow.kernels.encoder_packing import (
     Stored,
     parts_of,
 )
-from fastflow.kernels.packing import NOT_FINITE, STORED, NotFinite, raw, storable
+from fastflow.kernels.packing import LARGEST_BITS, STORED, NotFinite, raw, storable
 from fastflow.kernels.reference import HEAVIEST, LIGHTEST, EncoderShape
+from fastflow.kernels.threads import default_threads
 
 # dtype -> products in the order of preference, and what is said of them
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
@@ -79,7 +80,7 @@ class CpuEncoder:
     ``token_weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, with mode mean alone: a token counts by its id's
     weight, sum(w h) / sum(w); None, every token alike.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
-    which is one, for weights that hold NaN or infinity, also where they are not used.
+    which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ def _floats(weights: Stored, name: str, threads: int) -> Array:
     """A copy of a matrix as float32."""
     table = storable(parts_of(weights, name)[0])
     out = np.empty(table.shape, np.float32)
-    if convert(raw(table), STORED.index(table.dtype), raw(out), False, threads) >= NOT_FINITE:
+    if convert(raw(table), STORED.index(table.dtype), raw(out), False, threads) > LARGEST_BITS:
         raise NotFinite(name)
     return out
 
@@ -162,5 +163,5 @@ def _token_weights(table: Array, mode: str, weights: Stored) -> Array:
 def _check(weights: Stored, name: str, threads: int) -> None:
     for i, part in enumerate(parts_of(weights, name)):
         stored = storable(part)
-        if convert(raw(stored), STORED.index(stored.dtype), None, False, threads) >= NOT_FINITE:
+        if convert(raw(stored), STORED.index(stored.dtype), None, False, threads) > LARGEST_BITS:
             raise NotFinite(name, i)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import pack
-from fastflow.kernels.packing import STORED, Matrix, NotFinite, raw, storable, widen
+from fastflow.kernels.packing import STORED, Matrix, NotFinite, raw, storable, usable, widen
 from fastflow.kernels.reference import EncoderShape
 
 EMBED, LINEAR, ATTEND, NORM, POOL, FIRST, CONVERT = range(7)
@@ -109,7 +109,7 @@ class EncoderProgram:
         """A small weight as float32, its parts in a row; raises NotFinite."""
         parts = [widen(part) for part in self._parts(name)]
         for i, part in enumerate(parts):
-            if not np.isfinite(part).all():
+            if not usable(part):
                 raise NotFinite(name, i)
         return np.concatenate(parts, dtype=np.float32)
 

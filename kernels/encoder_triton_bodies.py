@@ -22,7 +22,8 @@ def normalised(x, cols, scale_ptr, bias_ptr, D, eps):
     """(BD,) LayerNorm of a row x (BD,), which is 0 from D on: (x - mean) / sqrt(var + eps) scale + bias."""
     inside = cols < D
     centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
-    inverse = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, axis=0) / D + eps)
+    variance = tl.sum(centred * centred, axis=0) / D
+    inverse = 1.0 / tl.sqrt_rn(variance + eps) + (variance - variance)  # + 0, or NaN where the squares overflow
     scale = tl.load(scale_ptr + cols, mask=inside, other=0.0)
     return centred * inverse * scale + tl.load(bias_ptr + cols, mask=inside, other=0.0)
 

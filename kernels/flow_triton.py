@@ -19,7 +19,7 @@ from fastflow.kernels.flow_triton_table import POOL, POOL_FUSED, PRECISIONS, SMA
 from fastflow.kernels.plan import Plan
 
 Tensor = Any  # torch.Tensor, which is not imported here
-INSTALL = "pip install 'fastflow[gpu]'"
+INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 ALIKE = {"id_ptr": None, "weight_ptr": None}  # where tokens have no weights: kernels are compiled without them
 
 

@@ -15,14 +15,16 @@ Array = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen`` to read
 STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # as cpu/packing.h numbers them
-NOT_FINITE = 0x7F800000  # the bits of infinity
+# no weight is larger: what trained encoders hold is far below, and squares and products of it far below float32's limit
+LARGEST = 1e6
+LARGEST_BITS = 0x49742400  # of LARGEST as float32; those of infinity and NaN are above
 
 
 class NotFinite(ValueError):
-    """Part ``part`` of the weight ``name`` holds NaN or infinity."""
+    """Part ``part`` of the weight ``name`` holds NaN or infinity, or a magnitude above LARGEST."""
 
     def __init__(self, name: str, part: int = 0) -> None:
-        super().__init__(f"the weight {name} holds NaN or infinity")
+        super().__init__(f"the weight {name} holds NaN or infinity, or a magnitude above {LARGEST:g}")
         self.name, self.part = name, part
 
 
@@ -50,6 +52,12 @@ class Matrix(NamedTuple):
     shift: int = 0
     zero: int = 0
     spare: int = 0
+
+
+def usable(values: Array) -> bool:
+    """Whether all of ``values`` can be computed with: no NaN, and no magnitude above LARGEST."""
+    # as Python floats, for LARGEST is not a float16; NaN is the least and the largest of what it is among
+    return float(values.min(initial=0)) >= -LARGEST and float(values.max(initial=0)) <= LARGEST
 
 
 def storable(array: Array) -> Array:

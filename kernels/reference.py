@@ -68,7 +68,8 @@ def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
     """(x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,)."""
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
-    return centred / np.sqrt(variance + x.dtype.type(eps)) * scale + bias
+    deviation = np.sqrt(variance + x.dtype.type(eps)) + (variance - variance)  # + 0, or NaN where the squares overflow
+    return centred / deviation * scale + bias
 
 
 def _equal_runs(offsets: Ints) -> Iterator[tuple[int, int, int]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 from builders import make_encoder, make_model
@@ -81,7 +83,7 @@ def test_each_damaged_file_is_named(model_copy, name, damage):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "is not JSON"), ("{", "is not JSON"), ("[]", "format_version"), ("\xff", "is not JSON")],
+    [("", "is not JSON"), ("{", "is not JSON"), ("[]", "does not hold a JSON object"), ("\xff", "is not JSON")],
 )
 def test_a_manifest_that_is_no_manifest(model_copy, text, message):
     (model_copy / "fastflow.json").write_bytes(text.encode("latin1"))
@@ -242,7 +244,49 @@ def test_a_model_that_refers_to_the_hub(hub, bert, sentences, tmp_path):
         Runtime(made)
     shutil.rmtree(hub)
     with pytest.raises(FastflowError, match="'someone/tiny' is neither a local directory nor to be had from the Hub"):
+        Runtime(made, allow_download=True)
+
+
+def test_a_local_model_never_touches_the_network(hub, bert, sentences, tmp_path, monkeypatch):
+    made, asked = make_model(tmp_path / "made", Path("someone/tiny"), sentences), []
+    download = huggingface_hub.snapshot_download
+
+    def watched(hub_id, local_files_only=False, **options):
+        asked.append(local_files_only)
+        return download(hub_id, local_files_only=True, **options)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", watched)
+    assert load_model(made).encoder == hub
+    assert Runtime(made).encode(["a"]).shape == (1, 32)
+    shutil.rmtree(hub)
+    command = f"hf download someone/tiny --revision {hub.name}"
+    message = rf"made holds no encoder, and someone/tiny is not in the local Hub cache: fetch it with '{command}', or"
+    for opens in (Runtime, load_model, verify):
+        with pytest.raises(FastflowError, match=message):
+            opens(made)
+    assert set(asked) == {True}
+    asked.clear()
+    for opens in (Runtime, load_model):
+        with pytest.raises(FastflowError, match="neither a local directory nor to be had from the Hub"):
+            opens(made, allow_download=True)
+    assert asked == [True, False, True, False]
+
+
+def test_a_runtime_remembers_that_it_may_download(hub, bert, sentences, tmp_path, monkeypatch):
+    made = make_model(tmp_path / "made", Path("someone/tiny"), sentences)
+    (hub / "model.safetensors").unlink()  # the cache holds a tokenizer alone
+    with pytest.raises(FastflowError, match="is not in the local Hub cache"):
         Runtime(made)
+
+    def download(hub_id, local_files_only=False, **options):
+        if not local_files_only:
+            shutil.copy(bert / "model.safetensors", hub)
+        return str(hub)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    runtime = Runtime(made, allow_download=True)
+    (hub / "model.safetensors").unlink()
+    assert np.array_equal(pickle.loads(pickle.dumps(runtime)).encode(sentences[:3]), runtime.encode(sentences[:3]))
 
 
 def test_a_cache_that_holds_only_a_tokenizer_does_not_pass_for_the_encoder(hub, bert, monkeypatch):

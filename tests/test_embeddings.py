@@ -348,7 +348,7 @@ def test_encoder_may_be_a_fastflow_model(model, model_copy, bert):
     manifest["encoder"] |= {"hub_id": "nobody/nothing", "revision": "0" * 40}
     manifest["fingerprint"] = fingerprint(manifest)
     (model_copy / "fastflow.json").write_text(json.dumps(manifest))
-    with pytest.raises(FastflowError, match="encoder 'nobody/nothing' is neither a local directory nor"):
+    with pytest.raises(FastflowError, match="holds no encoder, and nobody/nothing is not in the local Hub cache"):
         opened(model_copy)
 
 

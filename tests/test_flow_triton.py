@@ -38,7 +38,7 @@ def plans():
 @pytest.mark.parametrize("module", ["torch", "triton"])
 def test_a_missing_module_is_named_with_the_command_that_installs_it(module, plans, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=rf"needs {module}.*pip install 'fastflow\[gpu\]'"):
+    with pytest.raises(ValueError, match=rf"needs {module}.*pip install -e '\.\[gpu\]' in the"):
         flow_triton.TritonFlow(plans)
 
 

@@ -79,11 +79,11 @@ def test_survives_fork(model, backend, run_python):
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"device": "tpu"}, "unknown device 'tpu'; use auto, cpu or cuda"),
+        ({"device": "tpu"}, "unknown device 'tpu'; known are auto, cpu, cuda"),
         ({"backend": "jax"}, "unknown backend 'jax'; known are auto, .*torch"),
-        ({"dtype": "int4"}, r"dtype 'int4' does not run on the \w+ backend; usable are .*float32"),
+        ({"dtype": "int4"}, "unknown dtype 'int4'; known are auto, float32"),
         ({"dtype": "bfloat16", "backend": "reference"}, "usable are float32, float64"),
-        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"threads": 0}, "threads must be a whole number of at least 1, not 0"),
         ({"backend": "reference", "device": "cuda"}, "runs on the CPU"),
         ({"backend": "triton", "device": "cpu"}, "the triton backend runs on a CUDA device"),
     ],

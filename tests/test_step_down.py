@@ -59,7 +59,9 @@ def test_it_can_be_trained_and_saved(other, tmp_path):
 
 def test_without_pytorch_the_error_says_what_to_install(other, monkeypatch):
     monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(FastflowError, match=r"is not supported.*pip install 'fastflow\[train\]'"):
+    with pytest.raises(
+        FastflowError, match=r"is not supported.*run pip install -e '\.\[train\]' in the fastflow checkout"
+    ):
         Runtime(other)
 
 

@@ -123,7 +123,7 @@ def test_batches_hold_every_row_once_within_budget(lengths, texts, budget):
         ({"tokenizer.json": "{"}, r"tokenizer\.json cannot be read as a tokenizer"),
         ({"tokenizer.json": "{}"}, r"tokenizer\.json cannot be read as a tokenizer"),
         ({"vocab.txt": "the\ndog\n"}, r"vocab\.txt lacks \[UNK\], \[CLS\], \[SEP\]"),
-        ({"vocab.txt": "\n".join(VOCABULARY), "tokenizer_config.json": "{"}, r"tokenizer_config\.json cannot be read"),
+        ({"vocab.txt": "\n".join(VOCABULARY), "tokenizer_config.json": "{"}, r"tokenizer_config\.json is not JSON"),
         ({"vocab.txt": "\n".join(VOCABULARY), "tokenizer_config.json": "[]"}, r"tokenizer_config\.json cannot be read"),
     ],
 )

@@ -145,7 +145,7 @@ static void stage(const ff_matrix *m, int64_t r, float *row, char *staged, _Atom
         const int32_t found = widen(source, m->stored, size, row + g * m->padded);
         largest = found > largest ? found : largest;
     }
-    if (largest >= FF_NOT_FINITE) {  /* nothing below may compute with it */
+    if (largest > FF_LARGEST) {  /* nothing below may compute with it */
         atomic_fetch_or(bad, 1 << part);
         return;
     }

@@ -1,4 +1,4 @@
-/* Stored weights into the panels that the products read; checked for NaN and infinity on the way. */
+/* Stored weights into the panels that the products read; checked for NaN, infinity and absurd magnitudes on the way. */
 #ifndef FASTFLOW_PACKING_H
 #define FASTFLOW_PACKING_H
 
@@ -7,6 +7,7 @@
 enum { FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS };  /* little-endian, of any alignment */
 enum { FF_PARTS = 3 };
 #define FF_NOT_FINITE 0x7f800000  /* ff_convert: a largest magnitude with at least these bits is infinity or NaN */
+#define FF_LARGEST 0x49742400     /* the bits of 1e6: no weight is larger (packing.LARGEST) */
 
 typedef struct {
     const char *parts[FF_PARTS]; /* (part_rows, columns) each, in the dtype `stored` */
@@ -23,8 +24,8 @@ typedef struct {
 } ff_matrix;
 
 /* Pack `count` matrices into panels of `panel` rows. Float32 is copied, bfloat16 rounded to nearest, ties to even; int8
-   has one scale a row, 1/127 of its largest magnitude. bad[i] gets bit p when part p of matrix i holds NaN or infinity in
-   a row that is used. The bits do not depend on the threads. count = 0 does nothing. -1: out of memory, else 0. */
+   has one scale a row, 1/127 of its largest magnitude. bad[i] gets bit p when part p of matrix i holds NaN, infinity or
+   a magnitude above FF_LARGEST in a row that is used. The bits do not depend on the threads. count = 0 does nothing. -1: out of memory, else 0. */
 int ff_pack(const ff_matrix *matrices, int64_t count, int panel, int32_t *bad, int threads);
 
 /* `count` stored numbers to `to`: float32 (half 0) or IEEE half, to nearest, ties to even (half 1), or nowhere when NULL.

@@ -1,0 +1,59 @@
+"""Files that others wrote, read so that whatever is wrong with them is one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+
+MOST = 2**31 - 1  # sizes and ids are 32-bit in every kernel
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; raises a FastflowError that names the file for anything else."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise FastflowError(f"{path} cannot be read: it is not a file")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    except RecursionError:
+        raise FastflowError(f"{path} cannot be read: its JSON is nested too deep") from None
+    except ValueError as error:
+        raise FastflowError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise FastflowError(f"{path} cannot be read: it does not hold a JSON object")
+    return found
+
+
+def is_whole(value: Any, least: int, most: int = MOST) -> bool:
+    """Whether a JSON value is a whole number within bounds; true, 4.0 and "4" are not numbers of things."""
+    return type(value) is int and least <= value <= most
+
+
+def short(value: Any) -> str:
+    """A value from a file as a message shows it: on one line, of at most 80 characters."""
+    return f"{value!r:.80}"
+
+
+@contextmanager
+def panics() -> Iterator[None]:
+    """Turn a panic of a library written in Rust, which is a BaseException, into a RuntimeError.
+
+    Rust has by then written "thread ... panicked" to stderr itself; nothing in Python can hold that back.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise RuntimeError(str(error)) from error
+        raise
+
+
+def reason(error: BaseException) -> str:
+    """The error of another library on one line, at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

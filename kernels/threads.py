@@ -1,0 +1,74 @@
+"""How many threads to compute with where nobody says: what OpenMP is told, else the cores this process is allowed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+V1 = ("cpu", "cpu,cpuacct")  # where the first version of cgroups has the quotas of processor time
+
+
+def default_threads() -> int:
+    """OMP_NUM_THREADS, at most the processors this process may use; without it the physical cores of them; at least 1.
+
+    Processors are those of its affinity, at most the whole CPUs of its cgroup's quota (versions 1 and 2).
+    """
+    processors, cores = _allowed()
+    asked = asked_of_openmp(os.environ.get("OMP_NUM_THREADS", ""))
+    return cores if asked is None else min(asked, processors)
+
+
+def asked_of_openmp(text: str) -> int | None:
+    """The threads that OMP_NUM_THREADS asks for: the first number of a list by nesting. None if OpenMP ignores it."""
+    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text, re.ASCII):
+        return None
+    return int(text.partition(",")[0]) or None
+
+
+@lru_cache(maxsize=1)
+def _allowed() -> tuple[int, int]:
+    """(processors, physical cores) that this process may use."""
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    most = max(1, int(min(quotas(CGROUPS, _text(Path("/proc/self/cgroup"))), default=len(processors))))
+    cores = len({_siblings(cpu) for cpu in processors})
+    return min(len(processors), most), min(cores, most)
+
+
+def quotas(root: Path, membership: str) -> Iterator[float]:
+    """CPUs that each quota on the way from ``root`` to this process's cgroups allows.
+
+    ``membership``: /proc/self/cgroup. A container sees its own cgroup as ``root``, and names paths that it cannot see.
+    """
+    for line in membership.splitlines() or ["0::/"]:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in V1 if controllers else ("", "unified"):
+            group = root / mount
+            for part in ("", *filter(None, path.split("/"))):
+                group /= part
+                yield from _quota(group)
+
+
+def _quota(group: Path) -> Iterator[float]:
+    said = _text(group / "cpu.max") or f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
+    match = re.fullmatch(r"(\d+)\s+([1-9]\d*)\s*", said)  # "max", and -1 in the first version, are no limit
+    if match:
+        yield int(match[1]) / int(match[2])
+
+
+def _siblings(cpu: int) -> str:
+    """A name shared by the hardware threads of one core."""
+    return _text(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
+
+
+def _text(path: Path) -> str:
+    """The file's content, empty where there is none that can be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
