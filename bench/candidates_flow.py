@@ -149,7 +149,8 @@ def cpu_kernels() -> Any:
         return importlib.import_module("fastflow.kernels.cpu")
     except ImportError as error:
         raise FastflowError(
-            f"the compiled kernels cannot be imported ({error}); build them: pip install --force-reinstall fastflow"
+            f"the compiled kernels cannot be imported ({error}); build them with "
+            "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
         ) from error
 
 

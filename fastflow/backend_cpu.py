@@ -73,7 +73,8 @@ class CpuBackend:
         except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
             raise UsageError(str(error)) from error
         trim()  # what was copied on the way would else stay in the C library's heap
-        self.notes = [f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"]
+        self.notes: list[str] = []
+        self.details = [f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"]
 
     def encoder(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""

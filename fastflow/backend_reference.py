@@ -25,7 +25,8 @@ class ReferenceBackend:
     dtypes: tuple[str, ...] = ("float32", "float64")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        self.dtype, self.device, self.notes = dtype, "cpu", [] if threads is None else ["threads: NumPy's BLAS decides"]
+        self.dtype, self.device, self.details = dtype, "cpu", list[str]()
+        self.notes = [] if threads is None else ["threads: NumPy's BLAS decides"]
         self._np_dtype = np.dtype(dtype)
         self._pooling = model.pooling
         config = read_config(model.encoder)

@@ -69,6 +69,7 @@ class TorchBackend:
         self._torch, self._process = torch, os.getpid()
         self.dtype, self.device = dtype, "cuda" if device == "cuda" else "cpu"
         self.notes: list[str] = []
+        self.details: list[str] = []
         self._pooling, self._order = model.pooling, model.truncation
         flow_dtype = torch.float64 if dtype == "float64" else torch.float32
         self._flow_dtype = flow_dtype

@@ -56,6 +56,7 @@ class TritonBackend:
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         self.dtype, self.device = dtype, "cuda"
+        self.details: list[str] = []
         self.notes = [] if threads is None else ["threads: a GPU has its own"]
         self._process, self._lock, self._pooling = os.getpid(), RLock(), model.pooling
         self._order = model.truncation

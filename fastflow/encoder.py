@@ -82,14 +82,14 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
     if reason := cannot_run(name, device):
         raise reason
     kind = BACKENDS[name]
-    notes = []
+    details = []
     if dtype == "auto":
         dtype, note = auto_dtype(model) if name == "cpu" else ("float32", "")
-        notes = [note] if note else []
+        details = [note] if note else []
     if dtype not in kind.dtypes:
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
     opened = kind(model, dtype, device, threads)
-    opened.notes += notes
+    opened.details += details
     return opened
 
 

@@ -262,7 +262,10 @@ class Runtime:
         return self._model.fingerprint
 
     def info(self) -> dict[str, Any]:
-        """What runs and how: model, backend, dtype, pooling with layer numbers, calibration, limits, notes."""
+        """What runs and how: model, backend, dtype, pooling with layer numbers, calibration, limits.
+
+        ``notes`` are what a user must know, such as a step down; ``details`` how this machine runs the model.
+        """
         notes = [*([self._model.note] if self._model.note else []), *self._backend.notes]
         return {
             "model": "default" if self._arguments[0] is None else str(self._model.path),
@@ -277,6 +280,7 @@ class Runtime:
             "calibration": describe(self._model.calibration),
             "truncation": self._truncation(),
             "notes": notes,
+            "details": list(self._backend.details),
         }
 
     def _truncation(self) -> str:

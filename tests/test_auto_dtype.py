@@ -61,8 +61,8 @@ def test_auto_follows_the_record_and_the_processor(made, tmp_path, monkeypatch, 
     monkeypatch.setattr(cpu_encoder, "multiplies_bfloat16", lambda: native)
     runtime = Runtime(record(made, tmp_path / "model", {} if least is None else {"bfloat16": least}))
     assert (runtime.backend, runtime.info()["dtype"]) == ("cpu", dtype)
-    assert any(note.startswith(f"dtype auto: {dtype}") and said in note for note in runtime.info()["notes"])
-    assert not any("dtype auto" in note for note in Runtime(made, dtype="float32").info()["notes"])
+    assert any(note.startswith(f"dtype auto: {dtype}") and said in note for note in runtime.info()["details"])
+    assert not any("dtype auto" in note for note in Runtime(made, dtype="float32").info()["details"])
 
 
 def test_a_record_that_is_no_object_names_the_field(made, tmp_path):

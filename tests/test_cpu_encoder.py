@@ -123,7 +123,7 @@ def test_the_default_model_is_exact_to_float32(isa, sentences):
     runtime = fastflow.Runtime(backend="cpu", dtype="float32", threads=2)
     with pytest.warns(UserWarning, match="are cut"):
         found = runtime.encode(texts, normalize_embeddings=True)
-    assert isa in " ".join(runtime.info()["notes"])
+    assert isa in " ".join(runtime.info()["details"])
     assert np.isfinite(found).all()
     assert np.abs(found - want).max() <= UNIT
 

@@ -79,7 +79,7 @@ def test_packed_formats_round_to_nearest():
 def test_the_default_model_keeps_its_directions(isa, dtype, sentences):
     plain, runtime = (fastflow.Runtime(backend="cpu", dtype=d, threads=2) for d in ("float32", dtype))
     assert runtime.info()["dtype"] == dtype
-    assert isa in " ".join(runtime.info()["notes"])
+    assert isa in " ".join(runtime.info()["details"])
     want, found = (rt.encode(sentences, normalize_embeddings=True) for rt in (plain, runtime))
     cosines = (want * found).sum(axis=1)
     assert np.isfinite(found).all()

@@ -47,8 +47,8 @@ def test_openmps_variable_counts_at_most_the_processors(machine, monkeypatch, as
 def test_threads_that_are_named_win(machine, monkeypatch, model):
     machine(8, 4)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert "3 threads" in Runtime(model, backend="cpu").info()["notes"][0]
-    assert "5 threads" in Runtime(model, threads=5, backend="cpu").info()["notes"][0]
+    assert "3 threads" in Runtime(model, backend="cpu").info()["details"][0]
+    assert "5 threads" in Runtime(model, threads=5, backend="cpu").info()["details"][0]
     from fastflow.flow import fold
 
     assert CpuFlow(fold([], 8)).threads == 3

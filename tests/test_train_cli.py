@@ -287,7 +287,9 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
 
     with monkeypatch.context() as patch:
         patch.setattr(Scalars, "_log", stop)
-        assert train(*options).exit_code == 1
+        stopped = train(*options)
+        assert stopped.exit_code == 130
+        assert "checkpoints of the flow are in" in stopped.stderr
     assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
     assert not (tmp_path / "m").exists()
     refused = train(*options, "--resume", "--lr", "5e-4")

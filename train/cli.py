@@ -155,7 +155,16 @@ def main(**options: Any) -> None:
         import transformers  # noqa: F401
     except ImportError as error:
         raise missing_extra("train", str(error.name), "fastflow-train") from error
-    _train(**options)
+    try:
+        _train(**options)
+    except KeyboardInterrupt:
+        if (checkpoints := _checkpoints(options["out"])).is_dir():
+            say(f"fastflow: checkpoints of the flow are in {checkpoints}; the same command with --resume continues")
+        raise
+
+
+def _checkpoints(out: Path) -> Path:
+    return out.with_name(out.name + ".training")
 
 
 def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs: tuple[Path, ...], **o: Any) -> None:
@@ -243,7 +252,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
     names = [Path(path).name for path in corpus]
     if not o["stream"]:
         pooled = embed_corpus(texts, frozen, cache_directory(o["cache"]), o["device"], ", ".join(names))
-    checkpoints = out.with_name(out.name + ".training")
+    checkpoints = _checkpoints(out)
     live = _live(texts, frozen, o["device"]) if o["encoder_dropout"] and has_flow else None
     identity = f"{cache_key(frozen, texts, o['device'])} {{}} dropout={o['encoder_dropout']}"
     views = make_views(texts, frozen, o["device"], o["seed"]) if o["stop"] == "rule" and method != "none" else None
