@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastflow.bench.machine import Neighbours, describe, usable_threads
-from fastflow.bench.report import plot, table, write_json
+from fastflow.bench.measure.machine import Neighbours, describe, usable_threads
+from fastflow.bench.report.table import plot, table, write_json
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
 if TYPE_CHECKING:
-    from fastflow.bench.flow import Results
+    from fastflow.bench.suites.flow import Results
 
 SUITES = ("flow", "encoder", "end-to-end", "startup")
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
@@ -78,13 +78,13 @@ def _run(
     threads: int | None,
 ) -> Results:
     """The suites in their order, results one after the other; start-up is measured on the CPU, whatever ``device``."""
-    from fastflow.bench.encoder import run_encoder
-    from fastflow.bench.encoder_gpu import run_encoder_gpu
-    from fastflow.bench.end_to_end import run_end_to_end
-    from fastflow.bench.end_to_end_gpu import run_end_to_end_gpu
-    from fastflow.bench.flow import Results, run_flow
-    from fastflow.bench.startup import run_startup
-    from fastflow.bench.workbench import workbench
+    from fastflow.bench.suites.encoder import run_encoder
+    from fastflow.bench.suites.encoder_gpu import run_encoder_gpu
+    from fastflow.bench.suites.end_to_end import run_end_to_end
+    from fastflow.bench.suites.end_to_end_gpu import run_end_to_end_gpu
+    from fastflow.bench.suites.flow import Results, run_flow
+    from fastflow.bench.suites.startup import run_startup
+    from fastflow.bench.suites.workbench import workbench
 
     texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup}
     if device == "cuda":

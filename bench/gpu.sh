@@ -62,11 +62,11 @@ import sys
 import torch
 import triton
 
-from fastflow.bench.subjects import pooled_like, trained_like
-from fastflow.flow import fold
+from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.plan.fold import fold
 from fastflow.kernels import encoder_triton_bodies, flow_triton
-from fastflow.kernels.encoder_triton_table import row_constants
-from fastflow.kernels.flow_triton_table import TABLE
+from fastflow.kernels.encoder.triton_table import row_constants
+from fastflow.kernels.flow.triton_table import TABLE
 
 device = "cpu" if triton.knobs.runtime.interpret else "cuda"
 x = pooled_like(300, 64, 1)
@@ -98,11 +98,11 @@ if [ -n "$dry" ]; then
   # shellcheck disable=SC2086
   step names 60 "$python" -c "import sys; from fastflow.kernels import encoder_triton_bodies as e, flow_triton_bodies as f
 assert all(hasattr(e, n) or hasattr(f, n) for n in sys.argv[1:])" $watched
-  step peers 60 "$python" -c "import sys; from fastflow.bench.candidates_flow import chosen
+  step peers 60 "$python" -c "import sys; from fastflow.bench.suites.candidates_flow import chosen
 print(sorted(chosen(sys.argv[1].split(','), 'cuda', False)))" "$peers"
   step options 60 bash -c \
     'fastflow bench --suite flow,encoder,end-to-end --device cuda --against "$0" --json a --plot b.png --help' "$peers"
-  OMP_NUM_THREADS=1 TRITON_INTERPRET=1 TAIL=12 step suites 200 "$python" -m fastflow.bench.dry_gpu "$out"
+  OMP_NUM_THREADS=1 TRITON_INTERPRET=1 TAIL=12 step suites 200 "$python" -m fastflow.bench.suites.dry_gpu "$out"
 else
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv || failed+=(nvidia-smi)
   workers=$("$python" -c 'import importlib.util as u; print("-n 8" if u.find_spec("xdist") else "")')

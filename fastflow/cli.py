@@ -115,9 +115,9 @@ def embed(
     **options: Any,
 ) -> None:
     """Embed the texts of a file, one text a line unless its format says otherwise; row i is line i, empty lines too."""
-    from fastflow.embed import Settings, embed_file, parse_shard
-    from fastflow.records import Layout
-    from fastflow.tables import check_delimiter
+    from fastflow.files.embed import Settings, embed_file, parse_shard
+    from fastflow.files.records import Layout
+    from fastflow.files.tables import check_delimiter
 
     layout = Layout(format, text_field, id_field, errors, check_delimiter(delimiter), not no_header)
     settings = Settings(layout, shard=parse_shard(shard), **options)
@@ -153,7 +153,7 @@ def eval_command(
     'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and SICK-R-test when all
     seven are given, else over every set.
     """
-    from fastflow.evaluate import evaluate, find_sets, table
+    from fastflow.evaluation.evaluate import evaluate, find_sets, table
 
     sets = find_sets(pairs)
     runtime = open_runtime(model, device, dtype, threads, quiet=False)
@@ -240,8 +240,8 @@ def report(
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
     """
-    from fastflow.report import Settings, check_matplotlib, make_report, write_page
-    from fastflow.train.against import fit_named
+    from fastflow.report.make import Settings, check_matplotlib, make_report, write_page
+    from fastflow.train.methods.against import fit_named
 
     if html is None and json_file is None:
         raise UsageError("report has nowhere to write to: give --html OUT, --json FILE, or both")
@@ -277,7 +277,7 @@ def info(model: str | None) -> None:
 @click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def verify(model: Path) -> None:
     """Check every file of a model directory against its hashes, and that it loads."""
-    from fastflow.artifact import verify as check
+    from fastflow.model.artifact import verify as check
 
     emit("\n".join(check(model)))
 
@@ -324,7 +324,7 @@ def cache(directory: Path | None, clear: bool, older_than: float | None) -> None
     fastflow cache
     fastflow cache --clear --older-than 30
     """
-    from fastflow import cache as kept
+    from fastflow.files import cache as kept
 
     where, now = kept.cache_directory(directory), time.time()
     found = [e for e in kept.entries(where) if older_than is None or now - e.made > older_than * kept.DAY]

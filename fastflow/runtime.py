@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.ahead import ahead
-from fastflow.architecture import encoder_size, read_config
-from fastflow.artifact import Model, Opening
-from fastflow.calibration import describe, output_dim
-from fastflow.encoder import open_backend
+from fastflow.backends.ahead import ahead
+from fastflow.backends.choose import open_backend
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.artifact import Model, Opening
+from fastflow.model.reading import short
+from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
-from fastflow.reading import short
-from fastflow.spread import unit_variance
-from fastflow.tokens import Tokenizer, Tokens
-from fastflow.vectors import (
+from fastflow.stages.calibration import describe, output_dim
+from fastflow.stages.spread import unit_variance
+from fastflow.stages.vectors import (
     check_count,
     check_finite,
     check_pooled,

@@ -1,1 +1,6 @@
-"""fastflow."""
+"""Kernels: plain arrays in and out; nothing here imports the rest of fastflow.
+
+operation  definition (NumPy)            compiled for the CPU         Triton for a GPU
+encoder    ``encoder.reference``         ``encoder.cpu``              ``encoder.triton``
+flow       ``flow.equations``, ``.plan`` ``flow.cpu``                 ``flow.triton``
+"""

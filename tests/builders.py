@@ -139,8 +139,8 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
 
 def fitted(method: str, pooled: Any) -> list[Any]:
     """The stages of ``method`` fitted on pooled embeddings (n, D), fastflow-train's defaults but four epochs."""
-    from fastflow.train.calibrate import fit, parse_method
-    from fastflow.train.loop import Schedule
+    from fastflow.train.methods.chain import fit, parse_method
+    from fastflow.train.methods.loop import Schedule
 
     shape = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}
     return fit(parse_method(method), pooled, shape, Schedule(epochs=4, save_steps=0)).stages
@@ -164,11 +164,11 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     the embeddings, for truncate_dim's order of directions or int8's range), and of the flow levels, depth, width,
     coupling, permutation. An encoder given by its Hub id is referenced.
     """
-    from fastflow.train.calibrate import fit, parse_method
-    from fastflow.train.embeddings import Embedder, open_encoder
-    from fastflow.train.export import export
-    from fastflow.train.frequencies import weigh
-    from fastflow.train.loop import Schedule
+    from fastflow.train.data.embeddings import Embedder, open_encoder
+    from fastflow.train.data.token_weights import weigh
+    from fastflow.train.methods.chain import fit, parse_method
+    from fastflow.train.methods.loop import Schedule
+    from fastflow.train.ship.export import export
 
     frozen = open_encoder(str(encoder), settings.pop("pooling", "first-last"), settings.pop("max_length", 64))
     if settings.pop("weighted", False):

@@ -32,7 +32,7 @@ ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every instruction set, forced; those that this machine lacks are reported as not run."""
-    from fastflow.kernels import cpu
+    from fastflow.kernels.flow import cpu
 
     known = cpu.isas()
     assert set(known) <= set(ISAS), "an instruction set that no test would force"

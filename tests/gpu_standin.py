@@ -1,7 +1,7 @@
 """The triton backend on a CPU: its own layers, batches, graphs and pipeline, with PyTorch's CPU bodies for its kernels.
 
 ``TorchBodies`` rounds where the kernels round, and only there, so that it shows what a dtype costs; ``Plans`` computes
-the folded calibration as ``kernels.plan`` defines it.
+the folded calibration as ``kernels.flow.plan`` defines it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fastflow import backend_triton, encoder
-from fastflow.flow import fold
-from fastflow.kernels import encoder_triton
-from fastflow.kernels.plan import execute
-from fastflow.standin import StandIn
-from fastflow.weights import load_weights
+from fastflow.backends import choose as encoder
+from fastflow.backends import triton as backend_triton
+from fastflow.backends.gpu.standin import StandIn
+from fastflow.kernels.encoder import triton as encoder_triton
+from fastflow.kernels.flow.plan import execute
+from fastflow.model.weights import load_weights
+from fastflow.plan.fold import fold
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 

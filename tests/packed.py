@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from fastflow.kernels.reference import EncoderShape
+from fastflow.kernels.encoder.reference import EncoderShape
 
 VOCABULARY, POSITIONS = 200, 140
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 130)
@@ -16,7 +16,7 @@ def random_encoder(
     seed: int, layers: int, hidden: int, heads: int, intermediate: int, activation: str = "gelu",
     *, width: int | None = None, pad_id: int | None = None, half: bool = False,
 ) -> tuple[dict[str, np.ndarray], EncoderShape]:  # fmt: skip
-    """float32 weights under the names of ``kernels.reference`` and their shape; ``width``: of ELECTRA's embeddings."""
+    """float32 weights under the names of the reference and their shape; ``width``: of ELECTRA's embeddings."""
     rng = np.random.default_rng(seed)
 
     def draw(*size: int, scale: float = 0.3, mean: float = 0.0) -> np.ndarray:

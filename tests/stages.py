@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fastflow.calibration import Stage, describe, expected_shapes
+from fastflow.stages.calibration import Stage, describe, expected_shapes
 
 KINDS = ("flow", "whiten", "standardize", "nullspace")
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fastflow.ahead import ahead
+from fastflow.backends.ahead import ahead
 
 
 def test_items_come_in_order():

@@ -11,11 +11,11 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow.analysis_curves import curves_in, logs_beside, read_log, stops_in
-from fastflow.analysis_lexical import SMALL, bias, distances, levenshtein
-from fastflow.analysis_words import BANDS, NEIGHBOURS, nearest, word_bands
 from fastflow.errors import FastflowError
-from fastflow.evaluate import LABELLED, Pairs, auc, read_labelled, similarities
+from fastflow.evaluation.evaluate import LABELLED, Pairs, auc, read_labelled, similarities
+from fastflow.evaluation.lexical import SMALL, bias, distances, levenshtein
+from fastflow.evaluation.words import BANDS, NEIGHBOURS, nearest, word_bands
+from fastflow.report.curves import curves_in, logs_beside, read_log, stops_in
 
 words = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
 

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 from fastflow import Runtime
-from fastflow.artifact import encoder_hash, file_hash, fingerprint, load_model, verify
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.hub import hub_snapshot
+from fastflow.model.artifact import encoder_hash, file_hash, fingerprint, load_model, verify
+from fastflow.model.hub import hub_snapshot
 
 FILES = (
     "README.md", "calibration.safetensors", "0_Transformer/config.json", "0_Transformer/model.safetensors",

@@ -10,10 +10,10 @@ import pytest
 from builders import make_encoder, make_model, make_sentences
 
 from fastflow import Runtime
-from fastflow.artifact import DEFAULT, MANIFEST, fingerprint
-from fastflow.backend_cpu import LEAST_COSINE
+from fastflow.backends.cpu import LEAST_COSINE
 from fastflow.errors import FastflowError
-from fastflow.kernels import cpu_encoder
+from fastflow.kernels.encoder import cpu as cpu_encoder
+from fastflow.model.artifact import DEFAULT, MANIFEST, fingerprint
 
 
 @pytest.fixture(scope="module")

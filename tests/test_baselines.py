@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow.calibration import apply, describe
 from fastflow.errors import FastflowError, UsageError
-from fastflow.isotropy import isoscore
-from fastflow.train.baselines import fit_components, fit_nullspace, fit_standardize, fit_whiten
-from fastflow.train.calibrate import Method, check_chain, fit, parse_method
-from fastflow.train.corpus import corpus_hash
-from fastflow.train.loop import Schedule
-from fastflow.train.statistics import BLOCK, Moments, moments, read_through
+from fastflow.evaluation.isotropy import isoscore
+from fastflow.stages.calibration import apply, describe
+from fastflow.train.data.corpus import corpus_hash
+from fastflow.train.data.moments import BLOCK, Moments, moments, read_through
+from fastflow.train.methods.chain import Method, check_chain, fit, parse_method
+from fastflow.train.methods.closed_forms import fit_components, fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.methods.loop import Schedule
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
@@ -66,7 +66,7 @@ def test_statistics_after_a_stage_need_no_second_pass(chain):
 
 @pytest.mark.parametrize("rows", [1, 7, 100, 333])
 def test_reading_a_corpus_through_in_blocks_gives_the_statistics_of_the_whole(monkeypatch, rows):
-    monkeypatch.setattr("fastflow.train.statistics.BLOCK", 50)
+    monkeypatch.setattr("fastflow.train.data.moments.BLOCK", 50)
     x = data(rows, 6, dtype=np.float32)
     asked = []
 

@@ -13,18 +13,21 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.bench import candidates_flow, cli, flow, peers_flow, report
-from fastflow.bench.compare import Candidate, Errors, check, checked
-from fastflow.bench.machine import Ceilings, Neighbours, ceilings, describe, usable_threads
-from fastflow.bench.peers_folded import folded, folded_state
-from fastflow.bench.probe import Probe, TorchProbe
-from fastflow.bench.ratios import flow_ratios
-from fastflow.bench.subjects import Subject, sentences, synthetic, trained_like, weights
-from fastflow.bench.timing import Effort, alternate, inner_calls, summarise
-from fastflow.calibration import Stage
+from fastflow.bench import cli
+from fastflow.bench.measure.compare import Candidate, Errors, check, checked
+from fastflow.bench.measure.machine import Ceilings, Neighbours, ceilings, describe, usable_threads
+from fastflow.bench.measure.probe import Probe, TorchProbe
+from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
+from fastflow.bench.peers import flow as peers_flow
+from fastflow.bench.peers.folded import folded, folded_state
+from fastflow.bench.report.ratios import flow_ratios
+from fastflow.bench.report.table import table as report
+from fastflow.bench.suites import candidates_flow, flow
+from fastflow.bench.suites.subjects import Subject, sentences, synthetic, trained_like, weights
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.flow import fold
-from fastflow.train.flow import Flow, FlowConfig
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage
+from fastflow.train.methods.flow import Flow, FlowConfig
 
 
 class FakeTime:
@@ -324,8 +327,8 @@ def test_probes_measure_something_plausible(probe):
 
 
 def test_without_a_compiler_pytorch_stands_in_and_the_source_says_so(monkeypatch):
-    monkeypatch.setattr("fastflow.bench.probe.shutil.which", lambda name: None)
-    monkeypatch.setattr("fastflow.bench.machine.caches", lambda: {"L2": 256})
+    monkeypatch.setattr("fastflow.bench.measure.probe.shutil.which", lambda name: None)
+    monkeypatch.setattr("fastflow.bench.measure.machine.caches", lambda: {"L2": 256})
     found = ceilings([1], 0.005)[1]
     assert "no C compiler" in found.source
     assert set(found.gbs) == {"L2", "memory"}
@@ -342,12 +345,12 @@ def test_the_machine_is_described_without_names_or_paths():
 def test_what_others_use_is_what_we_do_not(monkeypatch):
     stat = ["cpu  100 10 20 900 5 1 1 3 0 0", "cpu  250 10 20 950 5 1 1 3 0 0"]  # hundredths of a second
     times = [(0.5, 0.0, 0.0, 0.0, 100.0), (0.6, 0.2, 0.1, 0.1, 102.0)]
-    monkeypatch.setattr("fastflow.bench.machine._text", lambda path: stat.pop(0))
-    monkeypatch.setattr("fastflow.bench.machine.os.times", lambda: os.times_result(times.pop(0)))
-    monkeypatch.setattr("fastflow.bench.machine.os.sysconf", lambda name: 100)
+    monkeypatch.setattr("fastflow.bench.measure.machine._text", lambda path: stat.pop(0))
+    monkeypatch.setattr("fastflow.bench.measure.machine.os.times", lambda: os.times_result(times.pop(0)))
+    monkeypatch.setattr("fastflow.bench.measure.machine.os.sysconf", lambda name: 100)
     assert Neighbours().processors() == pytest.approx((1.5 - 0.5) / 2)
     monkeypatch.undo()
-    monkeypatch.setattr("fastflow.bench.machine._text", lambda path: "")
+    monkeypatch.setattr("fastflow.bench.measure.machine._text", lambda path: "")
     assert Neighbours().processors() is None
 
 
@@ -379,7 +382,7 @@ def test_targets_are_printed_from_a_kept_file(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "usage: python -m fastflow.bench.report FILE.json"),
+        ([], "usage: python -m fastflow.bench.report.table FILE.json"),
         (["absent.json"], "absent.json cannot be read as JSON"),
         ([__file__], "cannot be read as JSON"),
     ],
@@ -439,7 +442,7 @@ def test_a_whole_run_writes_json_table_and_plot(hasty, tmp_path, capsys):
 
 
 def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkeypatch):
-    from fastflow.kernels import cpu
+    from fastflow.kernels.flow import cpu
 
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
     results = flow.run_flow(None, ["folded"], False, "cpu", 2, lambda message: None)

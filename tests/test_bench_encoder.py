@@ -9,12 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastflow.bench import cli, encoder, end_to_end, peers_encoder, startup, workbench
-from fastflow.bench.machine import Ceilings
-from fastflow.bench.peers_encoder import PEERS, chosen, left_out, missing, open_peers
-from fastflow.bench.ratios_encoder import encoder_ratios, ragged_ratios, startup_ratios
-from fastflow.bench.timing import Effort
-from fastflow.bench.workbench import least_cosine
+from fastflow.bench import cli
+from fastflow.bench.measure.machine import Ceilings
+from fastflow.bench.measure.timing import Effort
+from fastflow.bench.peers import encoder as peers_encoder
+from fastflow.bench.peers.encoder import PEERS, chosen, left_out, missing, open_peers
+from fastflow.bench.report.ratios_encoder import encoder_ratios, ragged_ratios, startup_ratios
+from fastflow.bench.suites import encoder, end_to_end, startup, workbench
+from fastflow.bench.suites.workbench import least_cosine
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
@@ -157,7 +159,7 @@ def test_cosine_bounds_by_precision():
 
 
 def test_padded_batches_come_back_in_the_texts_order(hasty, sentences):
-    from fastflow.tokens import Tokenizer
+    from fastflow.model.tokens import Tokenizer
 
     subject = hasty.base()
     tokenize, run = Tokenizer(subject.encoder, 64), workbench.reference(subject)
@@ -233,7 +235,7 @@ def test_ratios_of_lists_and_of_starts():
 def test_installed_peers_agree_with_pytorch(family, monkeypatch):
     for module in (*PEERS[family][0], *peers_encoder.MODULES.get((family, "int8"), ())):
         pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
-    importlib.import_module("fastflow.bench.peers_onnx")
+    importlib.import_module("fastflow.bench.peers.onnx")
     monkeypatch.setattr(workbench, "BASE", SMALL)
     with workbench.workbench(None) as bench:
         subject, skipped = bench.base(), []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench import (
+from fastflow.bench.research import (
     layers,
     published,
     quality,
@@ -18,12 +18,12 @@ from fastflow.bench import (
     token_weights_page,
     truncation,
 )
-from fastflow.bench.study_data import FIT
-from fastflow.bench.tune_nli import BATCH, LABELS, batches, split
-from fastflow.evaluate import HEADER, LABELLED, SEVEN, Labelled
+from fastflow.bench.research.study_data import FIT
+from fastflow.bench.research.tune_nli import BATCH, LABELS, batches, split
+from fastflow.evaluation.evaluate import HEADER, LABELLED, SEVEN, Labelled
 from fastflow.train.cli import main as train
-from fastflow.train.embeddings import Embedder, open_encoder
-from fastflow.train.frequencies import weigh
+from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.token_weights import weigh
 
 
 def test_pivots_take_what_varies_most_given_those_before():

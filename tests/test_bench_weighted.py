@@ -8,16 +8,18 @@ import torch
 from builders import make_model
 
 from fastflow import Runtime
-from fastflow.artifact import load_model
-from fastflow.bench import encoder, end_to_end, peers_encoder, peers_gpu, startup
-from fastflow.bench.flow import Results
-from fastflow.bench.peers_encoder import PEERS, Engine, open_peers
-from fastflow.bench.peers_gpu import Gpu
-from fastflow.bench.pytorch import settings
-from fastflow.bench.timing import Effort, cpu_watch
-from fastflow.bench.workbench import Pooled, Workbench, least_cosine, reference
+from fastflow.bench.measure.timing import Effort, cpu_watch
+from fastflow.bench.peers import encoder as peers_encoder
+from fastflow.bench.peers import gpu as peers_gpu
+from fastflow.bench.peers.encoder import PEERS, Engine, open_peers
+from fastflow.bench.peers.gpu import Gpu
+from fastflow.bench.peers.pytorch import settings
+from fastflow.bench.suites import encoder, end_to_end, startup
+from fastflow.bench.suites.flow import Results
+from fastflow.bench.suites.workbench import Pooled, Workbench, least_cosine, reference
 from fastflow.errors import FastflowError
-from fastflow.tokens import Tokenizer
+from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokenizer
 
 ONCE = Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0)
 
@@ -128,7 +130,7 @@ def test_onnxruntimes_process_starts_with_the_weights(subject):
         pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
     import onnx
 
-    from fastflow.bench.peers_onnx import TABLE, quantised
+    from fastflow.bench.peers.onnx import TABLE, quantised
 
     table = [tensor for tensor in onnx.load(str(quantised(subject))).graph.initializer if tensor.name == TABLE]
     assert np.array_equal(onnx.numpy_helper.to_array(table[0])[:, 0], subject.weights)

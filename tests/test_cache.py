@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow import cache, locks
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.train.embeddings import embed_corpus, open_encoder
+from fastflow.files import cache, locks
+from fastflow.train.data.embeddings import embed_corpus, open_encoder
 
 DAYS = 86_400
 KEYS = ["a" * 64, "b" * 64, "c" * 64]

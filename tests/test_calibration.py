@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.calibration import Stage, apply, apply_with_log_det, check, describe, keeps_mean, output_dim
 from fastflow.errors import FastflowError
-from fastflow.train.calibrate import flow_stage
-from fastflow.train.flow import Flow, FlowConfig
+from fastflow.stages.calibration import Stage, apply, apply_with_log_det, check, describe, keeps_mean, output_dim
+from fastflow.train.methods.chain import flow_stage
+from fastflow.train.methods.flow import Flow, FlowConfig
 
 DIM = 16
 FLOWS = list(itertools.product(("additive", "affine"), ("reversal", "random", "lu"), ((1, 1), (2, 3), (4, 2))))

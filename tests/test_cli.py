@@ -12,9 +12,9 @@ from builders import make_sentences
 from click.testing import CliRunner, Result
 
 from fastflow import Runtime, __version__
-from fastflow import embed as embed_module
 from fastflow.cli import main
-from fastflow.evaluate import HEADER
+from fastflow.evaluation.evaluate import HEADER
+from fastflow.files import embed as embed_module
 
 
 def run(*arguments: object, stdin: str | bytes | None = None) -> Result:

@@ -109,7 +109,7 @@ def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_p
     source, out = tmp_path / "in.txt", tmp_path / "out"
     source.write_text("\n".join(sentences) + "\n")
     out.mkdir()
-    code = "import fastflow.embed; fastflow.embed.WINDOW = 16\n" + MAIN
+    code = "import fastflow.files.embed; fastflow.files.embed.WINDOW = 16\n" + MAIN
     arguments = ("embed", source, "-m", model, "-o", out / "x.npy", "--quiet")
     done = run_python(code, *arguments, preexec_fn=small_disk)
     kept, failed = done.stderr.splitlines()
@@ -140,8 +140,8 @@ def test_a_folder_that_cannot_be_written(model, corpus, tmp_path, run_python, co
 
 KILLED = """
 import os, signal, sys
-import fastflow.embed as embed
-from fastflow.partial import State
+import fastflow.files.embed as embed
+from fastflow.files.partial import State
 embed.WINDOW = 16
 save = State.save
 def save_and_die(state, rows, position):

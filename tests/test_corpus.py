@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.records import Layout
-from fastflow.train.corpus import corpus_hash, read_corpus, sentences
+from fastflow.files.records import Layout
+from fastflow.train.data.corpus import corpus_hash, read_corpus, sentences
 
 TEXTS = ["A dog.", "Ein Hund läuft.", "犬が走る。", "😀 ok", 'He said "no".', "comma, here"]
 

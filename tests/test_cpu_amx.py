@@ -9,10 +9,12 @@ import pytest
 from packed import pack, random_encoder
 
 import fastflow
-from fastflow.kernels import _cpu, cpu, cpu_encoder
-from fastflow.kernels.cpu_encoder import CpuEncoder, choose, described
-from fastflow.kernels.encoder_packing import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
-from fastflow.kernels.packing import to_bfloat16
+from fastflow.kernels import _cpu
+from fastflow.kernels.encoder import cpu as cpu_encoder
+from fastflow.kernels.encoder.cpu import CpuEncoder, choose, described
+from fastflow.kernels.encoder.cpu_layout import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
+from fastflow.kernels.flow import cpu
+from fastflow.kernels.panels import to_bfloat16
 
 
 @pytest.fixture(params=cpu.TILES)

@@ -12,8 +12,9 @@ from packed import pack, random_encoder, text_lengths
 from tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
 import fastflow
-from fastflow.kernels import cpu, reference
-from fastflow.kernels.cpu_encoder import CpuEncoder
+from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.flow import cpu
 
 REQUIRED = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
 

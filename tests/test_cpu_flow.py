@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
 
-from fastflow.calibration import apply
-from fastflow.flow import fold
-from fastflow.kernels import _cpu, cpu
+from fastflow.kernels import _cpu
+from fastflow.kernels.flow import cpu
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import apply
 
 LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 REQUIRED = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
@@ -359,8 +360,8 @@ import os, sys, threading
 import numpy as np
 sys.path.insert(0, {tests!r})
 import stages as make
-from fastflow.flow import fold
-from fastflow.kernels.cpu import CpuFlow
+from fastflow.plan.fold import fold
+from fastflow.kernels.flow.cpu import CpuFlow
 rng = np.random.default_rng(0)
 flow = CpuFlow(fold([make.flow(rng, 96)], 96), threads=2)
 x = rng.normal(size=(600, 96)).astype(np.float32)

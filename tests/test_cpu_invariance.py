@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from packed import pack, random_encoder, token_weights
 
-from fastflow.kernels.cpu_encoder import DTYPES, CpuEncoder
+from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 
 
 def select(ids, offsets, rows):

@@ -7,14 +7,14 @@ import pytest
 from packed import VOCABULARY, pack, random_encoder, token_weights
 from tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
-from fastflow.artifact import Model
-from fastflow.backend_cpu import CpuBackend
-from fastflow.backend_reference import ReferenceBackend
+from fastflow.backends.cpu import CpuBackend
+from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
-from fastflow.kernels import reference
-from fastflow.kernels.cpu_encoder import DTYPES, CpuEncoder
-from fastflow.pooling import Pooling
-from fastflow.tokens import Tokenizer
+from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
+from fastflow.model.artifact import Model
+from fastflow.model.tokens import Tokenizer
+from fastflow.stages.pooling import Pooling
 
 LENGTHS = [17, 1, 64, 33, 2, 16, 130, 15, 63, 1, 31, 65, 32]
 LAYERS = [(3,), (0,), (1, 3), (3, 0, 2)]

@@ -10,10 +10,11 @@ from packed import pack, random_encoder
 from tolerances import COSINE
 
 import fastflow
-from fastflow.kernels import cpu, reference
-from fastflow.kernels.cpu_encoder import CpuEncoder, choose
-from fastflow.kernels.encoder_packing import BF16, BF16_WIDE
-from fastflow.kernels.packing import quantised, to_bfloat16
+from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder.cpu import CpuEncoder, choose
+from fastflow.kernels.encoder.cpu_layout import BF16, BF16_WIDE
+from fastflow.kernels.flow import cpu
+from fastflow.kernels.panels import quantised, to_bfloat16
 
 REDUCED = ("bfloat16", "int8")
 

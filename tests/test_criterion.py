@@ -13,14 +13,14 @@ from commands import make_train
 from test_loop import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 from fastflow import Runtime
-from fastflow.train import selection
-from fastflow.train.against import fit_named
-from fastflow.train.calibrate import Fitted
+from fastflow.train.choice import selection
+from fastflow.train.choice.selection import PLAIN, REFITTED, choose
+from fastflow.train.choice.separability import Keeper, Views, due, make_views, separability
 from fastflow.train.cli import main
-from fastflow.train.criterion import Keeper, Views, due, make_views, separability
-from fastflow.train.embeddings import open_encoder
-from fastflow.train.loop import fit_flow
-from fastflow.train.selection import PLAIN, REFITTED, choose
+from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.methods.against import fit_named
+from fastflow.train.methods.chain import Fitted
+from fastflow.train.methods.loop import fit_flow
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_auto_on_too_few_texts_leaves_out_what_they_cannot_fit(train, tmp_path, 
 
 
 def test_budget_takes_no_views(train, tmp_path, monkeypatch):
-    from fastflow.train import criterion
+    from fastflow.train.choice import separability as criterion
 
     def refuse(*arguments):
         raise AssertionError("views were made")

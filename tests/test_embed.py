@@ -14,10 +14,10 @@ from safetensors.numpy import load_file
 from tolerances import COMPANY
 
 from fastflow import Runtime
-from fastflow import embed as module
-from fastflow.embed import Settings, Summary, embed_file, parse_shard
 from fastflow.errors import FastflowError, UsageError
-from fastflow.records import Layout
+from fastflow.files import embed as module
+from fastflow.files.embed import Settings, Summary, embed_file, parse_shard
+from fastflow.files.records import Layout
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,17 @@ from safetensors.torch import load_file, save_file
 from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
-from fastflow import cache as kept
-from fastflow.artifact import fingerprint
-from fastflow.backend_cpu import CpuBackend
-from fastflow.backend_torch import TorchBackend, load_torch_encoder
-from fastflow.encoder import cannot_run
+from fastflow.backends.choose import cannot_run
+from fastflow.backends.cpu import CpuBackend
+from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError, UsageError
-from fastflow.tokens import Tokenizer
-from fastflow.train import embeddings
-from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
-from fastflow.train.frequencies import weigh_by_first
-from fastflow.train.statistics import read_through
+from fastflow.files import cache as kept
+from fastflow.model.artifact import fingerprint
+from fastflow.model.tokens import Tokenizer
+from fastflow.train.data import embeddings
+from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
+from fastflow.train.data.moments import read_through
+from fastflow.train.data.token_weights import weigh_by_first
 
 
 def opened(directory, pooling="first-last", max_length=64):
@@ -204,7 +204,7 @@ def test_an_unfinished_file_of_another_kind_is_begun_again(bert, sentences, tmp_
 
 KILLED = """
 import os, sys
-from fastflow.train import embeddings
+from fastflow.train.data import embeddings
 embeddings.WINDOW = 40
 run, calls = embeddings.Embedder.__call__, []
 def die(self, texts, advance=None):

@@ -11,11 +11,11 @@ import torch
 from builders import FAMILIES, make_encoder
 from tolerances import COMPANY, REFERENCE
 
-from fastflow.architecture import encoder_shape, read_config
-from fastflow.backend_torch import load_torch_encoder
-from fastflow.kernels import reference
-from fastflow.tokens import Tokens
-from fastflow.weights import load_weights
+from fastflow.backends.torch import load_torch_encoder
+from fastflow.kernels.encoder import reference
+from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.tokens import Tokens
+from fastflow.model.weights import load_weights
 
 LENGTHS = (65, 1, 2, 3, 7, 8, 9, 9, 15, 16, 17, 31, 32, 33, 63, 64)
 

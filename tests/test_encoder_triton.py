@@ -6,8 +6,8 @@ import sys
 import pytest
 from triton_processes import NEEDS, compiled, interpreted
 
-from fastflow.kernels.encoder_triton import TritonEncoder
-from fastflow.kernels.encoder_triton_table import ATTENTION, WIDEST, attention, power_of_two, row_constants
+from fastflow.kernels.encoder.triton import TritonEncoder
+from fastflow.kernels.encoder.triton_table import ATTENTION, WIDEST, attention, power_of_two, row_constants
 
 
 @NEEDS
@@ -40,7 +40,7 @@ def test_powers_of_two(number, power):
 
 
 def test_importing_the_front_loads_neither_torch_nor_triton(tmp_path):
-    code = "import sys, fastflow.kernels.encoder_triton; print(sorted({'torch', 'triton'} & set(sys.modules)))"
+    code = "import sys, fastflow.kernels.encoder.triton; print(sorted({'torch', 'triton'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.strip() == "[]"
 

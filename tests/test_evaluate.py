@@ -14,7 +14,18 @@ from hypothesis.extra import numpy as arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.evaluate import HEADER, SEVEN, Pairs, evaluate, find_sets, ranks, read_pairs, score, spearman, table
+from fastflow.evaluation.evaluate import (
+    HEADER,
+    SEVEN,
+    Pairs,
+    evaluate,
+    find_sets,
+    ranks,
+    read_pairs,
+    score,
+    spearman,
+    table,
+)
 
 numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))  # integers make ties
 samples = arrays.arrays(np.float64, st.shared(st.integers(2, 40), key="n"), elements=numbers)

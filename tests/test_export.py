@@ -16,14 +16,14 @@ from tokenizers import normalizers
 from tolerances import EMBEDDING
 
 from fastflow import Runtime
-from fastflow.artifact import encoder_hash, load_model, verify
-from fastflow.calibration import apply
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train import export as exporting
-from fastflow.train.calibrate import fit, parse_method
-from fastflow.train.embeddings import Embedder, open_encoder
-from fastflow.train.export import check_out, check_reference, export
-from fastflow.train.loop import Schedule
+from fastflow.model.artifact import encoder_hash, load_model, verify
+from fastflow.stages.calibration import apply
+from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.methods.chain import fit, parse_method
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.ship import export as exporting
+from fastflow.train.ship.export import check_out, check_reference, export
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 METHODS = ["flow", "standardize", "nullspace:2", "whiten", "whiten:16,flow", "flow,whiten:8"]

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.calibration import standardize
-from fastflow.train.flow import Flow, FlowConfig
-from fastflow.train.layers import ActNorm
-from fastflow.vectors import cosine
+from fastflow.kernels.flow.equations import standardize
+from fastflow.stages.vectors import cosine
+from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.methods.layers import ActNorm
 
 SHAPES = [(8, 1, 1), (12, 2, 3), (16, 3, 3), (32, 4, 2), (24, 3, 4)]  # dim, levels, depth
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from triton_processes import NEEDS, compiled, interpreted
 
-from fastflow.calibration import Stage
-from fastflow.flow import fold
-from fastflow.kernels import flow_triton
-from fastflow.kernels.flow_packing import pack, padded_width, without_prologue
-from fastflow.kernels.flow_triton_table import PRECISIONS, TABLE, choose
+from fastflow.kernels.flow import triton as flow_triton
+from fastflow.kernels.flow.triton_layout import pack, padded_width, without_prologue
+from fastflow.kernels.flow.triton_table import PRECISIONS, TABLE, choose
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage
 
 
 @NEEDS
@@ -66,7 +66,7 @@ def test_unknown_precisions_and_no_plans_are_refused(plans):
 
 
 def test_importing_the_front_loads_neither_torch_nor_triton():
-    code = "import sys, fastflow.kernels.flow_triton; print(sorted({'torch', 'triton'} & set(sys.modules)))"
+    code = "import sys, fastflow.kernels.flow.triton; print(sorted({'torch', 'triton'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", code] if sys.version_info >= (3, 11) else
                           [sys.executable, "-c", code], capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stdout.strip() == "[]"
@@ -95,7 +95,7 @@ def test_widths_are_padded_to_powers_of_two(width, padded):
 
 def flow(width, coupling="additive"):
     rng = np.random.default_rng(3)
-    from fastflow.calibration import expected_shapes
+    from fastflow.stages.calibration import expected_shapes
 
     settings = {"levels": 2, "depth": 3, "width": width, "coupling": coupling, "permutation": "reversal"}
     shapes = expected_shapes(Stage("flow", settings, {}), 48)

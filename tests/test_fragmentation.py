@@ -7,10 +7,10 @@ import gzip
 import pytest
 from builders import make_sentences
 
-from fastflow.architecture import read_config
-from fastflow.artifact import DEFAULT
-from fastflow.fragmentation import unsuited
-from fastflow.tokens import Tokenizer
+from fastflow.model.architecture import read_config
+from fastflow.model.artifact import DEFAULT
+from fastflow.model.fragmentation import unsuited
+from fastflow.model.tokens import Tokenizer
 
 GERMAN = """
 Der Zug nach München fährt heute leider erst um halb neun vom Gleis sieben ab.

@@ -13,11 +13,13 @@ from gpu_standin import use_standin
 from tolerances import COSINE, EMBEDDING
 from triton_processes import NEEDS
 
-from fastflow import Runtime, embed, encoder
-from fastflow.device import CudaDevice
+from fastflow import Runtime
+from fastflow.backends import choose as encoder
+from fastflow.backends.gpu.device import CudaDevice
+from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Graphs, bucket_for
 from fastflow.errors import FastflowError, UsageError
-from fastflow.graphs import TEXTS, TOKENS, Graphs, bucket_for
-from fastflow.vectors import paired_cosine
+from fastflow.files import embed
+from fastflow.stages.vectors import paired_cosine
 
 pytestmark = NEEDS
 BUCKETS = 1e-3  # relative, the same text in batches of different size
@@ -312,7 +314,7 @@ def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch
 def test_a_forked_process_is_told_so(standin, model, monkeypatch):
     runtime = on_standin(model)
     runtime.encode("a dog")
-    monkeypatch.setattr("fastflow.backend_triton.os.getpid", lambda: -1)  # what a child would see
+    monkeypatch.setattr("fastflow.backends.triton.os.getpid", lambda: -1)  # what a child would see
     for call in (lambda: runtime.encode("a dog"), lambda: runtime.transform(np.ones((1, 32)))):
         with pytest.raises(FastflowError, match="cannot be used in a forked process; make a new one in each process"):
             call()

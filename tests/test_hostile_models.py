@@ -17,12 +17,12 @@ from test_artifact import change_arrays, change_manifest
 from test_tokens import vocabulary_only
 
 from fastflow import Runtime
-from fastflow.artifact import load_model
-from fastflow.calibration import Stage
 from fastflow.errors import FastflowError, UsageError
-from fastflow.flow import fold
-from fastflow.tokens import Tokenizer, Tokens
-from fastflow.weights import weight_files
+from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.weights import weight_files
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage
 
 TEXTS = ["the dog sleeps near it.", "two", "she sings quietly"]
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow import inputs
 from fastflow.errors import FastflowError
-from fastflow.inputs import Input
+from fastflow.files import inputs
+from fastflow.files.inputs import Input
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)

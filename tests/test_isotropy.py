@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastflow.isotropy import is_worse, isoscore, mean_cosine, measure, singular_values
+from fastflow.evaluation.isotropy import is_worse, isoscore, mean_cosine, measure, singular_values
 
 
 def normal(rows=4000, dim=12, seed=0):

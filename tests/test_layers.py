@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from fastflow.errors import FastflowError
-from fastflow.train.flow import Flow, FlowConfig
-from fastflow.train.layers import (
+from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.methods.layers import (
     COUPLINGS,
     ActNorm,
     CouplingNet,

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train import loop
-from fastflow.train.calibrate import fit, parse_method
-from fastflow.train.embeddings import Embedder, open_encoder
-from fastflow.train.flow import FlowConfig
-from fastflow.train.loop import Schedule, batch_rows, fit_flow
-from fastflow.train.objective import step_loss
+from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.methods import loop
+from fastflow.train.methods.chain import fit, parse_method
+from fastflow.train.methods.flow import FlowConfig
+from fastflow.train.methods.loop import Schedule, batch_rows, fit_flow
+from fastflow.train.methods.objective import step_loss
 
 CONFIG = FlowConfig(16, 2, 2, 8)
 SCHEDULE = Schedule(batch_size=20, epochs=3, save_steps=4)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastflow.train.flow import Flow, FlowConfig
-from fastflow.train.objective import PaperAdamW, step_loss
+from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.methods.objective import PaperAdamW, step_loss
 
 LR = 1e-3
 

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from safetensors import safe_open
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.outputs import (
+from fastflow.files.outputs import (
     JsonLinesFile,
     NpyFile,
     NpzFile,
@@ -26,8 +26,8 @@ from fastflow.outputs import (
     npy_header,
     writer_for,
 )
-from fastflow.partial import partial_path
-from fastflow.printing import Block, StandardOutput, Terminal, json_lines
+from fastflow.files.partial import partial_path
+from fastflow.files.printing import Block, StandardOutput, Terminal, json_lines
 
 META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
 DTYPES = ("float32", "float64", "float16", "int8", "uint8")

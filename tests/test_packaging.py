@@ -95,7 +95,7 @@ def test_wheel_holds_only_fastflow(built):
     assert outside == []
     assert [n for n in names if n.endswith((".pyx", ".c", ".h", ".inc"))] == []
     assert [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")] != []
-    for name in ("py.typed", "runtime.py", "kernels/reference.py", "train/cli.py", "bench/__init__.py"):
+    for name in ("py.typed", "runtime.py", "kernels/encoder/reference.py", "train/cli.py", "bench/__init__.py"):
         assert f"fastflow/{name}" in names
     for name in ("fastflow.json", "calibration.safetensors", "README.md", "0_Transformer/model.safetensors"):
         assert f"fastflow/default/{name}" in names
@@ -134,7 +134,7 @@ def test_installed_wheel_embeds_without_torch(installed, tmp_path):
 
 
 def test_default_model_is_small_and_whole():
-    from fastflow.artifact import DEFAULT, verify
+    from fastflow.model.artifact import DEFAULT, verify
 
     files = [p for p in DEFAULT.rglob("*") if p.is_file()]
     assert sum(p.stat().st_size for p in files) <= 25_000_000

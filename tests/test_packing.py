@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from packed import pack as pack_texts
 from packed import random_encoder
 
-from fastflow.kernels import encoder_packing
 from fastflow.kernels._cpu import convert, pack
-from fastflow.kernels.cpu_encoder import CpuEncoder
-from fastflow.kernels.encoder_packing import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, EncoderProgram
-from fastflow.kernels.packing import (
+from fastflow.kernels.encoder import cpu_layout as encoder_packing
+from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.encoder.cpu_layout import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, EncoderProgram
+from fastflow.kernels.panels import (
     BFLOAT16,
     LARGEST_BITS,
     STORED,

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from tolerances import FLOW_FLOOR, FOLDED, FUSED_FACTOR
 
-from fastflow.calibration import Stage, apply, apply_with_log_det
 from fastflow.errors import FastflowError
-from fastflow.flow import fold
-from fastflow.kernels.plan import UNTOUCHED, execute, execute_with_log_det
-from fastflow.train.flow import Flow, FlowConfig
+from fastflow.kernels.flow.plan import UNTOUCHED, execute, execute_with_log_det
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage, apply, apply_with_log_det
+from fastflow.train.methods.flow import Flow, FlowConfig
 
 
 def run(plans, x):

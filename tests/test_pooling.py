@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow import Runtime
-from fastflow.artifact import Model
-from fastflow.backend_reference import ReferenceBackend
-from fastflow.backend_torch import TorchBackend
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels import reference
-from fastflow.pooling import Pooling, parse_pooling
-from fastflow.tokens import Tokens
+from fastflow.kernels.encoder import reference
+from fastflow.model.artifact import Model
+from fastflow.model.tokens import Tokens
+from fastflow.stages.pooling import Pooling, parse_pooling
 
 # name, depth, layers: the table of what each name really is; 12 is BERT-base, 24 large, 2 the smallest
 NAMES = [

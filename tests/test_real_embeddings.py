@@ -8,11 +8,11 @@ from builders import fitted
 from tolerances import FLOW_FLOOR, FUSED_FACTOR
 
 import fastflow
-from fastflow import calibration
-from fastflow.artifact import load_model
-from fastflow.flow import fold
+from fastflow.model.artifact import load_model
+from fastflow.plan.fold import fold
+from fastflow.stages import calibration
 
-cpu = pytest.importorskip("fastflow.kernels.cpu", reason="the compiled extension was not built")
+cpu = pytest.importorskip("fastflow.kernels.flow.cpu", reason="the compiled extension was not built")
 TEXTS = (Path(__file__).parent.parent / "examples" / "novels.txt").read_text(encoding="utf-8").split("\n")[:300]
 FITTED = (
     "flow",

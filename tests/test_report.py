@@ -13,16 +13,16 @@ from builders import make_model, make_sentences
 from click.testing import CliRunner
 
 from fastflow import Runtime
-from fastflow.artifact import MANIFEST, fingerprint, read_manifest
-from fastflow.calibration import apply
 from fastflow.cli import main
 from fastflow.errors import missing_extra
-from fastflow.evaluate import HEADER, LABELLED, evaluate, find_sets
-from fastflow.isotropy import isoscore, mean_cosine
-from fastflow.report_plots import apart
-from fastflow.report_verdict import verdict
-from fastflow.train.against import fit_named
-from fastflow.train.embeddings import Embedder, open_encoder
+from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, find_sets
+from fastflow.evaluation.isotropy import isoscore, mean_cosine
+from fastflow.model.artifact import MANIFEST, fingerprint, read_manifest
+from fastflow.report.plots import apart
+from fastflow.report.verdict import verdict
+from fastflow.stages.calibration import apply
+from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.methods.against import fit_named
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
 SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
@@ -307,7 +307,7 @@ def test_closed_forms_are_fitted_without_pytorch(monkeypatch):
     for name in [name for name in sys.modules if name == "torch" or name.startswith("fastflow.train.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    from fastflow.train.against import fit_named as fresh
+    from fastflow.train.methods.against import fit_named as fresh
 
     assert np.abs(np.cov(apply(fresh("whiten:3", x), x), rowvar=False, ddof=0) - np.eye(3)).max() <= 1e-10
     assert fresh("raw", x) == []

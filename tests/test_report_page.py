@@ -7,16 +7,16 @@ import re
 import numpy as np
 import pytest
 
-from fastflow.analysis_words import NEIGHBOURS, word_bands
-from fastflow.evaluate import SEVEN, Pairs
-from fastflow.report_geometry import frequency_trend
-from fastflow.report_geometry import isotropy as isotropy_section
-from fastflow.report_page import page
-from fastflow.report_parts import HIGHEST, LOWEST, Best, Line, Section, comparison, figure
-from fastflow.report_plots import LETTERS, MOST_LETTERS, dots, short
-from fastflow.report_sections import lexical, similarity
-from fastflow.report_subjects import baseline, shown_name
-from fastflow.report_verdict import NO_SCORES, of_sections, verdict
+from fastflow.evaluation.evaluate import SEVEN, Pairs
+from fastflow.evaluation.words import NEIGHBOURS, word_bands
+from fastflow.report.geometry import frequency_trend
+from fastflow.report.geometry import isotropy as isotropy_section
+from fastflow.report.page import page
+from fastflow.report.parts import HIGHEST, LOWEST, Best, Line, Section, comparison, figure
+from fastflow.report.plots import LETTERS, MOST_LETTERS, dots, short
+from fastflow.report.sections import lexical, similarity
+from fastflow.report.subjects import baseline, shown_name
+from fastflow.report.verdict import NO_SCORES, of_sections, verdict
 
 
 @pytest.mark.parametrize(

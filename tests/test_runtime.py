@@ -15,8 +15,8 @@ from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
 from fastflow import runtime as module
-from fastflow.artifact import load_model
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model.artifact import load_model
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from safetensors.numpy import load_file
 from test_truncation import spoil
 
 from fastflow import Runtime
-from fastflow.artifact import CALIBRATION, MANIFEST, load_model, verify
-from fastflow.calibration import apply
 from fastflow.errors import FastflowError, UsageError
-from fastflow.spread import SPREAD, fit_spread
-from fastflow.train.against import fit_named
-from fastflow.truncation import BLOCK, SAMPLE
-from fastflow.vectors import quantise
+from fastflow.model.artifact import CALIBRATION, MANIFEST, load_model, verify
+from fastflow.stages.calibration import apply
+from fastflow.stages.spread import SPREAD, fit_spread
+from fastflow.stages.truncation import BLOCK, SAMPLE
+from fastflow.stages.vectors import quantise
+from fastflow.train.methods.against import fit_named
 
 OPEN = ["none", "nullspace:2", "whiten:16,nullspace:1"]  # what leaves the variance open
 

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModel
 
 from fastflow import Runtime
-from fastflow import encoder as choice
-from fastflow.architecture import encoder_size, read_config
+from fastflow.backends import choose as choice
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
+from fastflow.model.architecture import encoder_size, read_config
 
 
 @pytest.fixture(scope="module", params=OTHERS)

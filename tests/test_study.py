@@ -6,13 +6,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from fastflow.bench.study import Run, closed_form, read, runs
-from fastflow.bench.study_data import CONFIRM, FIT, word_views
-from fastflow.bench.study_page import LAST, pair, regrets, rules, score, stopped, trajectories
-from fastflow.bench.study_signals import views
-from fastflow.calibration import apply
-from fastflow.evaluate import SEVEN
-from fastflow.train.criterion import separability
+from fastflow.bench.research.study import Run, closed_form, read, runs
+from fastflow.bench.research.study_data import CONFIRM, FIT, word_views
+from fastflow.bench.research.study_page import LAST, pair, regrets, rules, score, stopped, trajectories
+from fastflow.bench.research.study_signals import views
+from fastflow.evaluation.evaluate import SEVEN
+from fastflow.stages.calibration import apply
+from fastflow.train.choice.separability import separability
 
 
 def look(step, signal, value, group="collapse", key="a", sets=SEVEN):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.records import Layout
-from fastflow.tables import check_delimiter
-from fastflow.texts import read_records
+from fastflow.files.records import Layout
+from fastflow.files.tables import check_delimiter
+from fastflow.files.texts import read_records
 
 
 def texts(tmp_path, content: str, name: str = "x.csv", **options: object) -> list[str]:

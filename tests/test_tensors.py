@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.packing import BFLOAT16
-from fastflow.tensors import DTYPES, MappedTensors, read_tensors
+from fastflow.kernels.panels import BFLOAT16
+from fastflow.model.tensors import DTYPES, MappedTensors, read_tensors
 
 GOOD = {
     "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.records import Layout, Record
-from fastflow.texts import format_of, read_records
+from fastflow.files.records import Layout, Record
+from fastflow.files.texts import format_of, read_records
 
 
 def write(directory: Path, name: str, content: str | bytes) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.kernels import threads
-from fastflow.kernels.cpu import CpuFlow
+from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.threads import asked_of_openmp, default_threads, quotas
 
 
@@ -49,7 +49,7 @@ def test_threads_that_are_named_win(machine, monkeypatch, model):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert "3 threads" in Runtime(model, backend="cpu").info()["details"][0]
     assert "5 threads" in Runtime(model, threads=5, backend="cpu").info()["details"][0]
-    from fastflow.flow import fold
+    from fastflow.plan.fold import fold
 
     assert CpuFlow(fold([], 8)).threads == 3
     assert CpuFlow(fold([], 8), threads=7).threads == 7

@@ -11,13 +11,13 @@ from test_artifact import change_manifest, rehash
 from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
-from fastflow.artifact import load_model, verify
 from fastflow.errors import FastflowError
-from fastflow.kernels import reference
-from fastflow.tokens import Tokenizer
-from fastflow.train import frequencies
-from fastflow.train.embeddings import Embedder, cache_key, open_encoder
-from fastflow.train.frequencies import sif_weights, weigh, weigh_by_first
+from fastflow.kernels.encoder import reference
+from fastflow.model.artifact import load_model, verify
+from fastflow.model.tokens import Tokenizer
+from fastflow.train.data import token_weights as frequencies
+from fastflow.train.data.embeddings import Embedder, cache_key, open_encoder
+from fastflow.train.data.token_weights import sif_weights, weigh, weigh_by_first
 
 BACKENDS = ("reference", "torch", "cpu")
 

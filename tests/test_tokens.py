@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.tokens import Tokenizer, Tokens
+from fastflow.model.tokens import Tokenizer, Tokens
 
 TEXTS = [
     "The dog sleeps near it.",

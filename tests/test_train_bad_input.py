@@ -11,7 +11,7 @@ from conftest import ROOT
 from safetensors.torch import load_file, save_file
 
 from fastflow.errors import UsageError, missing_extra
-from fastflow.texts import format_of
+from fastflow.files.texts import format_of
 from fastflow.train.cli import main
 
 

@@ -13,14 +13,14 @@ from conftest import ROOT
 from tolerances import EMBEDDING
 
 from fastflow import Runtime
-from fastflow.artifact import verify
 from fastflow.cli import main as fastflow_main
 from fastflow.errors import FastflowError
-from fastflow.evaluate import evaluate, find_sets
-from fastflow.train import report
-from fastflow.train.against import fit_named
-from fastflow.train.calibrate import Fitted
+from fastflow.evaluation.evaluate import evaluate, find_sets
+from fastflow.model.artifact import verify
 from fastflow.train.cli import main
+from fastflow.train.methods.against import fit_named
+from fastflow.train.methods.chain import Fitted
+from fastflow.train.ship import summary as report
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, s
 
 @pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "auto"])
 def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
-    monkeypatch.setattr("fastflow.train.statistics.BLOCK", 60)
+    monkeypatch.setattr("fastflow.train.data.moments.BLOCK", 60)
     assert train("--method", method, out=tmp_path / "held").exit_code == 0
     result = train("--method", method, "--stream", out=tmp_path / "streamed")
     assert result.exit_code == 0
@@ -276,7 +276,7 @@ def test_identical_runs_give_identical_models(train, tmp_path):
 
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
-    from fastflow.train.scalars import Scalars
+    from fastflow.train.methods.scalars import Scalars
 
     options = ["--save-steps", "3", "--batch-size", "32", *extra]
     assert train(*options, out=tmp_path / "whole").exit_code == 0

@@ -10,11 +10,10 @@ from builders import make_model
 from commands import make_train
 
 from fastflow import Runtime
-from fastflow.artifact import CALIBRATION, MANIFEST, file_hash, fingerprint, load_model, read_manifest
-from fastflow.calibration import Stage, apply
 from fastflow.errors import FastflowError
-from fastflow.train.against import fit_named
-from fastflow.truncation import (
+from fastflow.model.artifact import CALIBRATION, MANIFEST, file_hash, fingerprint, load_model, read_manifest
+from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.truncation import (
     BLOCK,
     SAMPLE,
     Truncation,
@@ -23,6 +22,7 @@ from fastflow.truncation import (
     read_truncation,
     write_truncation,
 )
+from fastflow.train.methods.against import fit_named
 
 DIM = 32  # of the test encoder
 CHAINS = [("flow", {}), ("flow", {"coupling": "affine"}), ("flow", {"permutation": "lu"}), ("whiten:16,flow", {})]

@@ -13,9 +13,9 @@ from builders import make_encoder
 from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
-from fastflow.architecture import encoder_shape, read_config
 from fastflow.errors import FastflowError
-from fastflow.weights import load_weights
+from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.weights import load_weights
 
 TEXTS = ["the dog sleeps near it.", "two", "she sings quietly and the old river turns"]
 BACKENDS = ("reference", "torch")

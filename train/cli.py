@@ -168,24 +168,24 @@ def _checkpoints(out: Path) -> Path:
 
 
 def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs: tuple[Path, ...], **o: Any) -> None:
-    from fastflow import calibration
-    from fastflow.encoder import cannot_run
-    from fastflow.evaluate import find_sets
-    from fastflow.fragmentation import unsuited
-    from fastflow.records import Layout
-    from fastflow.tables import check_delimiter
-    from fastflow.tokens import Tokenizer
-    from fastflow.train import report
-    from fastflow.train.calibrate import SAMPLE, Fitted, check_chain, fit, parse_method
-    from fastflow.train.corpus import corpus_hash, read_corpus, stream_corpus
-    from fastflow.train.criterion import make_views
-    from fastflow.train.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
-    from fastflow.train.export import check_out, check_reference, export
-    from fastflow.train.frequencies import weigh, weigh_by_first
-    from fastflow.train.loop import Schedule
-    from fastflow.train.scalars import Scalars
-    from fastflow.train.selection import Choice, candidates, choose
-    from fastflow.train.statistics import read_through
+    from fastflow.backends.choose import cannot_run
+    from fastflow.evaluation.evaluate import find_sets
+    from fastflow.files.records import Layout
+    from fastflow.files.tables import check_delimiter
+    from fastflow.model.fragmentation import unsuited
+    from fastflow.model.tokens import Tokenizer
+    from fastflow.stages import calibration
+    from fastflow.train.choice.selection import Choice, candidates, choose
+    from fastflow.train.choice.separability import make_views
+    from fastflow.train.data.corpus import corpus_hash, read_corpus, stream_corpus
+    from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder
+    from fastflow.train.data.moments import read_through
+    from fastflow.train.data.token_weights import weigh, weigh_by_first
+    from fastflow.train.methods.chain import SAMPLE, Fitted, check_chain, fit, parse_method
+    from fastflow.train.methods.loop import Schedule
+    from fastflow.train.methods.scalars import Scalars
+    from fastflow.train.ship import summary as report
+    from fastflow.train.ship.export import check_out, check_reference, export
 
     started = time.monotonic()
     check_out(out)
@@ -288,7 +288,7 @@ def _train(corpus: tuple[str, ...], encoder: str, out: Path, method: str, pairs:
 
 def _live(texts: list[str], frozen: Any, device: str) -> Any:
     """Pooled embeddings computed for each batch, with the encoder's dropout on."""
-    from fastflow.train.embeddings import Embedder
+    from fastflow.train.data.embeddings import Embedder
 
     embedder = Embedder(frozen, device, dropout=True)
     return lambda rows: embedder([texts[i] for i in rows])

@@ -1,4 +1,4 @@
-/* The frozen encoder as a list of steps over packed tokens. The lists are built by cpu_encoder.py. Every width is padded
+/* The frozen encoder as a list of steps over packed tokens. The lists are built by encoder/cpu.py. Every width is padded
    to whole panels of ff_isa_vector(isa) * 2 columns; padding columns hold zeros from end to end. */
 #ifndef FASTFLOW_ENCODER_H
 #define FASTFLOW_ENCODER_H

@@ -37,8 +37,8 @@ from mutations import mutate
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.kernels import cpu_encoder  # noqa: F401 - imported once, before the forks
-from fastflow.vectors import paired_cosine
+from fastflow.kernels.encoder import cpu as cpu_encoder  # noqa: F401 - imported once, before the forks
+from fastflow.stages.vectors import paired_cosine
 
 TEXTS = [
     "the dog sleeps near it.",

@@ -36,7 +36,7 @@ static float bfloat16(float value)
     return x.value;
 }
 
-/* Weights as encoder_packing.py packs them; `weights` become what the packed ones are worth. */
+/* Weights as cpu_layout.py packs them; `weights` become what the packed ones are worth. */
 static ff_linear pack(int isa, int format, int inner)
 {
     const int panel = 2 * ff_isa_vector(isa), bytes = format == FF_FLOAT ? 4 : format <= FF_BF16_WIDE ? 2 : 1;

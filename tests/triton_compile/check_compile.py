@@ -11,13 +11,13 @@ import torch
 import triton
 from gates import NoDevice, assert_within_limits, compile_for
 
-from fastflow.bench.subjects import pooled_like, trained_like
-from fastflow.flow import fold
-from fastflow.kernels import flow_triton
-from fastflow.kernels import flow_triton_bodies as bodies
-from fastflow.kernels.flow_packing import Packed
-from fastflow.kernels.flow_triton import ALIKE, constants, pool_constants, unit_constants
-from fastflow.kernels.flow_triton_table import TABLE
+from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.kernels.flow import triton as flow_triton
+from fastflow.kernels.flow import triton_bodies as bodies
+from fastflow.kernels.flow.triton import ALIKE, constants, pool_constants, unit_constants
+from fastflow.kernels.flow.triton_layout import Packed
+from fastflow.kernels.flow.triton_table import TABLE
+from fastflow.plan.fold import fold
 
 TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id")}
 STATES = ("*fp32", "*fp16", "*bf16")

@@ -10,9 +10,9 @@ import triton.language as tl
 from gates import NoDevice, assert_within_limits, compile_for
 from packed import random_encoder
 
-from fastflow.kernels import encoder_triton
-from fastflow.kernels import encoder_triton_bodies as bodies
-from fastflow.kernels.encoder_triton_table import (
+from fastflow.kernels.encoder import triton as encoder_triton
+from fastflow.kernels.encoder import triton_bodies as bodies
+from fastflow.kernels.encoder.triton_table import (
     ACTIVATIONS,
     ATTENTION,
     activate_constants,

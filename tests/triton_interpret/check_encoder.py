@@ -12,9 +12,9 @@ import torch
 import triton
 from packed import pack, random_encoder
 
-from fastflow.kernels import reference
-from fastflow.kernels.encoder_triton import TritonEncoder
-from fastflow.kernels.encoder_triton_table import ATTENTION
+from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder.triton import TritonEncoder
+from fastflow.kernels.encoder.triton_table import ATTENTION
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 LIMIT = 2e-6  # relative, float32 against float64
@@ -125,7 +125,7 @@ def attention_cases():
 def test_attention_within_each_text(itemsize, number, head, monkeypatch):
     """Every stored configuration, texts straddling its blocks; company and spare tokens have no effect."""
     config = ATTENTION[itemsize][number]
-    monkeypatch.setattr("fastflow.kernels.encoder_triton.attention", lambda *_: config)
+    monkeypatch.setattr("fastflow.kernels.encoder.triton.attention", lambda *_: config)
     dtype = "float32" if itemsize == 4 else "float16"
     encoder = small(dtype, hidden=2 * head, heads=2)
     lengths = [1, 0, config.BN + 1, 3] if number else [15, 0, 16]

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastflow
-from fastflow.artifact import load_model
-from fastflow.bench.subjects import pooled_like, trained_like
-from fastflow.calibration import Stage, apply, apply_with_log_det
-from fastflow.flow import fold
-from fastflow.kernels import flow_triton, reference
-from fastflow.kernels.flow_triton_table import POOL_FUSED, TABLE
+from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.kernels.encoder import reference
+from fastflow.kernels.flow import triton as flow_triton
+from fastflow.kernels.flow.triton_table import POOL_FUSED, TABLE
+from fastflow.model.artifact import load_model
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed

@@ -8,9 +8,10 @@ import pytest
 import triton
 from builders import make_encoder, make_model, make_sentences
 
-from fastflow import Runtime, encoder
-from fastflow.bench.dry_gpu import DryBackend
-from fastflow.vectors import paired_cosine
+from fastflow import Runtime
+from fastflow.backends import choose as encoder
+from fastflow.bench.suites.dry_gpu import DryBackend
+from fastflow.stages.vectors import paired_cosine
 
 INTERPRETED = triton.knobs.runtime.interpret
 # tokens behind a bucket's last text are computed from whatever memory held, and never read

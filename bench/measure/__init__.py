@@ -1,0 +1,1 @@
+"""Measuring: one comparison, its clock, the machine and its ceilings."""

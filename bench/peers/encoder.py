@@ -1,0 +1,144 @@
+"""Who runs encoders besides fastflow: each engine at its usual best, with the same weights, pooling and threads.
+
+An engine is opened with a Subject and gives pooled vectors of padded token ids. What is not installed, or fails, is
+reported with the reason, never left out in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastflow.bench.suites.workbench import Array, Pooled, Subject, quiet
+from fastflow.errors import UsageError, missing_extra
+
+Call = Callable[[], Any]
+# family -> the modules it needs, which the extra 'peers' brings, and the precisions it runs in
+PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "torch-eager": (("torch", "transformers"), ("float32", "bfloat16")),
+    "torch-compile": (("torch", "transformers"), ("float32",)),
+    "onnxruntime": (("onnx", "onnxruntime"), ("float32", "int8")),
+    "openvino": (("onnx", "openvino"), ("float32", "bfloat16", "int8")),
+    "ctranslate2": (("ctranslate2",), ("float32", "int8")),
+    "sentence-transformers": (("sentence_transformers",), ("float32",)),
+}
+MODULES = {("openvino", "int8"): ("nncf",)}  # needed besides
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An opened engine. ``prepare``: (B, T) int64 ids and mask -> the call that is timed, giving (B, D) float32."""
+
+    name: str
+    dtype: str
+    backend: str
+    prepare: Callable[[Array, Array], Call]
+    shapes: frozenset[tuple[int, int]] | None = None  # only these batch x tokens; None: all
+
+
+def chosen(against: Sequence[str] | None) -> list[str]:
+    """The families that ``against`` picks, None for all; raises a UsageError for an unknown one."""
+    for word in against or ():
+        if word not in PEERS:
+            raise UsageError(f"unknown peer {word!r} for the encoder suites; known: {', '.join(PEERS)}")
+    return [name for name in PEERS if against is None or name in against]
+
+
+def missing(family: str, dtype: str) -> str | None:
+    """Why ``family`` cannot be opened for want of a module, or None."""
+    absent = [m for m in (*PEERS[family][0], *MODULES.get((family, dtype), ())) if find_spec(m) is None]
+    return str(missing_extra("peers", ", ".join(absent), "this peer")) if absent else None
+
+
+def open_peers(
+    subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, skipped: list[dict[str, Any]]
+) -> Iterator[Engine]:
+    """The engines of ``wanted`` (family, dtype); those that cannot be opened are added to ``skipped`` with reasons."""
+    from fastflow.bench.peers import onnx as peers_onnx
+
+    makers: dict[str, Callable[[Subject, str, int], Callable[[Array, Array], Call]]] = {
+        "torch-eager": torch_eager,
+        "torch-compile": torch_compile,
+        "onnxruntime": peers_onnx.onnxruntime,
+        "openvino": peers_onnx.openvino,
+        "ctranslate2": ctranslate2,
+    }
+    for family, dtype in wanted:
+        reason = missing(family, dtype)
+        if reason is None:
+            try:
+                yield Engine(family, dtype, family.partition("-")[0], makers[family](subject, dtype, threads))
+            except Exception as error:  # other people's converters raise anything; the run goes on without them
+                reason = f"it cannot be opened: {said(error)}"
+        if reason is not None:
+            skipped.append(left_out(subject, family, dtype, reason))
+
+
+def left_out(subject: Subject, name: str, dtype: str, reason: str) -> dict[str, Any]:
+    """The entry under ``skipped``."""
+    return {"subject": subject.label, "name": f"{name} {dtype}", "reason": reason}
+
+
+def said(error: Exception) -> str:
+    """The error's kind and first line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
+
+
+def _tensors(module: Any) -> Callable[[Array, Array], Call]:
+    def prepare(ids: Array, mask: Array) -> Call:
+        given = torch.from_numpy(ids), torch.from_numpy(mask)
+        return lambda: module(*given).numpy()
+
+    return prepare
+
+
+def torch_eager(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
+    """transformers as it is, scaled-dot-product attention."""
+    return _tensors(Pooled(subject, getattr(torch, dtype)))
+
+
+def torch_compile(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
+    """The same compiled, each shape by itself."""
+    module = Pooled(subject, getattr(torch, dtype))
+    return _tensors(torch.compile(module, dynamic=False))
+
+
+def ctranslate2(subject: Subject, dtype: str, threads: int) -> Callable[[Array, Array], Call]:
+    """CTranslate2's encoder, which gives the last layer's states; the mean is NumPy's."""
+    import ctranslate2 as library
+
+    if subject.layers != (subject.depth,):
+        raise ValueError(f"it gives the last layer only, and this model pools layers {subject.layers}")
+    converted = subject.folder / "ctranslate2"
+    if not converted.is_dir():
+        source = subject.folder / "ctranslate2-source"
+        shutil.copytree(subject.encoder, source)
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        config["position_embedding_type"] = "absolute"  # its converter asks for what transformers no longer writes
+        (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        with quiet():
+            library.converters.TransformersConverter(str(source)).convert(str(converted))
+        shutil.rmtree(source)
+    encoder = library.Encoder(str(converted), device="cpu", compute_type=dtype, inter_threads=1, intra_threads=threads)
+
+    def prepare(ids: Array, mask: Array) -> Call:
+        small, lengths = ids.astype(np.int32), mask.sum(1).astype(np.int32)
+        counts = mask if subject.weights is None else mask * subject.weights[ids]  # not timed, in its favour
+        weights = (counts / counts.sum(1, keepdims=True)).astype(np.float32)[:, None]
+
+        def call() -> Array:
+            view = library.StorageView.from_array
+            states = np.asarray(encoder.forward_batch(view(small), view(lengths)).last_hidden_state)
+            return (weights @ states)[:, 0]
+
+        return call
+
+    return prepare

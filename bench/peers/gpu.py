@@ -1,0 +1,126 @@
+"""Who runs encoders on a GPU besides fastflow: PyTorch and transformers in each of the ways people run them.
+
+Every engine takes token ids in host memory and gives pooled vectors in host memory, as fastflow does, so that copies
+and waiting count for everybody. ``Gpu`` says where tensors live and how a call is captured; a dry run has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastflow.bench.measure.probe_gpu import SIDE, GpuCeilings, probe, products, torch_dtype
+from fastflow.bench.measure.timing import Watch, cuda_watch
+from fastflow.bench.peers.encoder import Call, Engine, left_out, said
+from fastflow.bench.suites.candidates_flow import captured
+from fastflow.bench.suites.workbench import Array, Pooled, Subject
+from fastflow.errors import UsageError, missing_extra
+from fastflow.runtime import Runtime
+
+LOWER = ("float16", "bfloat16")
+# family -> precisions; torch.compile's modes by their names, "torch-graph" is the unfused module in a CUDA graph
+PEERS: dict[str, tuple[str, ...]] = {
+    "torch-eager": ("float32", "tf32", *LOWER),
+    "torch-compile": ("float32", "bfloat16"),
+    "torch-reduce-overhead": ("float32", "bfloat16"),
+    "torch-max-autotune": ("bfloat16",),
+    "torch-graph": ("float32", "tf32", *LOWER),
+    "sentence-transformers": ("float32", "bfloat16"),
+}
+MODES = {"torch-compile": "default", "torch-reduce-overhead": "reduce-overhead", "torch-max-autotune": "max-autotune"}
+TEXTS_ONLY = "sentence-transformers"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Where PyTorch's tensors live, what times a call on the device, and what captures one in a graph."""
+
+    device: str = "cuda"
+    watch: Watch = cuda_watch
+    side: int = SIDE  # of the matrices that the probe multiplies
+    capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = captured
+
+    def ceilings(self, quick: bool) -> GpuCeilings:
+        """The measured ceilings."""
+        floats = 1 << (28 if self.side == SIDE else 16)
+        whole = lambda call: self.capture(lambda _: call(), None)  # noqa: E731
+        return probe(self.device, whole, self.watch, self.side, floats, 0.02 if quick else 0.1)
+
+
+def chosen(against: Sequence[str] | None) -> list[str]:
+    """The families that ``against`` picks, None for all; raises a UsageError for an unknown one."""
+    for word in against or ():
+        if word not in PEERS:
+            raise UsageError(f"unknown peer {word!r} for the encoder suites on a GPU; known: {', '.join(PEERS)}")
+    return [name for name in PEERS if against is None or name in against]
+
+
+def ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
+    """(dtype, Runtime) of fastflow on the GPU."""
+    for dtype in ("float32", *LOWER):
+        yield dtype, Runtime(subject.model, "cuda", dtype, backend="triton")
+
+
+def open_peers(
+    subject: Subject, families: Sequence[str], gpu: Gpu, quick: bool, skipped: list[dict[str, Any]]
+) -> Iterator[Engine]:
+    """The engines of ``families`` on token ids; quick runs leave out what has to be compiled."""
+    for family in families:
+        if family == TEXTS_ONLY or (quick and family in MODES):
+            continue
+        for dtype in PEERS[family]:
+            try:
+                yield Engine(family, dtype, "torch", _prepare(subject, family, dtype, gpu))
+            except Exception as error:  # other people's loaders raise anything; the run goes on without them
+                skipped.append(left_out(subject, family, dtype, f"it cannot be opened: {said(error)}"))
+
+
+def _prepare(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Callable[[Array, Array], Call]:
+    module = Pooled(subject, torch_dtype(dtype)).to(gpu.device)
+    if family == "torch-graph":
+        return lambda ids, mask: _graph(module, dtype, gpu, ids, mask)
+    function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module
+
+    def prepare(ids: Array, mask: Array) -> Call:
+        def call() -> Array:
+            with products(dtype):
+                given = (torch.from_numpy(a).to(gpu.device) for a in (ids, mask))
+                return np.asarray(function(*given).cpu().numpy())
+
+        return call
+
+    return prepare
+
+
+def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Call:
+    """The module in a graph: no mask, which would be looked at on the host, and so texts of equal length only."""
+    if not mask.all():
+        raise ValueError("a graph without masks needs texts of equal length")
+    there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)
+    here = torch.from_numpy(ids)
+    here = here.pin_memory() if gpu.device == "cuda" else here
+    with products(dtype):
+        replay = gpu.capture(lambda x: module.unmasked(x, vectors), there)
+
+    def call() -> Array:
+        there.copy_(here, non_blocking=True)
+        return np.asarray(replay().cpu().numpy())
+
+    return call
+
+
+def sentence_transformers(subject: Subject, dtype: str, gpu: Gpu) -> Callable[[Sequence[str]], Array]:
+    """SentenceTransformer on the plain encoder directory, as users call it; raises ValueError where it is absent."""
+    if find_spec("sentence_transformers") is None:
+        raise ValueError(str(missing_extra("peers", "sentence_transformers", "this peer")))
+    from sentence_transformers import SentenceTransformer
+
+    kwargs = {"dtype": dtype}
+    model = SentenceTransformer(str(subject.encoder), device=gpu.device, local_files_only=True, model_kwargs=kwargs)
+    model.max_seq_length = subject.max_length
+    return lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False), np.float32)

@@ -1,0 +1,203 @@
+"""Who takes part in the flow suite: fastflow's own kernels and the PyTorch peers, each in the ways people run it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastflow.bench.measure.compare import Candidate
+from fastflow.bench.peers import flow as peers_flow
+from fastflow.bench.peers.folded import folded, folded_state
+from fastflow.bench.suites.subjects import Subject
+from fastflow.errors import FastflowError, UsageError
+
+WHOLE = (
+    16384  # the largest batch that PyTorch gets in one piece: the intermediate results of a million rows are too big
+)
+PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once beyond that; on CPUs what fits their caches runs fastest
+Function = Callable[[Tensor], Tensor]
+
+COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
+MODES = {"cpu": ("compile",), "cuda": (*COMPILED, "graph")}
+# The ways each family runs besides eager; "graph" is a CUDA graph captured for one batch: no synchronising reads in it.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "torch": (),  # the equations unfused, what backend torch runs
+    "torch-ukp": ("compile",),
+    "torch-lean": (*COMPILED, "graph"),
+    "torch-folded": ("graph",),
+    "torch-folded-state": (*COMPILED, "graph"),
+}
+
+
+def names(device: str, quick: bool) -> dict[str, list[str]]:
+    """{family: names of its rows} on ``device``; quick runs leave out what has to be compiled."""
+    wanted = [mode for mode in MODES[device] if mode == "graph" or not quick]
+    return {
+        family: [f"{family}-{mode}" for mode in ("eager", *(m for m in modes if m in wanted))]
+        for family, modes in FAMILIES.items()
+    }
+
+
+def chosen(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
+    """The peers' row names that ``against`` picks, by family or by full name; None picks all."""
+    families = names(device, quick)
+    every = [name for of_family in families.values() for name in of_family]
+    if against is None:
+        return set(every)
+    picked: set[str] = set()
+    for word in against:
+        found = families.get(word) or families.get(f"torch-{word}") or [name for name in every if name == word]
+        if not found:
+            known = ", ".join([*families, *every])
+            raise UsageError(f"unknown peer {word!r} for the flow suite here; known: {known}")
+        picked.update(found)
+    return picked
+
+
+def torch_peers(subject: Subject, device: str, wanted: set[str]) -> tuple[list[Candidate], list[dict[str, str]]]:
+    """The PyTorch candidates in ``wanted``, and those that cannot run this calibration with the reason."""
+    builders: dict[str, Callable[[], Function | None]] = {
+        "torch": lambda: peers_flow.unfused(subject.stages, device, torch.float32),
+        "torch-ukp": lambda: peers_flow.port(subject.stages, device),
+        "torch-lean": lambda: peers_flow.lean(subject.stages, device),
+        "torch-folded": lambda: folded(subject.plans, device),
+        "torch-folded-state": lambda: folded_state(subject.plans, device),
+    }
+    reasons = {
+        "torch-ukp": "the published port has additive couplings with reversal only, and nothing around the flow",
+        "torch-folded-state": "no additive plan to turn into state form",
+    }
+    peers, skipped = [], []
+    for family, of_family in names(device, quick=False).items():
+        rows = [name for name in of_family if name in wanted]
+        function = builders[family]() if rows else None
+        if function is None:
+            skipped += [{"subject": subject.label, "name": name, "reason": reasons[family]} for name in rows]
+            continue
+        with torch.inference_mode():
+            operations, reads = peers_flow.count_operations(function, torch.from_numpy(subject.rows(1)).to(device))
+        counts = {"operations": operations, "synchronisations": reads}
+        for name in rows:
+            mode = name.removeprefix(f"{family}-")
+            largest, details = WHOLE if mode == "graph" else None, counts if mode == "eager" else {}
+            prepare = _prepare(function, mode, PIECE[device])
+            peers.append(
+                Candidate(name, "torch", prepare, "float32", PIECE[device], largest, mode in COMPILED, details)
+            )
+    return peers, skipped
+
+
+def _prepare(function: Function, mode: str, piece: int) -> Callable[[Tensor, Tensor | None], Callable[[], Tensor]]:
+    if mode == "graph":
+        return lambda x, out: captured(function, x)
+    if mode in COMPILED:
+        function = torch.compile(function, mode="default" if mode == "compile" else mode)
+    return lambda x, out: (lambda: function(x)) if out is None else (lambda: in_pieces(function, x, out, piece))
+
+
+def in_pieces(function: Callable[[Any], Any], x: Any, out: Any, piece: int) -> Any:
+    """``function`` on ``piece`` rows of ``x`` at a time, each result copied into ``out``."""
+    for start in range(0, len(x), piece):
+        out[start : start + piece] = function(x[start : start + piece])
+    return out
+
+
+def captured(function: Function, x: Tensor) -> Callable[[], Tensor]:
+    """A CUDA graph of ``function`` on ``x``, replayed by each call; the result is overwritten by the next."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # a few calls outside the capture: lazy initialisation must not be captured
+        for _ in range(3):
+            function(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = function(x)
+
+    def call() -> Tensor:
+        graph.replay()
+        return z
+
+    return call
+
+
+def ours(subject: Subject, device: str, threads: int, quick: bool) -> list[Candidate]:
+    """fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton."""
+    return triton_candidates(subject, quick) if device == "cuda" else _cpu(subject, threads, quick)
+
+
+def _cpu(subject: Subject, threads: int, quick: bool) -> list[Candidate]:
+    cpu = cpu_kernels()
+    best = cpu.isa()
+    found = []
+    for isa in cpu.usable_isas():
+        if isa == best or not quick:
+            flow = _forced(cpu, isa, subject, threads)
+            found.append(Candidate("fastflow" if isa == best else f"fastflow-{isa}", f"cpu {flow.isa}", _numpy(flow)))
+    return sorted(found, key=lambda candidate: candidate.name != "fastflow")
+
+
+def cpu_kernels() -> Any:
+    """The module of the compiled CPU kernels; a FastflowError where they were not built."""
+    try:
+        return importlib.import_module("fastflow.kernels.flow.cpu")
+    except ImportError as error:
+        raise FastflowError(
+            f"the compiled kernels cannot be imported ({error}); build them with "
+            "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
+        ) from error
+
+
+def _forced(cpu: Any, isa: str, subject: Subject, threads: int) -> Any:
+    """A CpuFlow made under FASTFLOW_ISA, which is read when the kernel is made."""
+    before = os.environ.get("FASTFLOW_ISA")
+    os.environ["FASTFLOW_ISA"] = isa
+    try:
+        return cpu.CpuFlow(subject.plans, threads)
+    finally:
+        if before is None:
+            del os.environ["FASTFLOW_ISA"]
+        else:
+            os.environ["FASTFLOW_ISA"] = before
+
+
+def _numpy(flow: Any) -> Callable[[Tensor, Tensor | None], Callable[[], Any]]:
+    def prepare(x: Tensor, out: Tensor | None) -> Callable[[], Any]:
+        rows = x.numpy()
+        if out is None:
+            return lambda: flow(rows)
+        target = out.numpy()
+        return lambda: flow(rows, out=target)
+
+    return prepare
+
+
+def triton_candidates(subject: Subject, quick: bool, device: str = "cuda") -> list[Candidate]:
+    """The Triton kernels, in a graph and launched one by one, at both precisions unless quick."""
+    triton = importlib.import_module("fastflow.kernels.flow.triton")
+    found = []
+    for precision in ("float32",) if quick else ("float32", "bf16x3"):
+        try:
+            flow = triton.TritonFlow(subject.plans, device, precision)
+        except ValueError as error:  # kernels know no FastflowError
+            raise FastflowError(str(error)) from error
+        dtype = "tf32x3" if precision == "float32" else precision
+        name = "fastflow" if precision == "float32" else f"fastflow-{precision}"
+        found.append(Candidate(name, "triton", partial(_replayed, flow), dtype))
+        found.append(Candidate(f"{name}-launches", "triton", partial(_launched, flow), dtype, largest=WHOLE))
+    return found
+
+
+def _replayed(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Tensor]:
+    """In a CUDA graph, as behind an encoder; a launch is nothing beside a batch beyond WHOLE."""
+    return captured(flow, x) if out is None else _launched(flow, x, out)
+
+
+def _launched(flow: Any, x: Tensor, _: Tensor | None) -> Callable[[], Tensor]:
+    return lambda: flow(x)

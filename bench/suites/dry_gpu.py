@@ -1,0 +1,111 @@
+"""A dry run of the GPU suites on a CPU: every line that a GPU would run, tiny, Triton's kernels interpreted.
+
+    TRITON_INTERPRET=1 python -m fastflow.bench.suites.dry_gpu FOLDER
+
+writes FOLDER/dry.json and FOLDER/dry.png. It shows that the suites work; its times mean nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from fastflow.backends import choose as choice
+from fastflow.backends.gpu.device import Device
+from fastflow.backends.gpu.standin import StandIn
+from fastflow.backends.triton import TritonBackend
+from fastflow.bench import cli
+from fastflow.bench.measure.machine import Ceilings, describe
+from fastflow.bench.measure.timing import Effort, cpu_watch
+from fastflow.bench.peers import gpu as peers_gpu
+from fastflow.bench.report.table import plot, table, write_json
+from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, workbench
+from fastflow.bench.suites.subjects import Subject, synthetic
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+TEXTS = (["A dog.", "No"], "two made-up texts")
+ONCE = Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0)
+
+
+class DryBackend(TritonBackend):
+    """The triton backend on the stand-in, its kernels interpreted."""
+
+    on = "cpu"
+
+    def _open_device(self) -> Device:
+        return StandIn()
+
+
+def replayed(function: Any, x: Any) -> Any:
+    """In the place of a captured graph."""
+    return lambda: function(x)
+
+
+def always(value: Any) -> Any:
+    """A function of anything that gives ``value``."""
+    return lambda *_: value
+
+
+def triton_flow(subject: Subject, *_: Any) -> list[Any]:
+    """fastflow's candidates of the flow suite, interpreted."""
+    return candidates_flow.triton_candidates(subject, True, "cpu")
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """Run the three suites and write table, JSON and plot; returns the report."""
+    subject = synthetic(1, 2, 4, "additive", 8, dim=16)
+    limits = Ceilings(1, "not measured", 1.0, 1.0, {"memory": 1.0}, {})
+    real = flow.run_flow
+
+    def flow_on_cpu(model: Any, against: Any, quick: bool, device: str, threads: Any, say: Any) -> Any:
+        return real(model, ["torch-lean-eager"], True, "cpu", 1, say)
+
+    changes = (
+        mock.patch.dict(choice.BACKENDS, {"triton": DryBackend}), mock.patch.object(choice, "_has_cuda", always(True)),
+        mock.patch.object(workbench, "BASE", SMALL), mock.patch.object(workbench.Workbench, "named", base),
+        mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(candidates_flow, "captured", replayed),
+        mock.patch.object(encoder_gpu, "WHERE", peers_gpu.Gpu("cpu", cpu_watch, 32, replayed)),
+        mock.patch.object(encoder_gpu, "QUICK_SHAPES", ((1, 3),)),
+        mock.patch.object(encoder_gpu, "effort", always(ONCE)),
+        mock.patch.object(end_to_end_gpu, "real_texts", always(TEXTS)),
+        mock.patch.object(end_to_end_gpu, "TOGETHER", 1),
+        mock.patch.object(flow, "run_flow", flow_on_cpu), mock.patch.object(flow, "ours", triton_flow),
+        mock.patch.object(flow, "QUICK_BATCHES", (1, 3)), mock.patch.object(flow, "synthetic", always(subject)),
+        mock.patch.object(flow, "ceilings", always({1: limits})),
+        mock.patch.object(flow.Pass, "effort", always(ONCE)),
+    )  # fmt: skip
+    for change in changes:
+        change.start()
+    try:
+        results = cli._run(None, ("flow", "encoder", "end-to-end"), None, True, "cuda", 1)
+    finally:
+        mock.patch.stopall()
+    machine = describe() | {"ceilings": results.ceilings, "processors_used_by_others": None}
+    parts = {name: getattr(results, name) for name in ("rows", "ratios", "subjects", "skipped")}
+    report = {"machine": machine, **parts, "quick": True, "seconds": 0.0}
+    print(table(report))
+    write_json(report, folder / "dry.json")
+    plot(report, folder / "dry.png")
+    return report
+
+
+def base(bench: workbench.Workbench) -> workbench.Subject:
+    """The small model in the place of the one in the package, which would take minutes."""
+    return bench.base()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """``arguments``: the folder."""
+    report = run(Path(arguments[0]))
+    names = {(row["suite"], row["name"], row["dtype"]) for row in report["rows"]}
+    wanted = {(suite, "fastflow", dtype) for suite in ("encoder", "end-to-end") for dtype in ("float32", "bfloat16")}
+    if missing := wanted - names:
+        raise SystemExit(f"the dry run lacks rows: {sorted(missing)}")
+    print(f"dry run: {len(report['rows'])} rows, as expected")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,197 @@
+"""The encoder suite: token ids in, pooled vectors out, at fixed batch x tokens, by fastflow and by its peers.
+
+Everybody runs the same weights with the same number of threads, is checked against PyTorch in float32, and takes turns
+with the others. GFLOP/s count the products, GB/s the layers' weights read once; the floor is the longer of what the
+measured ceilings allow for both, with twice and four times float32's operations a second for bfloat16 and int8.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fastflow.backends.choose import open_backend
+from fastflow.bench.measure.machine import Ceilings, ceilings
+from fastflow.bench.measure.probe import Probe
+from fastflow.bench.measure.timing import Effort, alternate
+from fastflow.bench.peers.encoder import PEERS, Engine, chosen, left_out, open_peers, said
+from fastflow.bench.peers.pytorch import compiling, settings
+from fastflow.bench.report.ratios_encoder import encoder_ratios
+from fastflow.bench.suites.flow import Results
+from fastflow.bench.suites.workbench import BYTES, Array, Subject, Workbench, least_cosine, reference
+from fastflow.errors import FastflowError
+from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokens
+
+SHAPES = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
+QUICK_SHAPES = ((1, 16), (8, 32))
+CHOSEN = frozenset(QUICK_SHAPES)  # where forced instruction sets and compiled PyTorch take part
+FORCED = ("avx2", "portable")
+DTYPES = ("float32", "bfloat16", "int8")
+RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations beside float32's, at equal vector width
+READ_MB = 256.0  # a thread: far beyond the caches
+Say = Callable[[str], None]
+Limits = Callable[[str, float, float], tuple[float, float]]  # dtype, operations, bytes -> milliseconds for either
+
+
+def run_encoder(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
+    """Run the suite on the model given, else on BERT-base with random weights."""
+    families = [
+        name for name in chosen(against) if name != "sentence-transformers"
+    ]  # below its tokenizer it is PyTorch
+    results = Results()
+    say("encoder: measuring the machine's ceilings")
+    limit = ceilings([threads], 0.1 if quick else 0.4)[threads]
+    read = read_gbs(threads, 0.1 if quick else 0.4) or limit.gbs["memory"]
+    results.ceilings = [limit.as_dict() | {"read_gbs": round(read, 1)}]
+    say("encoder: opening the engines")
+    subject = bench.base() if bench.model is None else bench.named()
+    inputs = "random token ids, the same for everybody, texts of equal length; vectors are pooled but not calibrated"
+    results.subjects.append({"subject": subject.label, "inputs": inputs})
+    wanted = [(f, d) for f in families if not (quick and f == "torch-compile") for d in PEERS[f][1]]
+    with settings(threads), nullcontext() if quick else compiling():
+        engines = [*ours(subject, threads, quick, results.skipped)]
+        for engine in open_peers(subject, wanted, threads, results.skipped):
+            shapes = CHOSEN if engine.name == "torch-compile" else None  # it compiles for each shape, long
+            engines.append(Engine(engine.name, engine.dtype, engine.backend, engine.prepare, shapes))
+        exact = reference(subject)
+        for batch, tokens in QUICK_SHAPES if quick else SHAPES:
+            if tokens > subject.shape.positions - subject.shape.position_start:
+                continue
+            say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
+            rng = np.random.default_rng(batch * 1000 + tokens)
+            ids = rng.integers(5, vocabulary(subject), (batch, tokens))
+            limits = partial(floors_ms, limit, read)
+            results.rows += compare(subject, engines, ids, exact, quick, threads, limits, results.skipped)
+    results.ratios = encoder_ratios(results.rows)
+    return results
+
+
+def floors_ms(limit: Ceilings, read: float, dtype: str, flop: float, traffic: float) -> tuple[float, float]:
+    """The least time for ``flop`` operations in ``dtype``, and for reading ``traffic`` bytes."""
+    return flop / (limit.fma_gflops * RATE[dtype]) / 1e6, traffic / read / 1e6
+
+
+def read_gbs(threads: int, seconds: float) -> float | None:
+    """10^9 bytes a second that ``threads`` threads read from memory; None where nothing can be compiled."""
+    try:
+        return Probe().read_gbs(threads, READ_MB, seconds)
+    except FastflowError:
+        return None  # the caller takes PyTorch's copy rate, and the ceilings' source says why
+
+
+def vocabulary(subject: Subject) -> int:
+    """Entries of the encoder's vocabulary."""
+    from fastflow.model.architecture import read_config
+
+    return int(read_config(subject.encoder)["vocab_size"])
+
+
+def ours(subject: Subject, threads: int, quick: bool, skipped: list[dict[str, Any]]) -> Iterator[Engine]:
+    """fastflow's encoder: every precision on the best instruction set, then unless quick on lesser ones, forced."""
+    model = load_model(subject.model)
+
+    def opened(dtype: str) -> Callable[[Array, Array], Callable[[], Any]]:
+        backend = open_backend(model, "cpu", "cpu", dtype, threads)
+        return lambda ids, mask: packed(backend, ids, mask)
+
+    best = {}
+    for dtype in DTYPES:
+        best[dtype] = body = body_of(dtype)
+        yield Engine("fastflow", dtype, f"cpu {body}", opened(dtype))
+    for isa in () if quick else FORCED:
+        for dtype in DTYPES:
+            if best[dtype] == isa:
+                continue
+            try:
+                with forced(isa):
+                    yield Engine(f"fastflow-{isa}", dtype, f"cpu {body_of(dtype)}", opened(dtype), CHOSEN)
+            except (FastflowError, ValueError) as error:
+                skipped.append(left_out(subject, f"fastflow-{isa}", dtype, said(error)))
+
+
+def body_of(dtype: str) -> str:
+    """The instruction set that products of ``dtype`` run on, as things stand."""
+    from fastflow.kernels.encoder.cpu import choose
+
+    return str(choose(dtype)[0])
+
+
+@contextmanager
+def forced(isa: str) -> Iterator[None]:
+    """FASTFLOW_ISA set, as an encoder reads it when it is made."""
+    before = os.environ.get("FASTFLOW_ISA")
+    os.environ["FASTFLOW_ISA"] = isa
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["FASTFLOW_ISA"]
+        else:
+            os.environ["FASTFLOW_ISA"] = before
+
+
+def packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
+    """The call that gives ``backend`` the tokens of (B, T) ids, without padding."""
+    offsets = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
+    tokens = Tokens(ids[mask.astype(bool)].astype(np.int32), offsets, np.zeros(0, np.int64))
+    return lambda: backend.encoder(tokens)
+
+
+def effort(batch: int, tokens: int, quick: bool) -> Effort:
+    """Time for one shape, all candidates together."""
+    few = batch * tokens > 256
+    pause = 5e-3  # some libraries' threads spin a little after a call
+    if few:
+        return Effort(budget_s=0, min_runs=3 if batch * tokens <= 1024 else 2, sample_s=0, pause_s=pause)
+    return Effort(budget_s=4.0 if quick else 8.0, min_runs=3 if quick else 5, max_runs=40, sample_s=0, pause_s=pause)
+
+
+def compare(
+    subject: Subject, engines: list[Engine], ids: Array, reference: Callable[[Array, Array], Array], quick: bool,
+    threads: int, limits: Limits, skipped: list[dict[str, Any]],
+    how: Callable[[int, int, bool], Effort] | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
+    batch, tokens = ids.shape
+    mask = np.ones_like(ids)
+    exact, calls, found = reference(ids, mask), {}, {}
+    for engine in [e for e in engines if e.shapes is None or (batch, tokens) in e.shapes]:
+        key = f"{engine.name} {engine.dtype}"
+        try:
+            call = engine.prepare(ids, mask)
+            z = np.array(call())
+            found[key] = engine, least_cosine(engine.name, engine.dtype, z, exact), float(np.abs(z - exact).max())
+        except Exception as error:  # a wrong or failing engine is an entry with its reason, whoever raised it
+            if engine.name.startswith("fastflow"):
+                raise
+            reason = str(error) if isinstance(error, FastflowError) else f"its call failed: {said(error)}"
+            skipped.append(left_out(subject, engine.name, engine.dtype, f"{batch} x {tokens}: {reason}"))
+            engines.remove(engine)
+            continue
+        calls[key] = call
+        for _ in range(2 if batch * tokens <= 256 else 0):  # some engines prepare themselves in the first calls
+            call()
+    timings = alternate(calls, (how or effort)(batch, tokens, quick))
+    flop, rows = subject.flop(batch, tokens), []
+    for key, (engine, cosine, off) in found.items():
+        timing, traffic = timings[key], float(subject.matrix_weights() * BYTES[engine.dtype])
+        ms = timing.median_ms
+        compute, reading = limits(engine.dtype, flop, traffic)
+        floor = max(compute, reading)
+        rows.append(
+            {
+                "suite": "encoder", "subject": subject.label, "name": engine.name, "backend": engine.backend,
+                "dtype": engine.dtype, "threads": threads, "batch": batch, "tokens": tokens, "median_ms": ms,
+                "p20_ms": timing.p20_ms, "p80_ms": timing.p80_ms, "runs": timing.runs, "calls_per_run": timing.inner,
+                "max_abs_err": off, "least_cosine": cosine, "gflops": flop / ms / 1e6, "gbs": traffic / ms / 1e6,
+                "compute_fraction": compute / ms, "bandwidth_fraction": reading / ms, "floor_ms": floor,
+                "times_floor": ms / floor, "note": None,
+            }
+        )  # fmt: skip
+    return rows

@@ -1,0 +1,73 @@
+"""The encoder suite on a GPU: token ids in host memory -> pooled vectors in host memory, at fixed batch x tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from fastflow.bench.measure.probe_gpu import GpuCeilings
+from fastflow.bench.measure.timing import Effort
+from fastflow.bench.peers.encoder import Engine
+from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
+from fastflow.bench.peers.pytorch import compiling, settings
+from fastflow.bench.report.ratios_gpu import encoder_ratios
+from fastflow.bench.suites.encoder import QUICK_SHAPES, SHAPES, Say, compare, packed, vocabulary
+from fastflow.bench.suites.flow import Results
+from fastflow.bench.suites.workbench import Subject, Workbench, reference
+
+MORE = ((128, 128),)  # what a CPU would take minutes for
+COMPILED = frozenset({(1, 16), (1, 32), (32, 128)})  # torch.compile takes long for each shape
+WHERE = Gpu()  # a dry run puts another in its place
+
+
+def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
+    """Run the suite on the model given, else on BERT-base with random weights."""
+    results, families = Results(), chosen(against)
+    say("encoder: measuring the GPU's ceilings")
+    limits = WHERE.ceilings(quick)
+    results.ceilings = [limits.as_dict()]
+    subject = bench.base() if bench.model is None else bench.named()
+    inputs = "random token ids, the same for everybody, texts of equal length; from host memory to host memory"
+    results.subjects.append({"subject": subject.label, "inputs": inputs})
+    say("encoder: opening the engines")
+    with settings(threads), nullcontext() if quick else compiling():
+        engines = [
+            Engine("fastflow", dtype, "triton", lambda ids, mask, rt=runtime: packed(rt._backend, ids, mask))  # type: ignore[misc]
+            for dtype, runtime in ours(subject)
+        ]
+        for peer in open_peers(subject, families, WHERE, quick, results.skipped):
+            shapes = COMPILED if peer.name in MODES else None
+            engines.append(Engine(peer.name, peer.dtype, peer.backend, peer.prepare, shapes))
+        measure(subject, engines, QUICK_SHAPES if quick else SHAPES + MORE, limits, threads, quick, say, results)
+    results.ratios = encoder_ratios(results.rows)
+    return results
+
+
+def measure(
+    subject: Subject, engines: list[Engine], shapes: Sequence[tuple[int, int]], limits: GpuCeilings, threads: int,
+    quick: bool, say: Say, results: Results,
+) -> None:  # fmt: skip
+    """Check and time everybody at every shape; adds to ``results``."""
+    exact = reference(subject)
+    for batch, tokens in shapes:
+        if tokens > subject.shape.positions - subject.shape.position_start:
+            continue
+        say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
+        ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary(subject), (batch, tokens))
+        results.rows += compare(
+            subject, engines, ids, exact, quick, threads, limits.floors_ms, results.skipped, effort
+        )  # fmt: skip
+
+
+def effort(batch: int, tokens: int, quick: bool) -> Effort:
+    """Time for one shape, all candidates together; single calls, since the quantiles of single calls are asked for."""
+    return Effort(budget_s=1.0 if quick else 3.0, min_runs=20, max_runs=300, limit_s=15.0, sample_s=0, pause_s=0)
+
+
+def latency_quantiles(seconds: Sequence[float]) -> dict[str, Any]:
+    """Milliseconds of single calls: 20, 50, 80, 95 and 99 %."""
+    names = {"p20_ms": 0.2, "median_ms": 0.5, "p80_ms": 0.8, "p95_ms": 0.95, "p99_ms": 0.99}
+    return {name: float(np.quantile(seconds, q)) * 1e3 for name, q in names.items()}

@@ -1,0 +1,134 @@
+"""What the flow suite runs: a calibration, its plans, and the pooled vectors it is given.
+
+Without a model: flows of the paper's shape with weights as training leaves them (ActNorms that fit the data, last
+layers well away from zero), on synthetic vectors with the outlier dimensions of a pooled BERT. Latency does not depend
+on the values; the error columns do, which is why the outliers are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import UsageError
+from fastflow.kernels.flow.plan import Plan
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage, describe
+
+Floats = NDArray[np.float32]
+OUTLIERS = ((0.40, -9.0, 1.2), (0.50, 5.0, 0.9), (0.80, -3.5, 0.8))  # position (share of D), mean, deviation
+
+WORDS = (
+    ("a man", "the old teacher", "my neighbour", "the committee", "a small dog", "the report", "the city", "she"),
+    ("reads", "sells", "describes", "follows", "repairs", "forgets", "finds", "paints"),
+    ("the bicycle", "a long letter", "an empty house", "the price of oil", "some music", "the train", "it", "us"),
+    ("in the morning", "without a word", "near the river", "for little money", "again", "at the end of the year"),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A calibration under test. ``x`` (rows, D) float32 is repeated to fill larger batches."""
+
+    label: str
+    stages: tuple[Stage, ...]
+    plans: tuple[Plan, ...]  # float64
+    x: Floats
+    inputs: str  # where x comes from, in words
+
+    def rows(self, batch: int) -> Floats:
+        """(batch, D): x repeated as often as needed, C-contiguous."""
+        return np.ascontiguousarray(self.x[np.arange(batch) % len(self.x)] if batch > len(self.x) else self.x[:batch])
+
+    def flop(self) -> float:
+        """Operations that the plans need for one row; a multiply-add is two, zero blocks are not counted."""
+        return sum(2.0 * weights(plan) + 2 * plan.outputs for plan in self.plans)
+
+    def weight_bytes(self) -> float:
+        """Bytes of the float32 weights that one pass reads, zero blocks not counted."""
+        return sum(4.0 * (weights(plan) + 2 * plan.outputs + len(plan.c) + plan.d.size) for plan in self.plans)
+
+    def traffic(self, batch: int) -> float:
+        """Bytes that must move for a batch: rows in, rows out, weights once."""
+        return 4.0 * batch * (self.plans[0].inputs + self.plans[-1].outputs) + self.weight_bytes()
+
+
+def weights(plan: Plan) -> int:
+    """Multiply-adds of one row through ``plan``: the centring and every block that is not zero by structure."""
+    w, reads, writes = plan.width, plan.reads, plan.writes
+    count = plan.inputs + int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
+    count += int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
+    return count + plan.S.size + (0 if plan.L is None else plan.L.size)
+
+
+def pooled_like(rows: int, dim: int, seed: int) -> Floats:
+    """(rows, dim) vectors like pooled BERT states: uneven channels, 16 shared directions, three outlier channels."""
+    rng = np.random.default_rng(seed)
+    mean, deviation = 0.3 * rng.standard_normal(dim), 0.2 * np.exp(0.4 * rng.standard_normal(dim))
+    shared = rng.standard_normal((16, dim)) / 4
+    for position, outlier_mean, outlier_deviation in OUTLIERS:
+        channel = int(position * dim)
+        mean[channel], deviation[channel] = outlier_mean, outlier_deviation
+    noise = rng.standard_normal((rows, dim), np.float32)
+    noise += rng.standard_normal((rows, 16), np.float32) @ shared.astype(np.float32)
+    return mean.astype(np.float32) + deviation.astype(np.float32) * noise
+
+
+def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
+    """A flow on the width of ``x`` whose ActNorms fit ``x`` and whose last layers are N(0, 0.05^2) instead of zero."""
+    import torch
+
+    from fastflow.train.methods.flow import Flow, FlowConfig
+
+    config = FlowConfig(x.shape[1], **settings)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        flow = Flow(config)
+        flow.initialise(torch.from_numpy(x))
+        for name, parameter in flow.named_parameters():
+            if name.rsplit(".", 1)[1] in ("weight3", "bias3", "logscale3"):
+                parameter.normal_(0, 0.05)
+    return Stage("flow", config.as_dict(), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
+
+
+def synthetic(
+    levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020
+) -> Subject:
+    """A flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels."""
+    x = pooled_like(max(rows, 4096), dim, seed)
+    stage = trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
+    stages = (stage,)
+    inputs = f"{rows} synthetic vectors with the outlier dimensions of a pooled BERT, seed {seed}; random weights"
+    return Subject(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
+
+
+def of_model(path: str | Path, rows: int) -> Subject:
+    """The calibration of the model at ``path``, on its own pooled embeddings of ``rows`` made-up sentences."""
+    from fastflow.model.artifact import load_model
+    from fastflow.runtime import Runtime
+
+    stages = load_model(path).calibration
+    if not stages:
+        raise UsageError(f"{path} has no calibration, so there is nothing to time; leave -m out for the paper's flow")
+    with Runtime(path, device="cpu") as runtime:
+        x = np.ascontiguousarray(runtime.pool(sentences(rows)), np.float32)
+    dim = x.shape[1]
+    inputs = f"the model's pooled embeddings of {rows} made-up sentences, repeated in larger batches"
+    return Subject(f"{describe(stages)}, D={dim}", tuple(stages), fold(stages, dim), x, inputs)
+
+
+def sentences(count: int) -> list[str]:
+    """``count`` short English sentences, all different up to 3072, in an order without long runs."""
+    total = int(np.prod([len(words) for words in WORDS]))
+    made = []
+    for number in range(count):
+        rest, parts = number * 1231 % total, []  # 1231 is prime: every combination once before any comes again
+        for words in WORDS:
+            rest, choice = divmod(rest, len(words))
+            parts.append(words[choice])
+        made.append(" ".join(parts).capitalize() + ".")
+    return made

@@ -1,0 +1,123 @@
+"""The choice of backend: who runs encoder, pooling and calibration of a model on this machine.
+
+A backend runs the three numeric stages. It is chosen once, when the Runtime is built: ``auto`` may step down and says
+so in ``notes``; a named backend that cannot run raises with the reason and what can.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fastflow.backends.cpu import CpuBackend, auto_dtype
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.backends.torch import TorchBackend
+from fastflow.backends.triton import TritonBackend
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
+from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.artifact import Model
+from fastflow.model.reading import short
+from fastflow.stages.vectors import check_count
+
+BACKENDS: dict[str, Any] = {
+    "cpu": CpuBackend,
+    "triton": TritonBackend,
+    "torch": TorchBackend,
+    "reference": ReferenceBackend,
+}
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux's driver, and the one under Windows
+NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "transformers"))}
+
+
+def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Any:
+    """The backend for ``model``; raises with what is usable here when a named choice cannot run."""
+    check_count("threads", threads)
+    check_choices(backend=(backend, ("auto", *BACKENDS)), device=(device, DEVICES), dtype=(dtype, DTYPES))
+    if backend != "auto":
+        return _open_named(backend, model, device, dtype, threads)
+    if device == "cuda":
+        return _open_named("triton", model, device, dtype, threads)
+    try:
+        encoder_shape(read_config(model.encoder), model.encoder)
+    except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations know it
+        return _step_down("torch", reason, model, device, dtype, threads)
+    if device == "auto" and dtype in ("auto", *TritonBackend.dtypes) and _sees_gpu():
+        try:
+            return _open_named("triton", model, device, dtype, threads)
+        except FastflowError as reason:
+            opened = open_backend(model, backend, "cpu", dtype, threads)
+            opened.notes.append(f"stepped down from the triton backend: {reason}")
+            return opened
+    if dtype in ("auto", *CpuBackend.dtypes):
+        try:
+            return _open_named("cpu", model, device, dtype, threads)
+        except UsageError:
+            raise
+        except FastflowError as reason:
+            return _step_down("reference", reason, model, device, dtype, threads)
+    return _open_named("reference", model, device, dtype, threads)
+
+
+def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
+    """Raise a UsageError for the first option whose value is not one of the names it may have."""
+    for option, (value, known) in given.items():
+        if not isinstance(value, str) or value not in known:
+            raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(known)}")
+
+
+def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Any:
+    """The slower backend ``name``, which says why it was taken; where it cannot run either, both reasons."""
+    if lacking := cannot_run(name, device):
+        raise FastflowError(f"{reason}; {lacking}") from reason
+    opened = _open_named(name, model, device, dtype, threads)
+    opened.notes.append(f"stepped down from the cpu backend: {reason}")
+    return opened
+
+
+def _open_named(name: str, model: Model, device: str, dtype: str, threads: int | None) -> Any:
+    if reason := cannot_run(name, device):
+        raise reason
+    kind = BACKENDS[name]
+    details = []
+    if dtype == "auto":
+        dtype, note = auto_dtype(model) if name == "cpu" else ("float32", "")
+        details = [note] if note else []
+    if dtype not in kind.dtypes:
+        raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
+    opened = kind(model, dtype, device, threads)
+    opened.details += details
+    return opened
+
+
+def cannot_run(name: str, device: str) -> FastflowError | None:
+    """Why backend ``name`` cannot run on ``device`` here, or None."""
+    if device not in DEVICES:
+        return UsageError(f"unknown device {device!r}; known are {', '.join(DEVICES)}")
+    if device == "cuda" and name not in NEEDS:
+        return UsageError(f"the {name} backend runs on the CPU; on a CUDA device use triton or torch")
+    if device == "cpu" and name == "triton":
+        return UsageError("the triton backend runs on a CUDA device; on the CPU use cpu, torch or reference")
+    if name == "cpu" and find_spec("fastflow.kernels._cpu") is None:
+        return FastflowError("the cpu backend needs the compiled extension: install a C compiler and fastflow again")
+    extra, modules = NEEDS.get(name, ("", ()))
+    for module in modules:
+        if find_spec(module) is None:
+            return missing_extra(extra, module, f"the {name} backend" + " (device 'cuda')" * (device == "cuda"))
+    if (name == "triton" or device == "cuda") and not _has_cuda():
+        return FastflowError(f"{name}: PyTorch finds no CUDA device; usable here: cpu, torch on the CPU, reference")
+    return None
+
+
+def _sees_gpu() -> bool:
+    """Whether the system shows an NVIDIA GPU to this process; cheaper than asking PyTorch, which takes a second."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "all") != "" and any(Path(p).exists() for p in GPU_FILES)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

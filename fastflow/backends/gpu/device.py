@@ -1,0 +1,106 @@
+"""What the triton backend asks of a device: memory, streams, events and captured graphs, and nothing else.
+
+``CudaDevice`` is the real one; ``standin`` beside it is another that computes on the CPU, for tests and dry runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Tensor = Any  # torch.Tensor, which is not imported here
+Work = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Captured work: ``replay`` does it again with what its buffers then hold; ``nbytes`` of device memory it keeps."""
+
+    replay: Work
+    nbytes: int
+
+
+class Device(Protocol):
+    """Work is queued on streams in order; nothing here but ``synchronize`` and ``capture`` waits for the device."""
+
+    OutOfMemory: type[BaseException]
+
+    def pinned(self, size: int, dtype: str) -> Tensor:
+        """(size,) in page-locked host memory, which copies asynchronously; its content is arbitrary."""
+
+    def empty(self, size: int, dtype: str) -> Tensor:
+        """(size,) in device memory; its content is arbitrary. Raises ``OutOfMemory``."""
+
+    def stream(self) -> Any:
+        """A new queue of work."""
+
+    def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
+        """Queue what ``work`` launches on ``stream``; it is for ``tokens`` tokens. Raises ``OutOfMemory``."""
+
+    def record(self, stream: Any) -> Any:
+        """An event that has happened when all that is queued on ``stream`` so far is done."""
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Whatever is queued on ``stream`` after this begins when ``event`` has happened."""
+
+    def synchronize(self, event: Any) -> None:
+        """Return when ``event`` has happened."""
+
+    def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
+        """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
+
+    def release(self) -> None:
+        """Give memory that is kept for later back to the device."""
+
+
+class CudaDevice:
+    """The current CUDA device through PyTorch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self.OutOfMemory: type[BaseException] = torch.cuda.OutOfMemoryError
+        self.name = torch.cuda.get_device_name()
+
+    def pinned(self, size: int, dtype: str) -> Tensor:
+        return self._torch.empty(size, dtype=getattr(self._torch, dtype), pin_memory=True)
+
+    def empty(self, size: int, dtype: str) -> Tensor:
+        made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
+        self._torch.cuda.current_stream().synchronize()  # the memory may have been another's, still at work on it
+        return made
+
+    def stream(self) -> Any:
+        stream = self._torch.cuda.Stream()
+        stream.wait_stream(self._torch.cuda.current_stream())  # the weights were copied there
+        return stream
+
+    def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
+        with self._torch.cuda.stream(stream), self._torch.inference_mode():
+            work()
+
+    def record(self, stream: Any) -> Any:
+        event = self._torch.cuda.Event()
+        event.record(stream)
+        return event
+
+    def wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+    def synchronize(self, event: Any) -> None:
+        event.synchronize()
+
+    def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
+        cuda = self._torch.cuda
+        self.run(stream, work)  # compiles kernels and opens libraries, which a capture must not do
+        stream.synchronize()
+        cuda.empty_cache()
+        before, graph = cuda.memory_reserved(), cuda.CUDAGraph()
+        with self._torch.inference_mode(), cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            work()
+        return Graph(graph.replay, max(0, cuda.memory_reserved() - before))
+
+    def release(self) -> None:
+        self._torch.cuda.empty_cache()

@@ -1,0 +1,139 @@
+"""The torch backend: the encoder through PyTorch and transformers, the calibration unfused."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.kernels.panels import LARGEST
+from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.artifact import Model
+from fastflow.model.reading import panics, reason
+from fastflow.model.tokens import Tokens
+from fastflow.model.weights import BAD, load_weights
+from fastflow.stages import calibration
+from fastflow.stages.vectors import shorten
+
+Floats = NDArray[np.floating[Any]]
+
+
+def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
+    """The transformers model of a local encoder directory, frozen, in ``dtype``; quiet, and never from the network.
+
+    Raises a FastflowError that names the tensor for weights that are missing or not finite.
+    """
+    import torch
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with panics():
+            encoder, found = AutoModel.from_pretrained(
+                str(directory),
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=getattr(torch, dtype),
+                output_loading_info=True,
+            )
+    except Exception as error:  # transformers has errors of its own, and any of Python's for a field that it trusts
+        raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
+    # transformers fills a missing tensor with random numbers and goes on; a pooler is asked for where it is used
+    if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
+        raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
+    for name, tensor in encoder.named_parameters():
+        if not (tensor.abs() <= LARGEST).all():  # NaN is not
+            raise FastflowError(f"{directory}: tensor {name} {BAD}")
+    return encoder.requires_grad_(False)
+
+
+class TorchBackend:
+    """PyTorch and transformers, padded and unfused: the reference to beat."""
+
+    name = "torch"
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        import torch
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self._torch, self._process = torch, os.getpid()
+        self.dtype, self.device = dtype, "cuda" if device == "cuda" else "cpu"
+        self.notes: list[str] = []
+        self.details: list[str] = []
+        self._pooling, self._order = model.pooling, model.truncation
+        flow_dtype = torch.float64 if dtype == "float64" else torch.float32
+        self._flow_dtype = flow_dtype
+        with suppress(UnsupportedArchitecture):  # where the native reader knows the weights, it says best what is wrong
+            config = read_config(model.encoder)
+            load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
+        self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)
+        self._stages = [
+            calibration.Stage(s.kind, s.settings, {k: self._tensor(v) for k, v in s.params.items()})
+            for s in model.calibration
+        ]
+
+    def train_mode(self, dropout: float | None = None) -> None:
+        """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
+        self._encoder.train()
+        if dropout is not None:
+            for module in self._encoder.modules():
+                if isinstance(module, self._torch.nn.Dropout):
+                    module.p = dropout
+
+    def _mind_fork(self) -> None:
+        """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""
+        if os.getpid() != self._process:
+            self._torch.set_num_threads(1)
+            self._process = os.getpid()
+
+    def _tensor(self, array: NDArray[Any]) -> Any:
+        tensor = self._torch.tensor(np.array(array), device=self.device)
+        return tensor.to(self._flow_dtype) if tensor.is_floating_point() else tensor
+
+    def encoder(self, tokens: Tokens) -> Any:
+        """transformers' output with hidden states (B, T, D), and the padding mask (B, T)."""
+        torch = self._torch
+        self._mind_fork()
+        tokens.check(self._encoder.get_input_embeddings().num_embeddings)
+        lengths = np.diff(tokens.offsets)
+        mask = np.arange(lengths.max(initial=0))[None] < lengths[:, None]
+        ids = np.full(mask.shape, self._encoder.config.pad_token_id or 0, np.int64)
+        ids[mask] = tokens.ids
+        mask = torch.from_numpy(mask).to(self.device)
+        with torch.inference_mode():
+            ids = torch.from_numpy(ids).to(self.device)
+            return self._encoder(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True), mask
+
+    def pooling(self, hidden: Any, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors, summed in float32 or better."""
+        output, mask = hidden
+        if self._pooling.mode == "pooler":
+            return self._numpy(output.pooler_output)
+        states = [output.hidden_states[i].to(self._flow_dtype) for i in self._pooling.layers]
+        if self._pooling.mode == "cls":
+            return self._numpy(states[0][:, 0])
+        weights = mask[:, :, None].to(self._flow_dtype)
+        if self._pooling.weights is not None:
+            weights[mask] = self._tensor(self._pooling.weights[tokens.ids])[:, None]
+        return self._numpy(sum((s * weights).sum(1) / weights.sum(1) for s in states) / len(states))
+
+    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
+        self._mind_fork()
+        with self._torch.inference_mode():
+            x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self.device, self._flow_dtype)
+            z = self._numpy(calibration.apply(self._stages, x))
+        return shorten(z, normalize, truncate, self._order)
+
+    def _numpy(self, tensor: Any) -> Floats:
+        return np.asarray(tensor.to(self._flow_dtype).cpu().numpy())

@@ -1,0 +1,183 @@
+"""The triton backend: encoder, pooling and folded calibration on a CUDA GPU, from token ids to embeddings in one go.
+
+Reads from the top: what is loaded, the two ways a batch runs, and the launches that both share.
+
+    few short texts   one captured graph for the size of batch (``gpu.graphs``): lowest latency
+    all else          packed without padding, copies and computation overlapping (``gpu.pipeline``): throughput
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import partial
+from threading import RLock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.backends.gpu.device import CudaDevice, Device, Tensor
+from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
+from fastflow.backends.gpu.pipeline import Pipeline
+from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder.reference import positions
+from fastflow.model.architecture import encoder_shape, read_config, whole_number
+from fastflow.model.artifact import Model
+from fastflow.model.tokens import Tokens
+from fastflow.model.weights import load_weights
+from fastflow.plan.fold import fold
+from fastflow.stages.vectors import shorten
+
+Floats = NDArray[np.floating[Any]]
+PIECE = 65536  # pooled vectors calibrated at a time by ``calibration``
+
+
+class Task(NamedTuple):
+    """What is made of texts: pooled vectors, or embeddings, of unit length or not."""
+
+    calibrated: bool
+    unit: bool
+
+
+class TritonBackend:
+    """Triton kernels between cuBLASLt's products, without transformers and without padding. Safe for several threads.
+
+    The encoder computes in ``dtype``; pooling and calibration are of float32 grade always. A text's vector depends on
+    the size of its batch by rounding alone: within 1e-3 of its length at any dtype but bfloat16 and float16, whose own
+    rounding is larger (see ``kernels/README.md``).
+    """
+
+    name = "triton"
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    on = "cuda"  # where the kernels run
+    overlaps = True  # texts are tokenised while the device computes
+    batch_tokens = 32768
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        self.dtype, self.device = dtype, "cuda"
+        self.details: list[str] = []
+        self.notes = [] if threads is None else ["threads: a GPU has its own"]
+        self._process, self._lock, self._pooling = os.getpid(), RLock(), model.pooling
+        self._order = model.truncation
+        config = read_config(model.encoder)
+        self._shape = encoder_shape(config, model.encoder)
+        self._vocabulary = whole_number(config, "vocab_size", model.encoder)
+        self._encoder, self._flow = self._open(model, config)
+        self._device = self._open_device()
+        self._computing = self._device.stream()
+        self._graphs: Graphs[BucketGraph] = Graphs(self._capture)
+        self._pipeline = Pipeline(
+            self._device, self._computing, self._positions, self.notes.append, self._graphs.clear
+        )  # fmt: skip
+
+    def _open(self, model: Model, config: dict[str, Any]) -> tuple[Any, Any]:
+        """The encoder and the flow, their weights on the device."""
+        from fastflow.kernels.encoder.triton import TritonEncoder
+        from fastflow.kernels.flow.triton import TritonFlow
+
+        weights = load_weights(model.encoder, config, self._shape, np.float32)
+        if model.pooling.mode == "pooler" and "pooler.weight" not in weights:
+            raise FastflowError(f"{model.encoder} has no pooler: its weights lack pooler.dense")
+        try:
+            encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
+            plans = fold(model.calibration, self._shape.hidden)
+            return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights)
+        except ValueError as error:  # kernels know no FastflowError
+            raise UsageError(str(error)) from error
+        except RuntimeError as error:  # PyTorch's, of a device that is full or broken
+            said = str(error).strip().partition("\n")[0]
+            raise FastflowError(f"the triton backend cannot load the model onto the GPU: {said}") from error
+
+    def _open_device(self) -> Device:
+        return CudaDevice()
+
+    def embed(
+        self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
+    ) -> Floats:
+        """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibration`` shortens them."""
+        unit = normalize and truncate is None  # else the length is that of what is cut, and found after it
+        return shorten(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate, self._order)
+
+    def encoder(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors of one batch: pooling is part of the same graph."""
+        return self._run(tokens, [np.arange(len(tokens.offsets) - 1)], Task(False, False))
+
+    def pooling(self, hidden: Floats, tokens: Tokens) -> Floats:
+        """What ``encoder`` pooled."""
+        return hidden
+
+    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
+        with self._lock:
+            self._mind_fork()
+            parts = [self._calibrated(pooled[i : i + PIECE]) for i in range(0, max(1, len(pooled)), PIECE)]
+        return shorten(np.concatenate(parts), normalize, truncate, self._order)
+
+    def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
+        """(B, width) vectors: each batch through the graph for its size, where there is one, else the pipeline."""
+        tokens.check(self._vocabulary)  # rows of the table, beyond which a kernel would read
+        lengths = np.diff(tokens.offsets)
+        out = np.empty((len(lengths), self._width(task)), np.float32)
+        with self._lock:
+            self._mind_fork()
+            try:
+                for rows in batches:
+                    if (graph := self._graph(len(rows), int(lengths[rows].max(initial=0)), task)) is not None:
+                        batch = tokens.select(rows)
+                        out[rows] = graph(batch, self._positions(batch))
+                    elif len(rows):
+                        self._pipeline.submit(tokens, rows, partial(self._launch, task), out)
+                self._pipeline.finish(out)
+            except BaseException:
+                self._pipeline.abandon()
+                raise
+        return out
+
+    def _launch(self, task: Task, inputs: tuple[Tensor, Tensor, Tensor], longest: int) -> Tensor:
+        """The data's path on the device: launches alone, nothing is waited for or read back."""
+        ids, places, offsets = inputs
+        hidden = self._encoder(ids, places, offsets, longest)
+        if self._pooling.mode == "mean":
+            if task.calibrated:
+                return self._flow(hidden, task.unit, offsets, ids)
+            return self._flow.pool(hidden, offsets, ids)
+        pooled = self._encoder.first(hidden[0], offsets)
+        if self._pooling.mode == "pooler":
+            pooled = self._encoder.pooler(pooled)
+        return self._flow(pooled, task.unit) if task.calibrated else pooled
+
+    def _graph(self, texts: int, longest: int, task: Task) -> BucketGraph | None:
+        """The graph for a batch of this size, None where it is too large for any or for the device's memory."""
+        bucket = bucket_for(texts, longest) if texts else None
+        limit = self._pipeline.budget
+        if bucket is None or (limit is not None and bucket.texts * bucket.tokens > limit):
+            return None
+        try:
+            return self._graphs[bucket, task]
+        except self._device.OutOfMemory:
+            self._pipeline.halve(bucket.texts * bucket.tokens)
+            return None
+
+    def _capture(self, key: tuple[Bucket, Task]) -> BucketGraph:
+        bucket, task = key
+        return BucketGraph(self._device, self._computing, bucket, self._width(task), partial(self._launch, task))
+
+    def _calibrated(self, pooled: Floats) -> Floats:
+        """(B, D') of (B, D), B at most PIECE."""
+        found: list[Tensor] = []
+        x = self._flow.torch.from_numpy(np.ascontiguousarray(pooled, np.float32))
+        self._device.run(self._computing, lambda: found.append(self._flow(x.to(self._flow.device)).cpu()))
+        self._device.synchronize(self._device.record(self._computing))
+        return np.asarray(found[0].numpy())
+
+    def _positions(self, batch: Tokens) -> NDArray[Any]:
+        return positions(batch.ids, batch.offsets, self._shape)
+
+    def _width(self, task: Task) -> int:
+        return int(self._flow.outputs) if task.calibrated else self._shape.hidden
+
+    def _mind_fork(self) -> None:
+        """A CUDA context does not survive fork, and whatever touches it afterwards hangs or crashes."""
+        if os.getpid() != self._process:
+            raise FastflowError("a Runtime on a GPU cannot be used in a forked process; make a new one in each process")

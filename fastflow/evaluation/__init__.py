@@ -1,0 +1,1 @@
+"""Measures of embeddings: Spearman on scored pairs, isotropy, lexical bias, word frequency."""

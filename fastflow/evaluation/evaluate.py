@@ -1,0 +1,162 @@
+"""Semantic textual similarity: Spearman x100 of cosine against gold scores, aggregated in both ways in use.
+
+``all`` pools a set's pairs and ranks them once (SBERT, SimCSE); ``wmean`` averages the subsets' Spearman by size
+(BERT-flow, BERT-whitening). They differ by over 20 points at worst, so both are always reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.stages.vectors import paired_cosine
+
+HEADER = "subset\tscore\tsentence1\tsentence2"
+LABELLED = "label\tsentence1\tsentence2"
+SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")  # the paper's test sets
+WHOLE = ("STSb", "SICK-R")  # published as one set: their subset column is only the origin of a pair
+
+Encode = Callable[[Sequence[str]], NDArray[Any]]
+
+
+class Pairs(NamedTuple):
+    """A set of n scored pairs."""
+
+    name: str
+    subsets: list[str]
+    scores: NDArray[np.float64]
+    first: list[str]
+    second: list[str]
+
+
+class Labelled(NamedTuple):
+    """A set of n pairs with a label each, such as QNLI: question and sentence, entailment or not."""
+
+    name: str
+    labels: list[str]
+    first: list[str]
+    second: list[str]
+
+
+def read_pairs(path: Path) -> Pairs:
+    """A TSV with the header ``subset score sentence1 sentence2`` and no quoting; errors name file and line."""
+    rows = read_rows(path, HEADER)
+    scores = np.empty(len(rows))
+    for number, row in enumerate(rows, 2):
+        try:
+            scores[number - 2] = float(row[1])
+            ok = len(row) == 4 and np.isfinite(scores[number - 2])
+        except (IndexError, ValueError):
+            ok = False
+        if not ok:
+            raise FastflowError(f"{path}, line {number}: must be subset, finite score, sentence1, sentence2")
+    if len(rows) < 2:
+        raise FastflowError(f"{path}: holds {len(rows)} pairs; a rank correlation needs at least two")
+    return Pairs(path.stem, [r[0] for r in rows], scores, [r[2] for r in rows], [r[3] for r in rows])
+
+
+def read_labelled(path: Path) -> Labelled:
+    """A TSV with the header ``label sentence1 sentence2`` and no quoting; errors name file and line."""
+    rows = read_rows(path, LABELLED)
+    for number, row in enumerate(rows, 2):
+        if len(row) != 3 or not row[0]:
+            raise FastflowError(f"{path}, line {number}: must be label, sentence1, sentence2")
+    return Labelled(path.stem, [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+
+
+def read_rows(path: Path, header: str) -> list[list[str]]:
+    """The fields of every line of a TSV after its ``header``, as UTF-8 and without quoting."""
+    try:
+        data = path.read_bytes()
+        lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be opened: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
+    if lines[0].removesuffix("\r") != header:
+        raise FastflowError(f"{path}, line 1: the header must be {header.split()} separated by tabs")
+    return [line.removesuffix("\r").split("\t") for line in lines[1:]]
+
+
+def find_sets(paths: Sequence[Path]) -> list[Pairs]:
+    """The pairs of every file given, and of every .tsv in every directory given."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
+        if not found:
+            raise FastflowError(f"{path}: holds no .tsv file of scored pairs")
+        files += found
+    return [read_pairs(path) for path in files]
+
+
+def ranks(x: NDArray[Any]) -> NDArray[np.float64]:
+    """1-based ranks; ties share the mean of theirs."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse])
+
+
+def spearman(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Spearman's rank correlation; NaN when one side is constant."""
+    x, y = (r - r.mean() for r in (ranks(a), ranks(b)))
+    norm = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / norm) if norm else float("nan")
+
+
+def auc(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> float:
+    """P(s+ > s-) + P(s+ = s-)/2 over all positive and negative pairs, from ranks; NaN when one kind is absent."""
+    n = int(positive.sum())
+    others = len(positive) - n
+    if not n or not others:
+        return float("nan")
+    return float((ranks(similarity)[positive].sum() - n * (n + 1) / 2) / (n * others))
+
+
+def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
+    """The row of one set: its name, pairs, ``all`` and ``wmean``, x100, from a similarity for each pair (n,)."""
+    everything = 100 * spearman(similarity, pairs.scores)
+    if pairs.name.startswith(WHOLE):
+        weighted = everything
+    else:
+        names = np.asarray(pairs.subsets)
+        weighted = 0.0
+        for name in np.unique(names):
+            rows = names == name
+            weighted += rows.mean() * 100 * spearman(similarity[rows], pairs.scores[rows])
+    return {"set": pairs.name, "pairs": len(pairs.scores), "all": round(everything, 2), "wmean": round(weighted, 2)}
+
+
+def similarities(encode: Encode, pairs: Pairs | Labelled) -> NDArray[Any]:
+    """(n,) cosine of each pair; every distinct text is embedded once, in one call."""
+    texts = list(dict.fromkeys([*pairs.first, *pairs.second]))
+    vectors, where = encode(texts), {text: i for i, text in enumerate(texts)}
+    first, second = (vectors[[where[t] for t in side]] for side in (pairs.first, pairs.second))
+    return paired_cosine(first, second)
+
+
+def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
+    """{"rows": [...], "average": {"sets", "all", "wmean"}}: every set, and the mean over the paper's seven when all of
+    them are there (train and dev splits are not averaged with test sets), else over every set given."""
+    rows = []
+    for pairs in sets:
+        rows.append(score(pairs, similarities(encode, pairs)))
+    names = [row["set"] for row in rows]
+    averaged = list(SEVEN) if set(SEVEN) <= set(names) else names
+    chosen = [row for row in rows if row["set"] in averaged]
+    means = {key: round(float(np.mean([row[key] for row in chosen])), 2) for key in ("all", "wmean")}
+    return {"rows": rows, "average": {"sets": averaged, **means}}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as aligned text."""
+    lines = [f"{'set':14}{'pairs':>7}{'all':>8}{'wmean':>8}"]
+    lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
+    average = result["average"]
+    lines.append(f"{'average of ' + str(len(average['sets'])):14}{'':7}{average['all']:>8.2f}{average['wmean']:>8.2f}")
+    return "\n".join(lines)

@@ -1,0 +1,82 @@
+"""Printing embeddings: JSON Lines to standard output, and to a terminal a line a row."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastflow.console import check_stdout, lost_stdout, say
+from fastflow.files.records import Identity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FIRST = 3  # numbers of a vector that a terminal shows
+
+
+class Block:
+    """Consecutive rows ready to write: their input row numbers, texts, ids (None: not asked for), vectors (b, D')."""
+
+    def __init__(
+        self, rows: Sequence[int], texts: Sequence[str], ids: Sequence[Identity] | None, vectors: NDArray[Any]
+    ) -> None:
+        self.rows, self.texts, self.ids, self.vectors = rows, texts, ids, vectors
+
+
+def json_lines(block: Block) -> str:
+    """One object a row; nine significant digits give float32 back exactly."""
+    lines = []
+    for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
+        head = {"index": row} | ({} if block.ids is None else {"id": block.ids[at]})
+        start = json.dumps(head | {"text": text}, ensure_ascii=False)[:-1]
+        if vector.dtype.kind == "f":
+            numbers = ", ".join(["%.9g" % v for v in vector.tolist()])  # noqa: UP031 (twice as fast as format)
+        else:
+            numbers = ", ".join(map(str, vector.tolist()))
+        lines.append(f'{start}, "embedding": [{numbers}]}}\n')
+    return "".join(lines)
+
+
+class StandardOutput:
+    """JSON Lines on standard output, in UTF-8 whatever the locale."""
+
+    def __init__(self) -> None:
+        check_stdout()
+
+    def write(self, block: Block) -> None:
+        """Print the rows; a reader that has gone away (``| head``) is left to the caller."""
+        try:
+            sys.stdout.buffer.write(self.encode(block).encode("utf-8"))
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise lost_stdout(error) from error
+
+    def encode(self, block: Block) -> str:
+        return json_lines(block)
+
+    def finish(self) -> None:
+        """Nothing is pending: every block was flushed."""
+
+
+class Terminal(StandardOutput):
+    """A line a row for a person to look at: its number, the start of its text and its first numbers."""
+
+    def encode(self, block: Block) -> str:
+        rest = f"… {block.vectors.shape[1]} numbers]"
+        room = max(20, shutil.get_terminal_size().columns - len("1234  ") - len(" [") - 7 * FIRST - len(rest))
+        lines = []
+        for row, text, vector in zip(block.rows, block.texts, block.vectors, strict=True):
+            plain = "".join(c if c.isprintable() else " " for c in text[: room + 1])
+            start = plain if len(plain) <= room else plain[: room - 1] + "…"
+            numbers = "".join(f"{v:6.2f} " for v in vector[:FIRST].tolist())
+            lines.append(f"{row:>4}  {start:<{room}} [{numbers}{rest}\n")
+        return "".join(lines)
+
+    def finish(self) -> None:
+        """Say that this was not everything."""
+        say("fastflow: rows are shortened on a terminal; -o FILE, or a pipe, gets whole vectors")

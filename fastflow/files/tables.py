@@ -1,0 +1,114 @@
+"""Reading texts from csv and tsv: which character separates the columns, which column is the text, row by row."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from itertools import chain
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.records import Layout, Record, known_fields, listed, text_fields
+
+DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}  # of a csv, and their names in messages
+
+
+def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) -> Iterator[Record]:
+    """The records of a csv, or of a tsv, which has no quoting; ids are strings.
+
+    The delimiter of a csv is read off its first line. Raises a FastflowError for what could be read in two ways: a
+    first line that may be a header or a text, two possible delimiters, a column that is used and comes twice.
+    """
+    # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
+    csv.field_size_limit(1 << 30)
+    first = next(lines, None)
+    if first is None:
+        return
+    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(first, path, layout))
+    ended = (line + "\n" for line in chain([first], lines))
+    rows = csv.reader(
+        ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL, strict=True
+    )
+    try:
+        head = next(rows) or [""]
+        names = head if layout.header else [str(number) for number in range(1, len(head) + 1)]
+        fields = [_place(names, name, path) for name in _text_fields(names, head, path, layout)]
+        key = None if layout.id_field is None else _id_place(names, layout.id_field, path)
+        if not layout.header:
+            yield _record(head, fields, key, rows.line_num)
+        blank, model = 0, "the header" if layout.header else "line 1"
+        for values in rows:
+            if not values and len(names) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
+                blank = blank or rows.line_num
+                continue
+            if blank:
+                raise FastflowError(f"{path}, line {blank}: is empty, {model} has {len(names)} fields")
+            values = values or [""]
+            if len(values) != len(names):
+                raise FastflowError(f"{path}, line {rows.line_num}: has {len(values)} fields, {model} {len(names)}")
+            yield _record(values, fields, key, rows.line_num)
+    except csv.Error as error:
+        raise FastflowError(f"{path}, line {rows.line_num}: {error}") from error
+
+
+def check_delimiter(given: str | None) -> str | None:
+    """The character that ``--delimiter`` means, tab also as the two characters \\t; raises a UsageError for another."""
+    if given is None or given in ("\\t", "tab"):
+        return given and "\t"
+    if len(given) != 1 or given in '"\r\n':
+        raise UsageError(f"--delimiter {given!r}: must be one character that separates columns, such as ';' or '\\t'")
+    return given
+
+
+def _delimiter(line: str, path: str, layout: Layout) -> str:
+    """What separates the columns of a csv whose first line is ``line``: a comma where nothing else does."""
+    found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
+    if len(found) > 1 and layout.header:
+        asked = [layout.field] if layout.field is not None else []
+        by_name = {m: c for m, c in found.items() if (set(asked) <= set(c) if asked else known_fields(c))}
+        found = by_name if len(by_name) == 1 else found
+    if len(found) > 1:
+        marks = " or ".join(DELIMITERS[mark] for mark in found)
+        readings = "; or ".join(f"{len(columns)} columns: {listed(columns)}" for columns in found.values())
+        raise FastflowError(f"{path}, line 1: is {marks} the delimiter? Name it with --delimiter ({readings})")
+    return next(iter(found), ",")
+
+
+def _columns(line: str, delimiter: str) -> list[str]:
+    """The columns of one line; [] if its quotes do not fit the delimiter."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error:
+        return []
+
+
+def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -> tuple[str, ...]:
+    """The names of the columns that hold the texts; a first line that may be no header is refused."""
+    if layout.field is not None or known_fields(names):
+        return text_fields(names, path, 1, layout.field)
+    if layout.header:
+        what = "the header or the first text" if len(names) == 1 else "a header, and which column is the text"
+        raise FastflowError(
+            f"{path}, line 1: is this {what}? Name the column with --text-field, or use --no-header if line 1 holds a "
+            f"text; found {'the column' if len(names) == 1 else 'the columns'} {listed(names)}"
+        )
+    if len(names) == 1:
+        return (names[0],)
+    seen = [f"{name} ({value})" for name, value in zip(names, head, strict=True)]
+    raise FastflowError(f"{path}, line 1: which column is the text? Use --text-field; the columns are {listed(seen)}")
+
+
+def _place(names: list[str], name: str, path: str) -> int:
+    """The index of the column ``name``; raises if two have that name."""
+    if names.count(name) > 1:
+        raise FastflowError(f"{path}, line 1: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+    return names.index(name)
+
+
+def _id_place(names: list[str], name: str, path: str) -> int:
+    if name not in names:
+        raise FastflowError(f"{path}, line 1: no field {name!r} to take the id from; the fields are {listed(names)}")
+    return _place(names, name, path)
+
+
+def _record(values: list[str], fields: list[int], key: int | None, line: int) -> Record:
+    return Record(tuple(values[place] for place in fields), None if key is None else values[key], line)

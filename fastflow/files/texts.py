@@ -1,0 +1,137 @@
+"""Reading texts from files: txt (one text a line), tsv, csv and jsonl, gzipped or not, or standard input."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.inputs import Input
+from fastflow.files.records import Identity, Layout, Record, text_fields
+from fastflow.files.tables import table_records
+
+FORMATS = ("txt", "tsv", "csv", "jsonl")
+TABLES = ("tsv", "csv")
+# formats that users try and that hold no lines of text: what to do instead
+OTHERS = {
+    "npy": "holds vectors, not texts; Runtime.transform() calibrates vectors from Python",
+    "npz": "holds vectors, not texts; Runtime.transform() calibrates vectors from Python",
+    "safetensors": "holds vectors, not texts; Runtime.transform() calibrates vectors from Python",
+    "parquet": "is Parquet, which is not read yet; convert it to .jsonl or .csv first",
+}
+
+
+def format_of(path: str, given: str | None = None) -> str:
+    """The format of an input file by its suffix (.gz aside), unless ``given``; standard input is txt."""
+    if given is not None:
+        if given not in FORMATS:
+            raise UsageError(f"unknown format {given!r}; known are {', '.join(FORMATS)}")
+        return given
+    suffix = Path(path.removesuffix(".gz")).suffix.lower().removeprefix(".")
+    if path == "-" or not suffix:
+        return "txt"
+    if suffix in OTHERS:
+        raise UsageError(f"{path} {OTHERS[suffix]}")
+    if suffix not in FORMATS:
+        raise UsageError(
+            f"{path}: unknown suffix .{suffix}; texts are read from {', '.join(FORMATS)}: if it is one of these, add "
+            f"--format {'|'.join(FORMATS)}"
+        )
+    return suffix
+
+
+def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
+    """Yield the records of the file ``path`` (``-`` is standard input) one by one.
+
+    Raises a FastflowError naming file and line, also for a file that is changed while it is read.
+    """
+    with Input(path) as source:
+        yield from records_of(source, layout)
+
+
+def records_of(source: Input, layout: Layout) -> Iterator[Record]:
+    """The records of an input that is open already."""
+    path, kind = source.path, format_of(source.path, layout.format)
+    if kind == "txt" and (layout.field or layout.id_field):
+        option = f"--text-field {layout.field}" if layout.field else f"--id-field {layout.id_field}"
+        raise UsageError(f"{path}: a txt file has no fields, so {option} cannot be read from it")
+    if kind not in TABLES and (layout.delimiter is not None or not layout.header):
+        option = "--no-header" if layout.delimiter is None else "--delimiter"
+        raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
+    lines = source.lines(layout.errors)
+    if kind == "txt":
+        yield from (Record((line,), None, number) for number, line in enumerate(lines, 1))
+    elif kind == "jsonl":
+        yield from _json_records(lines, path, layout)
+    else:
+        yield from table_records(lines, path, kind, layout)
+
+
+def _json_records(lines: Iterator[str], path: str, layout: Layout) -> Iterator[Record]:
+    for number, line in _without_blank_end(enumerate(lines, 1)):
+        try:
+            value = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            raise FastflowError(f"{path}, line {number}: is not JSON: {error}") from error
+        row = {"text": value} if isinstance(value, str) else value
+        if not isinstance(row, dict):
+            raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
+        names = text_fields(list(row), path, number, layout.field)
+        texts = tuple(_string(row, name, path, number, layout.errors) for name in names)
+        yield Record(texts, _json_id(row, path, number, layout), number)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a key that comes twice is an error, for only one of its values could be read."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} comes twice in one object")
+    return made
+
+
+def _without_blank_end(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """``lines`` without the blank ones at their end; one before a filled line is given, and so found at fault."""
+    blank: tuple[int, str] | None = None
+    for number, line in lines:
+        if not line.strip():
+            blank = blank or (number, line)
+            continue
+        if blank is not None:
+            yield blank
+        yield number, line
+
+
+def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise FastflowError(f"{path}, line {line}: field {name!r} is not a string")
+    return _paired(value, errors, name, path, line)
+
+
+def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
+    """``text``, or U+FFFD for what JSON can spell and UTF-8 cannot: half a surrogate pair such as \\ud800."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", errors)
+    except UnicodeDecodeError as error:
+        raise FastflowError(
+            f"{path}, line {line}: field {name!r} holds half a surrogate pair; mend it, or use --errors replace"
+        ) from error
+
+
+def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Identity:
+    """The id in its JSON type; a list, an object and what JSON cannot write again are refused."""
+    name = layout.id_field
+    if name is None:
+        return None
+    if name not in row:
+        raise FastflowError(f"{path}, line {line}: no field {name!r} to take the id from")
+    value = row[name]
+    if isinstance(value, (list, dict)) or (isinstance(value, float) and not math.isfinite(value)):
+        raise FastflowError(f"{path}, line {line}: field {name!r} must be a string, number, true, false or null")
+    identity: Identity = _paired(value, layout.errors, name, path, line) if isinstance(value, str) else value
+    return identity

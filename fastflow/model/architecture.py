@@ -1,0 +1,137 @@
+"""config.json of an encoder directory -> what is computed (EncoderShape), or at least its size (EncoderSize)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.model.reading import MOST, is_whole, read_object, short
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+ROBERTA = ("roberta", "xlm-roberta", "camembert")
+FAMILIES = ("bert", "electra", "distilbert", *ROBERTA)
+# position 0 of these, which only PyTorch runs, is row pad + 1 of the table, as in RoBERTa
+OFFSET_POSITIONS = (
+    "mpnet",
+    "longformer",
+    "data2vec-text",
+    "ibert",
+    "roberta-prelayernorm",
+    "luke",
+    "xmod",
+    "xlm-roberta-xl",
+)
+
+
+SHORTEST = 2  # tokens of an empty text: [CLS] and [SEP]
+DEEPEST = 1000  # layers that PyTorch may be asked to build; native layers are counted in the file
+
+
+@dataclass(frozen=True)
+class EncoderSize:
+    """What every backend must know of an encoder: transformer layers, width D, and the longest text it can take."""
+
+    layers: int
+    hidden: int
+    max_tokens: int  # special tokens included
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """config.json of an encoder directory; raises when it is absent or not JSON."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise FastflowError(f"{directory} is not an encoder: it has no config.json")
+    return read_object(path)
+
+
+def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:
+    """The field ``name`` of an encoder's config, a JSON whole number; raises naming file and field, ``where`` they are.
+
+    4.0, "4" and true are refused, as transformers refuses them: a file that holds them was not written by it.
+    """
+    value = config.get(name)
+    if type(value) is not int:
+        said = "missing" if name not in config else f"missing or not a whole number: {short(value)}"
+        raise FastflowError(f"{where / 'config.json'}, field {name}: {said}")
+    if not is_whole(value, least, most):
+        bound = f"at least {least}" if value < least else f"at most {most}"
+        raise FastflowError(f"{where / 'config.json'}, field {name}: must be {bound}, not {short(value)}")
+    return value
+
+
+def _epsilon(config: dict[str, Any], where: Path) -> float:
+    """The number that LayerNorm adds to a variance, 0 to 1."""
+    value = config.get("layer_norm_eps", 1e-12)
+    if type(value) not in (int, float) or not 0 <= value <= 1:  # NaN is neither
+        raise FastflowError(
+            f"{where / 'config.json'}, field layer_norm_eps: must be a number from 0 to 1, not {short(value)}"
+        )
+    return float(value)
+
+
+def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
+    """The EncoderShape of ``config``; raises UnsupportedArchitecture where the equations do not cover it."""
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise UnsupportedArchitecture(
+            f"{where}: architecture {short(family)} is not supported; supported are {', '.join(FAMILIES)}"
+        )
+    distil = family == "distilbert"
+    activation = config.get("activation" if distil else "hidden_act", "gelu")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise UnsupportedArchitecture(
+            f"{where}: activation {short(activation)} is not supported; known are {', '.join(ACTIVATIONS)}"
+        )
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        # no step down: transformers 5 ignores this field and would give wrong vectors
+        raise FastflowError(f"{where}: only absolute position embeddings are supported")
+    pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) if family in ROBERTA else None
+    shape = EncoderShape(
+        layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where),
+        hidden=whole_number(config, "dim" if distil else "hidden_size", where),
+        heads=whole_number(config, "n_heads" if distil else "num_attention_heads", where),
+        intermediate=whole_number(config, "hidden_dim" if distil else "intermediate_size", where),
+        eps=1e-12 if distil else _epsilon(config, where),
+        activation=ACTIVATIONS[activation],
+        positions=whole_number(config, "max_position_embeddings", where),
+        position_start=0 if pad is None else pad + 1,
+        pad_id=pad,
+    )
+    if shape.hidden % shape.heads:
+        raise FastflowError(f"{where / 'config.json'}: {shape.heads} heads do not divide {shape.hidden} dimensions")
+    _check_positions(max_tokens(shape), where)
+    return shape
+
+
+def _check_positions(tokens: int, where: Path) -> None:
+    if tokens < SHORTEST:
+        raise FastflowError(
+            f"{where / 'config.json'}, field max_position_embeddings: leaves room for {tokens} tokens, and a text "
+            f"has at least {SHORTEST}"
+        )
+
+
+def max_tokens(shape: EncoderShape) -> int:
+    """The longest text, special tokens included, that the position table allows."""
+    return shape.positions - shape.position_start
+
+
+def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
+    """The size of any encoder that transformers knows, native here or not; raises when config.json does not say it."""
+    try:
+        shape = encoder_shape(config, where)
+    except UnsupportedArchitecture:
+        start = 0
+        if config.get("model_type") in OFFSET_POSITIONS:
+            start = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) + 1
+        size = EncoderSize(
+            layers=whole_number(config, "num_hidden_layers", where, most=DEEPEST),
+            hidden=whole_number(config, "hidden_size", where),
+            max_tokens=whole_number(config, "max_position_embeddings", where) - start,
+        )
+        _check_positions(size.max_tokens, where)
+        return size
+    return EncoderSize(shape.layers, shape.hidden, max_tokens(shape))

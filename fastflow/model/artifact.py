@@ -1,0 +1,302 @@
+"""The model on disk: a directory that holds encoder, tokenizer, pooling and calibration, hashed and checked.
+
+    MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
+
+Nothing here runs code from the directory or opens a pickle. Nothing touches the network but ``allow_download``, for a
+model whose encoder was left on the Hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.model.architecture import encoder_size, read_config, whole_number
+from fastflow.model.hashing import MANIFEST as MANIFEST
+from fastflow.model.hashing import Hashes, check_hashes, check_present, is_file
+from fastflow.model.hashing import file_hash as file_hash
+from fastflow.model.hub import cached_snapshot, hub_snapshot
+from fastflow.model.reading import is_whole, read_object, short
+from fastflow.model.tensors import Arrays, read_tensors
+from fastflow.model.weights import WEIGHT_INDEX, has_pooler, weight_files
+from fastflow.stages import calibration as calibrations
+from fastflow.stages.calibration import Stage
+from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
+from fastflow.stages.spread import read_spread
+from fastflow.stages.truncation import Truncation, read_truncation
+
+FORMAT_VERSION = 1
+CALIBRATION = "calibration.safetensors"
+WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
+ENCODER = "0_Transformer"
+CARD = "README.md"
+DEFAULT = Path(__file__).parent.parent / "default"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checked model: where its encoder lies, how to pool, the calibration stages, and what identifies it."""
+
+    path: Path
+    encoder: Path
+    pooling: Pooling
+    max_length: int
+    calibration: tuple[Stage, ...]
+    fingerprint: str
+    manifest: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None  # one line for stderr when something is assumed
+    truncation: Truncation | None = None  # what truncate_dim keeps; None: the first dimensions
+    spread: NDArray[np.float32] | None = None  # of each dimension, where the calibration leaves it open and it is known
+
+
+def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
+    """The model at ``path``; None is the one shipped in the package; a plain Hugging Face encoder is accepted too.
+
+    ``allow_download``: the encoder of a model that only names it may be fetched from the Hub, not just from its cache.
+    """
+    with Opening(path, allow_download) as opening:
+        pass
+    return opening.model
+
+
+class Opening:
+    """``load_model`` in two steps: what takes a model's weights meanwhile does not wait for their sha256.
+
+    ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
+    which are computed beside what the block does. At its end they are checked, and the fingerprint of a plain encoder
+    is known; a file that differs from its hash is reported before whatever it led to in the block. A Model is taken as
+    it is. ``allow_download`` is that of ``load_model``.
+    """
+
+    def __init__(self, path: str | Path | Model | None = None, allow_download: bool = False) -> None:
+        self._hashes, self._allow_download = Hashes(), allow_download
+        self._checks: list[Callable[[], None]] = []
+        self._plain: list[Path] = []  # files that identify a plain encoder
+        if isinstance(path, Model):
+            self.model = path
+            return
+        directory = DEFAULT if path is None else Path(path)
+        try:
+            if is_file(directory / MANIFEST):
+                self.model = self._saved(directory)
+            elif is_file(directory / "config.json"):
+                self.model = self._encoder_alone(directory)
+            elif not directory.exists():
+                raise FastflowError(f"{directory}: no such model directory")
+            else:
+                raise FastflowError(f"{directory} is not a model: it holds neither {MANIFEST} nor config.json")
+        except FastflowError:
+            self._check()
+            raise
+
+    def __enter__(self) -> Opening:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, FastflowError):
+            self._check()
+        if error is None and self._plain:
+            self.model = replace(self.model, fingerprint=_combined(self._plain, self._hashes))
+
+    def _check(self) -> None:
+        for check in self._checks:
+            check()
+
+    def _encoder_alone(self, directory: Path) -> Model:
+        size = encoder_size(read_config(directory), directory)
+        note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
+        self._plain = encoder_files(directory)
+        self._hashes.start(self._plain)
+        pooling = Pooling("mean", (size.layers,))
+        return Model(directory, directory, pooling, size.max_tokens, (), fingerprint="", note=note)
+
+    def _saved(self, directory: Path) -> Model:
+        manifest = read_manifest(directory)
+        names = [name for name in manifest["files"] if name != CARD]
+        large = [name for name in names if name.startswith(f"{ENCODER}/") and name.endswith(".safetensors")]
+        check_present(directory, large)
+        self._hashes.start([directory / name for name in large])
+        self._checks.append(lambda: check_hashes(directory, manifest, large, self._hashes))
+        check_hashes(directory, manifest, [name for name in names if name not in large])
+        return _assembled(directory, manifest, self._resolve_encoder(directory, manifest))
+
+    def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
+        """The encoder beside the manifest, or the Hub's of the recorded revision, whose hash will be checked.
+
+        The Hub's comes from the local cache; it is fetched where the caller allows it.
+        """
+        if (directory / ENCODER).is_dir():
+            return directory / ENCODER
+        encoder = manifest["encoder"]
+        hub_id, revision = encoder.get("hub_id"), encoder.get("revision")
+        if not hub_id:
+            raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
+        if not isinstance(hub_id, str) or not isinstance(revision, str):
+            raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
+        found = hub_snapshot(hub_id, revision) if self._allow_download else cached_snapshot(hub_id, revision)
+        if found is None:
+            raise FastflowError(
+                f"{directory} holds no encoder, and {hub_id} is not in the local Hub cache: fetch it with "
+                f"'hf download {hub_id} --revision {revision}', or open the model with allow_download=True"
+            )
+        files = encoder_files(found)
+        self._hashes.start(files)
+
+        def check() -> None:
+            if _combined(files, self._hashes) != encoder.get("sha256"):
+                raise FastflowError(f"{hub_id} at {found} differs from the encoder this model was trained with")
+
+        self._checks.append(check)
+        return found
+
+
+def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
+    """The model of a manifest whose small files are as they were saved."""
+    _check_listed(directory, manifest, encoder)
+    size = encoder_size(read_config(encoder), encoder)
+    # unlisted it is never read: what needs an array then lacks it
+    arrays = read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
+    stages = _stages(directory, manifest, arrays)
+    try:
+        calibrations.check(stages, size.hidden)
+    except KeyError as error:
+        raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
+    pooling = _pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
+    if pooling.mode == "pooler" and not has_pooler(encoder):
+        raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
+    if not is_whole(manifest["max_length"], 2, size.max_tokens):
+        raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
+    if manifest["dim"] != (dim := calibrations.output_dim(stages, size.hidden)):
+        raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
+    where = str(directory / CALIBRATION)
+    truncation, spread = read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
+    return Model(
+        directory,
+        encoder,
+        pooling,
+        manifest["max_length"],
+        stages,
+        manifest["fingerprint"],
+        manifest,
+        truncation=truncation,
+        spread=spread,
+    )
+
+
+def _pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
+    mode, layers, weights = entry.get("mode"), entry.get("layers"), None
+    if mode == WEIGHTED:
+        vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
+        where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
+        mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary, where)
+    chosen = tuple(layers) if isinstance(layers, list) else ()
+    exist = bool(chosen) and all(is_whole(i, 0, depth) for i in chosen) and len(set(chosen)) == len(chosen)
+    if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
+        return Pooling(mode, chosen, weights)
+    raise FastflowError(
+        f"{directory / MANIFEST}, field pooling: {short(entry)} does not fit the encoder's {depth} layers"
+    )
+
+
+def _check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
+    """Raise for a file that would be read though the manifest holds no hash of it."""
+    for path in encoder_files(encoder) if encoder == directory / ENCODER else []:
+        if path.relative_to(directory).as_posix() not in manifest["files"]:
+            raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
+
+
+_FIELDS = {
+    "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
+    "fingerprint": str,
+}  # fmt: skip
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """fastflow.json, its version, fields and own fingerprint checked."""
+    path = directory / MANIFEST
+    manifest = read_object(path)
+    if not is_whole(found := manifest.get("format_version"), FORMAT_VERSION, FORMAT_VERSION):
+        raise FastflowError(
+            f"{path}, field format_version: this fastflow reads version {FORMAT_VERSION}, not {short(found)}"
+        )
+    for name, kind in _FIELDS.items():
+        if not isinstance(manifest.get(name), kind):
+            raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
+    if not isinstance(manifest.get("least_cosine", {}), dict):  # models of before it have none
+        raise FastflowError(f"{path}, field least_cosine: not an object")
+    try:
+        same = manifest["fingerprint"] == fingerprint(manifest)
+    except RecursionError:
+        raise FastflowError(f"{path} cannot be read: its JSON is nested too deep") from None
+    if not same:
+        raise FastflowError(
+            f"{path} was changed after it was saved: its fingerprint does not match; train or copy it anew"
+        )
+    return manifest
+
+
+def fingerprint(manifest: dict[str, Any]) -> str:
+    """sha256 of the manifest without its own fingerprint: it covers every file through the hashes in it."""
+    content = {name: value for name, value in manifest.items() if name != "fingerprint"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def encoder_files(directory: Path) -> list[Path]:
+    """The files that define an encoder: config, weights and tokenizer, in a fixed order."""
+    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", WEIGHT_INDEX)
+    return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
+
+
+def encoder_hash(directory: Path) -> str:
+    """sha256 over the names and hashes of ``encoder_files``: the identity of an encoder directory."""
+    return _combined(encoder_files(directory), file_hash)
+
+
+def _combined(files: list[Path], hash_of: Callable[[Path], str]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {hash_of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
+    stages: list[Stage] = []
+    if (count := len(manifest["calibration"])) > len(arrays):  # every stage has an array
+        where = f"{directory / MANIFEST}, field calibration"
+        raise FastflowError(f"{where}: {count} stages, and {CALIBRATION} holds {len(arrays)} arrays")
+    for position, entry in enumerate(manifest["calibration"]):
+        if not isinstance(entry, dict):
+            raise FastflowError(f"{directory / MANIFEST}, field calibration: stage {position} is not an object")
+        prefix = f"{position}."
+        params = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+        settings = {name: value for name, value in entry.items() if name != "kind"}
+        stages.append(Stage(str(entry.get("kind")), settings, params))
+    return tuple(stages)
+
+
+def verify(path: Path) -> list[str]:
+    """Check every file of a saved model, card included, and that it loads; returns what was checked, a line each."""
+    manifest = read_manifest(path)
+    check_hashes(path, manifest, list(manifest["files"]))
+    known = {MANIFEST, *manifest["files"]}
+    if extra := sorted(
+        str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
+    ):
+        raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
+    model = load_model(path)
+    return [
+        f"{len(manifest['files'])} files match their sha256",
+        f"calibration {calibrations.describe(model.calibration)}: shapes, dtypes and values are sound",
+        f"fingerprint {model.fingerprint}",
+    ]

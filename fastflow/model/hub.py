@@ -1,0 +1,44 @@
+"""Encoders on the Hugging Face Hub, as local folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+from fastflow.model.reading import reason
+
+PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
+
+
+class NotCached(FastflowError):
+    """The local cache does not hold the encoder."""
+
+
+def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
+    """The local folder of a Hub encoder, from the cache when it is there, else downloaded (safetensors only)."""
+    return cached_snapshot(hub_id, revision) or _snapshot(hub_id, revision)
+
+
+def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
+    """The same from the local cache alone; None where the encoder is not there, or not whole. No network."""
+    try:
+        found = _snapshot(hub_id, revision, local_files_only=True)
+    except NotCached:
+        return None
+    whole = (found / "config.json").is_file() and any(found.glob("*.safetensors"))  # not a tokenizer alone
+    return found if whole else None
+
+
+def _snapshot(hub_id: str, revision: str | None, **options: Any) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise FastflowError(f"{hub_id} is on the Hub, which needs: pip install huggingface-hub") from error
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=PATTERNS, **options))
+    except Exception as error:  # the hub client raises its own, requests' and urllib's errors
+        kind = NotCached if options and isinstance(error, FileNotFoundError) else FastflowError
+        raise kind(
+            f"encoder {hub_id!r} is neither a local directory nor to be had from the Hub: {reason(error)}"
+        ) from error

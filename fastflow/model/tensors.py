@@ -1,0 +1,90 @@
+"""safetensors files as arrays that lie in the mapped file: nothing is read before it is used, nothing is copied.
+
+The format (huggingface.co/docs/safetensors): 8 bytes, little-endian, with the length of a JSON header; the header, with
+the dtype, shape and place of each tensor; the data. The safetensors library judges whether a file is well formed; every
+place is checked here again against the file that is mapped, so that no array can reach outside it.
+
+A mapped file may be replaced, which is what installers and downloads do; like anything mapped it must not be cut or
+written to in place while it is being read: a process that touches a page which is gone is ended by SIGBUS.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.kernels.panels import BFLOAT16, widen
+from fastflow.model.reading import panics, reason
+
+Arrays = dict[str, NDArray[Any]]
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": BFLOAT16,
+    "I64": np.dtype(np.int64), "I32": np.dtype(np.int32), "U8": np.dtype(np.uint8),
+}  # fmt: skip
+HEAD = 8  # bytes before the header
+
+
+class MappedTensors:
+    """Every tensor of a safetensors file: ``arrays``, read-only, any alignment; bfloat16 as ``packing.BFLOAT16``.
+
+    The file stays mapped as long as one of the arrays lives. Raises a FastflowError that names the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._map = _checked_map(path)
+            start = HEAD + int.from_bytes(self._map[:HEAD], "little")
+            entries = json.loads(self._map[HEAD:start])
+            entries.pop("__metadata__", None)
+            places = {name: _place(entry, start, len(self._map)) for name, entry in entries.items()}
+        except Exception as error:  # the library's own error, the system's, or a header that is not what it must be
+            raise FastflowError(f"{path} is damaged or not safetensors: {reason(error)}") from error
+        for name, entry in entries.items():
+            if entry["dtype"] not in DTYPES:
+                raise FastflowError(f"{path}: tensor {name} has dtype {entry['dtype']}, which is not supported")
+        self.arrays: Arrays = {}
+        for name, (offset, shape) in places.items():
+            kind = DTYPES[entries[name]["dtype"]]
+            count = math.prod(shape)
+            flat = np.frombuffer(self._map, kind, count, offset) if count else np.empty(0, kind)
+            self.arrays[name] = flat.reshape(shape)
+
+    def release(self) -> None:
+        """Let go of the memory that pages read so far take in this process; they are read again when they are used."""
+        if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def _checked_map(path: Path) -> mmap.mmap:
+    """The mapping of a file that the safetensors library accepts."""
+    from safetensors import safe_open
+
+    with panics(), safe_open(str(path), "numpy"):  # reads the header alone, and raises for whatever is wrong with it
+        pass
+    with path.open("rb") as handle:
+        return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int, ...]]:
+    """The offset and shape of a tensor inside a file of ``size`` bytes whose data begin at ``start``."""
+    first, last = (start + int(offset) for offset in entry["data_offsets"])
+    shape = tuple(int(n) for n in entry["shape"])
+    width = DTYPES[entry["dtype"]].itemsize if entry["dtype"] in DTYPES else 0
+    if not start <= first <= last <= size or any(n < 0 for n in shape):
+        raise ValueError("a tensor lies outside the file")
+    if width and math.prod(shape) * width != last - first:
+        raise ValueError("a tensor's shape does not fit its bytes")
+    return first, shape
+
+
+def read_tensors(path: Path) -> Arrays:
+    """Copies of every tensor of a safetensors file; bfloat16, which NumPy lacks, is widened to float32."""
+    mapped = MappedTensors(path)
+    return {name: np.array(widen(array)) for name, array in mapped.arrays.items()}

@@ -1,0 +1,179 @@
+"""texts -> packed token ids, through the ``tokenizers`` library."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.reading import panics, read_object, reason, short
+
+CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
+
+UNKNOWN = ("[UNK]", "<unk>")  # the unknown token in BERT's and in SentencePiece's vocabularies
+
+
+class Tokens(NamedTuple):
+    """B texts as N token ids: text i owns ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length."""
+
+    ids: NDArray[np.int32]  # (N,)
+    offsets: NDArray[np.int64]  # (B+1,)
+    cut: NDArray[np.int64]
+
+    def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
+        """The texts numbered ``rows``, in that order."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        source = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[:-1][rows], lengths)
+        return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)))
+
+    def check(self, vocabulary: int) -> None:
+        """Raise a FastflowError for an id that an embedding table of ``vocabulary`` rows lacks."""
+        if len(self.ids) and not (self.ids.min() >= 0 and self.ids.max() < vocabulary):
+            odd = self.ids[(self.ids < 0) | (self.ids >= vocabulary)][0]
+            raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
+
+    def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
+        """Row numbers, longest text first, cut so that a batch holds at most ``texts`` texts and ``tokens`` tokens.
+
+        Tokens are counted as if padded to the batch's longest, which is what a padded backend computes.
+        """
+        lengths = np.diff(self.offsets)
+        order = np.argsort(-lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            count = max(1, min(texts, tokens // max(1, int(lengths[order[start]]))))
+            yield order[start : start + count]
+            start += count
+
+
+class Tokenizer:
+    """A saved tokenizer with its special tokens and a length limit; no padding is ever made."""
+
+    def __init__(self, directory: Path, max_length: int) -> None:
+        self.max_length, self._directory = max_length, directory
+        self._tokenizer = load_tokenizer(directory)
+        try:
+            with panics():
+                self._tokenizer.no_padding()
+                self._tokenizer.enable_truncation(max_length)
+                added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
+                inserted = self._tokenizer.encode("", add_special_tokens=True).ids
+                ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        except Exception as error:  # as in load_tokenizer
+            raise FastflowError(f"{directory}: the tokenizer cannot be used: {reason(error)}") from error
+        if not added or not inserted:  # an empty text would have no token to pool
+            raise FastflowError(f"{directory / 'tokenizer.json'} adds no [CLS] or [SEP]: it has no post-processor")
+        if len(inserted) > max_length:
+            raise FastflowError(
+                f"{directory}: the tokenizer adds {len(inserted)} tokens to a text, of {max_length} at most"
+            )
+        if getattr(self._tokenizer.model, "dropout", None):  # of BPE, for training: ids would differ by chance
+            raise FastflowError(f"{directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
+        self.size = len(ids)  # entries, added tokens included
+        self._check_ids(max(*ids, *inserted))
+
+    def _check_ids(self, largest: int) -> None:
+        """Raise where the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
+        known = whole_number(read_config(self._directory), "vocab_size", self._directory)
+        said = f"more than the {known} of the encoder's vocabulary"
+        if self.size > known:
+            raise FastflowError(f"{self._directory}: the tokenizer has {self.size} entries, {said}")
+        if largest >= known:
+            raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest}, {said}")
+
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents."""
+        try:
+            with panics():
+                encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+        except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
+            broken = next((text for text in texts if text != text.encode("utf-8", "replace").decode()), "")
+            raise FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {broken!r:.80}") from error
+        except Exception as error:  # a bare Exception, such as for an unknown word where there is no [UNK]
+            raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
+        rows = [encoding.ids for encoding in encodings]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        ids = np.fromiter((i for row in rows for i in row), np.int32, int(offsets[-1]))
+        cut = np.flatnonzero([bool(encoding.overflowing) for encoding in encodings])
+        return Tokens(ids, offsets, cut)
+
+    def pieces(self, words: Sequence[str]) -> tuple[int, int]:
+        """How many pieces ``words`` fall into, each as it would inside a text, and how many are the unknown token."""
+        encodings = self._tokenizer.encode_batch_fast([f" {word}" for word in words], add_special_tokens=False)
+        unknown = {self._tokenizer.token_to_id(name) for name in UNKNOWN}
+        ids = [i for encoding in encodings for i in encoding.ids]
+        return len(ids), sum(i in unknown for i in ids)
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The ``tokenizers.Tokenizer`` of a Hugging Face directory: tokenizer.json, else BERT's vocab.txt."""
+    import tokenizers
+
+    saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
+    if saved.is_file():
+        _check_charsmap(saved)
+        try:
+            with panics():
+                return tokenizers.Tokenizer.from_file(str(saved))
+        except Exception as error:  # the library raises a bare Exception for every malformed file
+            raise FastflowError(f"{saved} cannot be read as a tokenizer: {reason(error)}") from error
+    if vocabulary.is_file():
+        return _wordpiece(vocabulary, directory / "tokenizer_config.json")
+    raise FastflowError(
+        f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; save it with "
+        "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
+    )
+
+
+def _check_charsmap(path: Path) -> None:
+    """Raise for a map of SentencePiece's normalizer that claims to be larger than it is.
+
+    The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process where there is none.
+    """
+    try:
+        found = CHARSMAP.search(path.read_bytes())
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    if found and int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
+        raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
+
+
+def _wordpiece(vocabulary: Path, config: Path) -> Any:
+    """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    settings = read_object(config) if config.is_file() else {}
+    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
+        value = settings.get(name, True)
+        if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
+            raise FastflowError(f"{config}, field {name}: must be true or false, not {short(value)}")
+    try:
+        lines = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028
+    except (OSError, ValueError) as error:
+        raise FastflowError(f"{vocabulary} cannot be read: {error}") from error
+    pieces = {piece: i for i, piece in enumerate(lines)}
+    if missing := [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]:
+        raise FastflowError(f"{vocabulary} lacks {', '.join(missing)}: it is not a BERT vocabulary")
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=settings.get("do_lower_case", True),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens([t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in pieces])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", pieces["[CLS]"]), ("[SEP]", pieces["[SEP]"])]
+    )
+    return tokenizer

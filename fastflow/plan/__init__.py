@@ -1,0 +1,1 @@
+"""Folding: a fitted calibration becomes the plan that every backend executes."""

@@ -1,0 +1,134 @@
+"""Folding: a fitted calibration becomes the plan that every backend executes. All arithmetic here is float64.
+
+A flow of additive couplings is linear but for its narrow hidden vectors, so every ActNorm, permutation and 1x1 linear
+between the couplings folds away: the invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden
+vector of step j. An affine coupling multiplies by a gate that depends on the data, which commutes with a diagonal M
+but not with a dense one; there the invariant is y = M u + t with M diagonal times gather, and u itself is updated.
+No dense matrix is ever inverted; the diagonal inverse of the second form is guarded (``INVERTIBLE``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.kernels.flow.plan import Plan
+from fastflow.plan.builder import Builder
+from fastflow.stages.calibration import Stage, check
+
+Array = NDArray[Any]
+FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
+LARGEST = 1e12  # products of two such numbers and their sums stay within float32
+
+
+def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
+    """The chain of ``stages`` on ``dim`` channels as float64 plans to be run in order.
+
+    Linear stages and additive flows, in any number and order, give exactly one plan; so does a flow of affine
+    couplings with fixed permutations. A dense linear behind an affine coupling, or a change from one kind of coupling
+    to the other, starts another plan. The first centring met (a mean, the first ActNorm) becomes the plan's m and s.
+    Raises FastflowError naming the stage at fault; never changes ``stages``.
+    """
+    check(stages, dim)
+    done: list[Plan] = []
+    builder = Builder(dim, done)
+    for position, stage in enumerate(stages):
+        try:
+            with np.errstate(over="raise", divide="raise", invalid="raise"):
+                if stage.kind == "nullspace" and position == len(stages) - 1:
+                    _last_nullspace(builder, stage.astype(np.float64))
+                else:
+                    _FOLDS[stage.kind](builder, stage.astype(np.float64))
+        except FloatingPointError as error:
+            raise FastflowError(
+                f"calibration stage {position} ({stage.kind}) does not fold to finite numbers ({error}); "
+                "its parameters are beyond use: fit it again"
+            ) from error
+    builder.close()
+    _check_range(done)
+    return tuple(done)
+
+
+def _check_range(plans: Sequence[Plan]) -> None:
+    for plan in plans:
+        for array in plan.arrays().values():
+            if not np.abs(array).max(initial=0) <= LARGEST:  # NaN is not
+                raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
+
+
+def _standardize(builder: Builder, stage: Stage) -> None:
+    builder.scale(1 / stage.params["deviation"], -stage.params["mean"])
+
+
+def _nullspace(builder: Builder, stage: Stage) -> None:
+    mean, directions = stage.params["mean"], stage.params["directions"]
+    builder.scale(np.ones(len(mean)), -mean)
+    if len(directions):
+        builder.dense(np.eye(len(mean)) - directions.T @ directions, np.nan)
+
+
+def _last_nullspace(builder: Builder, stage: Stage) -> None:
+    """As products with the directions, like the equation, where they are few: a dense I - V^T V rounds each channel by
+    all others, the largest included. In front of affine couplings it would cost a plan of its own.
+    """
+    directions = stage.params["directions"]
+    if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
+        builder.scale(np.ones(directions.shape[1]), -stage.params["mean"])
+        builder.remove(directions)
+    else:
+        _nullspace(builder, stage)
+
+
+def _whiten(builder: Builder, stage: Stage) -> None:
+    mean, matrix = stage.params["mean"], stage.params["matrix"]
+    builder.scale(np.ones(len(mean)), -mean)
+    square = matrix.shape[0] == matrix.shape[1]
+    builder.dense(matrix.T, np.linalg.slogdet(matrix)[1] if square else np.nan)
+
+
+def _flow(builder: Builder, stage: Stage) -> None:
+    s = stage.settings
+    for level in range(s["levels"]):
+        if level:
+            builder.split()
+        for index in range(s["depth"]):
+            prefix = f"levels.{level}.{index}."
+            step = {k.removeprefix(prefix): v for k, v in stage.params.items() if k.startswith(prefix)}
+            _step(builder, step, s["coupling"], s["permutation"])
+    builder.join()
+
+
+def _step(builder: Builder, step: dict[str, Array], coupling: str, permutation: str) -> None:
+    builder.scale(np.exp(3 * step["actnorm.logscale"]), step["actnorm.shift"])
+    if permutation == "reversal":
+        builder.permute(np.arange(len(step["actnorm.shift"]))[::-1])
+    elif permutation == "random":
+        builder.permute(step["permutation.index"])
+    else:
+        builder.dense(_lu(step), float(step["permutation.logdiag"].sum()))
+    net = {k.removeprefix("coupling.net."): v for k, v in step.items() if k.startswith("coupling.net.")}
+    scale1, scale2, scale3 = (np.exp(3 * net[f"logscale{i}"]) for i in (1, 2, 3))
+    layers = (
+        (scale1[:, None] * net["weight1"], scale1 * net["shift1"]),
+        (scale2[:, None] * net["weight2"], scale2 * net["shift2"]),
+        (scale3[:, None] * net["weight3"], scale3 * net["bias3"]),
+    )
+    if coupling == "affine":
+        builder.couple_affine(*layers)
+    else:
+        builder.couple_additive(*layers, linear_follows=permutation == "lu")
+
+
+def _lu(step: dict[str, Array]) -> Array:
+    """P L (U + diag(sign exp(logdiag))), (C, C)."""
+    diagonal = np.diag(step["permutation.sign"] * np.exp(step["permutation.logdiag"]))
+    lower = np.tril(step["permutation.lower"], -1) + np.eye(len(diagonal))
+    product: Array = lower @ (np.triu(step["permutation.upper"], 1) + diagonal)
+    return product[step["permutation.index"]]
+
+
+_FOLDS = {"standardize": _standardize, "nullspace": _nullspace, "whiten": _whiten, "flow": _flow}

@@ -1,0 +1,141 @@
+"""The sections of a report that score similarity: STS sets, edit distance, QNLI, nearest neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastflow.evaluation.evaluate import SEVEN, Labelled, Pairs, auc, evaluate, similarities, spearman
+from fastflow.evaluation.lexical import SMALL, bias, distances
+from fastflow.report.make import plots
+from fastflow.report.parts import Line, Neighbour, Plot, Section, comparison, figure
+from fastflow.report.subjects import MODEL, Subject, baseline
+from fastflow.stages.vectors import cosine
+
+NEIGHBOURS = 3
+QUERY_WORDS = (5, 14)  # neighbours of shorter or longer sentences are hard to judge
+
+
+def similarity(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
+    """Spearman of every set, in both aggregations."""
+    data = {subject.name: evaluate(subject, sets) for subject in subjects}
+    averaged = data[MODEL]["average"]["sets"]
+    mean = "the one set" if len(averaged) == 1 else f"mean of {len(averaged)}"
+    tables, lines = [], {}
+    for key, caption in (("all", "'all': a set's pairs ranked together"), ("wmean", "'wmean': its subsets apart")):
+        average = Line(mean, {name: result["average"][key] for name, result in data.items()})
+        lines[key] = [
+            Line(pairs.name, {n: result["rows"][i][key] for n, result in data.items()}, note=f"{len(pairs.scores):,}")
+            for i, pairs in enumerate(sets)
+        ]
+        note = "pairs" if key == "all" else ""
+        tables.append(comparison(f"{caption}. Bold: the highest.", "set", [average, *lines[key]], note))
+    names = [pairs.name for pairs in sets]
+    series = {s.name: [line.values[s.name] for line in lines["all"]] for s in subjects}
+    drawn = plots.dots(names, series, "Spearman ×100")
+    over = "the paper's seven test sets" if averaged == list(SEVEN) else "every set given"
+    return Section(
+        "similarity",
+        "Similarity: agreement with human scores",
+        "People scored how similar two sentences are; the model scores a pair by the cosine of its two vectors. "
+        "Spearman ×100 compares both orders of the pairs: higher is better. 'all' ranks the pairs of a set together; "
+        "'wmean' ranks each subset of a set by itself (STSb and SICK-R are one each) and averages by size, as the "
+        f"paper (Li et al. 2020) does. The mean is over {over}.{_counted(lines['all'], 'higher', 'sets')}",
+        data,
+        tables,
+        [Plot(drawn, "Spearman ×100 ('all') of every set; further right is better.")],
+    )
+
+
+def _counted(lines: Sequence[Line], better: str, what: str) -> str:
+    """On how many lines the model is strictly better than its baseline, as a sentence; empty without a baseline."""
+    base = baseline(list(lines[0].values))
+    if base is None:
+        return ""
+    count = sum(line.wins(MODEL, base) for line in lines)
+    return f" The model is {better} than {base} on {count} of {len(lines)} {what}."
+
+
+def lexical(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
+    """Spearman with edit distance, and the scatter of pairs that differ by few words."""
+    lines, data, drawn = [], {}, []
+    closest = next((p for name in ("STSb-dev", "STSb-test") for p in sets if p.name == name), None)
+    shown = closest or max(sets, key=lambda pairs: len(pairs.scores))
+    for pairs in sets:
+        edits = distances(pairs)
+        cosines = {subject.name: similarities(subject, pairs) for subject in subjects}
+        measured = {name: bias(pairs, edits, values) for name, values in cosines.items()}
+        gold = 100 * spearman(edits, pairs.scores)
+        data[pairs.name] = {"gold": gold, "subjects": measured}
+        edit = {name: found["edit"] for name, found in measured.items()}
+        lines.append(Line(pairs.name, edit, round(gold, 1), 1, figure(gold, 1)))
+        if pairs is shown and (edits <= SMALL).sum() > 1:
+            drawn = [_closely(pairs, edits, cosines, measured)]
+    return Section(
+        "lexical",
+        "Lexical bias: words or meaning?",
+        "The edit distance of two sentences counts the words and punctuation marks to change. The table shows its "
+        "Spearman ×100 with the human score ('people') and with each cosine. A cosine whose value is more negative "
+        "than people's follows shared words more than people do, one whose value is less negative less."
+        + _counted(lines, "nearer to people", "sets"),
+        data,
+        [comparison("Edit distance against each. Bold: nearest to people.", "set", lines, "people", beside=True)],
+        drawn,
+    )
+
+
+def _closely(pairs: Pairs, edits: Any, cosines: dict[str, Any], measured: dict[str, Any]) -> Plot:
+    """The scatter of the pairs that differ by at most SMALL words."""
+    few = edits <= SMALL
+    panels = {name: values[few] for name, values in cosines.items()}
+    among = ", ".join(f"{name} {found['small_gold']:.1f}" for name, found in measured.items())
+    return Plot(
+        plots.scatter(edits[few], panels, pairs.scores[few]),
+        f"{pairs.name}, the {few.sum():,} pairs that differ by at most {SMALL} words: cosine against edit distance, "
+        "coloured by the human score. Where cosine follows meaning, red lies above blue within each column. "
+        f"Spearman ×100 of cosine with the human score among these pairs: {among}.",
+    )
+
+
+def entailment(subjects: Sequence[Subject], pairs: Labelled) -> Section:
+    """AUC of cosine between question and sentence (Li et al. 2020, table 4)."""
+    positive = np.array([label == "entailment" for label in pairs.labels])
+    data = {s.name: {"auc": 100 * auc(positive, similarities(s, pairs)), "pairs": len(positive)} for s in subjects}
+    line = Line("AUC", {name: found["auc"] for name, found in data.items()})
+    return Section(
+        "qnli",
+        "QNLI: does the sentence answer the question?",
+        "AUC ×100 is the chance that a sentence that answers its question has a higher cosine with it than one that "
+        f"does not: 100 is always, 50 is chance; ties count half. {positive.sum():,} of {len(positive):,} pairs are "
+        "answers.",
+        data,
+        [comparison(f"{pairs.name}. Bold: the highest.", "", [line])],
+    )
+
+
+def neighbours(subjects: Sequence[Subject], texts: Sequence[str], queries: int, seed: int) -> Section:
+    """The nearest sentences of a few, by each subject."""
+    fit = [i for i, text in enumerate(texts) if QUERY_WORDS[0] <= len(text.split()) <= QUERY_WORDS[1]]
+    chosen = fit or range(len(texts))
+    drawn = np.sort(np.random.default_rng(seed).choice(chosen, min(queries, len(chosen)), replace=False))
+    found: dict[int, list[tuple[str, list[Neighbour]]]] = {int(i): [] for i in drawn}
+    data: list[dict[str, Any]] = [{"text": texts[i], "nearest": {}} for i in drawn]
+    for subject in subjects:
+        vectors = subject(texts)
+        cosines = cosine(vectors[drawn], vectors)
+        cosines[np.arange(len(drawn)), drawn] = -np.inf
+        for at, i in enumerate(drawn):
+            best = np.argsort(-cosines[at], kind="stable")[: min(NEIGHBOURS, len(texts) - 1)]
+            found[int(i)].append((subject.name, [(f"{cosines[at, j]:.2f}", texts[j]) for j in best]))
+            data[at]["nearest"][subject.name] = [{"text": texts[j], "cosine": float(cosines[at, j])} for j in best]
+    words = f", all of {QUERY_WORDS[0]} to {QUERY_WORDS[1]} words" if fit else ""
+    return Section(
+        "neighbours",
+        "Nearest neighbours",
+        f"For each of {len(drawn)} sentences drawn at random{words}: the nearest of the other {len(texts) - 1:,} by "
+        "cosine, which stands before the text.",
+        data,
+        lists=[(texts[i], found[int(i)]) for i in drawn],
+    )

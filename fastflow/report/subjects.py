@@ -1,0 +1,146 @@
+"""The subjects of a report: pooled embeddings, uncalibrated or calibrated by the model or by a baseline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.texts import read_records
+from fastflow.model.artifact import Model
+from fastflow.runtime import Runtime
+from fastflow.stages.calibration import Stage, apply, describe
+
+Matrix = NDArray[Any]
+Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
+Open = Callable[[str | Model], Runtime]
+MODEL = "model"
+UNCALIBRATED = ("raw", "weights")
+
+
+class Pool:
+    """Pooled embeddings by text; no text is encoded twice."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._where: dict[str, int] = {}
+        self._rows = runtime.pool([])
+
+    def __call__(self, texts: Sequence[str]) -> Matrix:
+        """(n, D), in the runtime's dtype and the order of ``texts``."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._where]
+        if new:
+            self._where |= {text: len(self._where) + i for i, text in enumerate(new)}
+            self._rows = np.concatenate([self._rows, self.runtime.pool(new)])
+        return np.asarray(self._rows[np.array([self._where[text] for text in texts], np.int64)])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One column of the report: its name, what it is, and its embeddings."""
+
+    name: str
+    what: str
+    pool: Pool
+    calibrate: Callable[[Matrix], Matrix]
+
+    def __call__(self, texts: Sequence[str]) -> Matrix:
+        """(n, D') embeddings of ``texts``."""
+        return self.calibrate(self.pool(texts))
+
+
+def subjects(
+    runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int
+) -> list[Subject]:
+    """The columns: ``model`` itself, which ``runtime`` runs, then the others in the order of ``against``.
+
+    A name is ``raw``, the encoder's pooling without token weights, as in the paper; ``weights``, the same with the
+    model's token weights; a method that ``fit`` knows, fitted on ``texts``; or a directory with another model.
+    """
+    pool, out = Pool(runtime), []
+    unweighted = replace(model.pooling, weights=None)
+    plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=unweighted)))
+    for name in dict.fromkeys(against):
+        if name == MODEL:
+            raise UsageError("--against names what the model is compared with, not the model itself")
+        if name == "raw":
+            out.append(_uncalibrated(name, plain))
+        elif name == "weights":
+            if plain is pool:
+                raise UsageError("--against weights: this model has no token weights; name raw")
+            out.append(_uncalibrated(name, pool))
+        elif Path(name).is_dir():
+            other = open_model(name)
+            out.append(Subject(shown_name(name), _what(other), Pool(other), other.transform))
+        else:
+            if not texts:
+                raise UsageError(f"--against {name} has to be fitted on text: give --corpus FILE, or --sts")
+            stages = [stage.astype(np.float64) for stage in fit(name, pool(texts), seed)]
+            what = f"{runtime.info()['pooling']}, {_then(describe(stages))} fitted on {len(texts):,} texts"
+            out.append(Subject(name, what, pool, _through(stages)))
+    paths = [shown_name(name) for name in against if name not in UNCALIBRATED]
+    if clash := [name for name in paths if name in (MODEL, *UNCALIBRATED)] or _repeated([s.name for s in out]):
+        raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
+    return [Subject(MODEL, _what(runtime), pool, runtime.transform), *out]
+
+
+def baseline(names: Sequence[str]) -> str | None:
+    """The subject that the model is judged against: raw, else the first that is not the model, None without any."""
+    others = [name for name in names if name != MODEL]
+    return "raw" if "raw" in others else others[0] if others else None
+
+
+def shown_name(path: str | Path) -> str:
+    """The last part of a path, also of ``.`` and ``..``: a page that is passed on holds no local path."""
+    return os.path.basename(os.path.abspath(path))
+
+
+def _what(runtime: Runtime) -> str:
+    """A model's pooling and calibration in words."""
+    info = runtime.info()
+    return f"{info['pooling']}, {_then(info['calibration'])}"
+
+
+def _then(calibration: str) -> str:
+    return "uncalibrated" if calibration == "none" else f"then {calibration}"
+
+
+def _uncalibrated(name: str, pool: Pool) -> Subject:
+    return Subject(name, f"{pool.runtime.info()['pooling']}, {_then('none')}", pool, lambda x: x)
+
+
+def _through(stages: Sequence[Stage]) -> Callable[[Matrix], Matrix]:
+    return lambda x: np.asarray(apply(stages, x.astype(np.float64)))
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for i, name in enumerate(names) if name in names[:i]]
+
+
+def read_texts(paths: Sequence[Path], most: int, seed: int) -> list[str]:
+    """The distinct non-empty texts of the files, at most ``most``, drawn at random but kept in order."""
+    texts = list(
+        dict.fromkeys(
+            text.strip()
+            for path in paths
+            for record in read_records(str(path))
+            for text in record.texts
+            if text.strip()
+        )
+    )
+    if paths and len(texts) < 2:
+        raise FastflowError(f"{', '.join(map(str, paths))}: {len(texts)} distinct texts; a report needs at least two")
+    return thin(texts, most, seed)
+
+
+def thin(texts: Sequence[str], most: int, seed: int) -> list[str]:
+    """At most ``most`` of ``texts``, drawn at random but kept in order."""
+    if len(texts) <= most:
+        return list(texts)
+    return [texts[i] for i in np.sort(np.random.default_rng(seed).choice(len(texts), most, replace=False))]

@@ -1,0 +1,69 @@
+"""The sentence at the head of a report: which subject is best, and whether calibration helped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fastflow.report.parts import Section
+from fastflow.report.subjects import MODEL, UNCALIBRATED, baseline
+
+NO_SCORES = (
+    "This page has no verdict: only pairs with human scores show whether calibration helped, and none were given "
+    "(--sts PAIRS.tsv)."
+)
+SPEARMAN = (
+    "Spearman ×100 compares two orders of the same sentence pairs, by cosine and by human score: 100 is the same "
+    "order, 0 no relation."
+)
+AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 is always, 50 a coin's toss."
+
+
+def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
+    """(verdict, what its measure means) from similarity where it was measured, else from QNLI."""
+    found = {section.id: section.data for section in sections}
+    if "similarity" in found:
+        means = {name: result["average"] for name, result in found["similarity"].items()}
+        count = len(next(iter(means.values()))["sets"])
+        over = "over one set" if count == 1 else f"averaged over {count} sets"
+        values = {name: mean["all"] for name, mean in means.items()}
+        return verdict(f"Spearman ×100 with human scores, {over}", values), SPEARMAN
+    if "qnli" in found:
+        return verdict("AUC ×100 on QNLI", {n: row["auc"] for n, row in found["qnli"].items()}), AUC
+    return NO_SCORES, ""
+
+
+def verdict(measure: str, values: Mapping[str, float]) -> str:
+    """One or two sentences on ``values`` (subject -> a figure where more is better) as printed with two decimals."""
+    shown = {name: round(value, 2) for name, value in values.items()}
+    if undefined := [name for name, value in shown.items() if value != value]:
+        return f"This page has no verdict: the {measure} is undefined for {_listed(undefined)}."
+    own, base = shown[MODEL], baseline(list(shown))
+    if base is None:
+        return f"By {measure}, the model has {own:.2f}; nothing was given to compare it with (--against)."
+    top = max(shown.values())
+    first = [name for name, value in shown.items() if value == top]
+    failed = "calibration did not help" if base in UNCALIBRATED else f"the model is no better than {base}"
+    if own == top == shown[base]:
+        return f"By {measure}, {failed}: {_listed(first)} are equal at {top:.2f}."
+    place = "is the best" if len(first) == 1 else "are equal and the best"
+    figure = f"{top:.2f}" if base in first else _beside(top, base, shown[base])
+    best = f"By {measure}, {_listed(first)} {place} of {len(shown)}: {figure}."
+    if MODEL in first:
+        return best
+    if own > shown[base]:
+        return f"{best} The model has {_beside(own, base, shown[base])}."
+    return f"{best} {failed[0].upper()}{failed[1:]}: the model has {_beside(own, base, shown[base])}."
+
+
+def _beside(value: float, base: str, other: float) -> str:
+    """A figure, and how far it is from the baseline's."""
+    gain = round(value - other, 2)
+    if not gain:
+        return f"{value:.2f}, the same as {base}"
+    return f"{value:.2f}, {abs(gain):.2f} {'above' if gain > 0 else 'below'} {base} ({other:.2f})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """One, one and another, or one, another and a third; the model with its article."""
+    said = ["the model" if name == MODEL else name for name in names]
+    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"

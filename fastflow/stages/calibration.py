@@ -1,0 +1,177 @@
+"""The calibration: the fitted stages that turn a pooled embedding (B, D) into the embedding (B, D').
+
+A stage is plain data, so that training (PyTorch), the model directory and every backend share one description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.kernels.flow import equations
+from fastflow.model.reading import is_whole, short
+
+KINDS = ("flow", "whiten", "standardize", "nullspace")
+SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what each may be
+    "levels": int, "depth": int, "width": int,
+    "coupling": ("additive", "affine"), "permutation": ("reversal", "random", "lu"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One fitted transform: ``kind`` of KINDS, its settings, its arrays by name (see ``kernels.flow.equations``)."""
+
+    kind: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+
+    def astype(self, dtype: Any) -> Stage:
+        """The same stage with its floating-point arrays in ``dtype``."""
+        params = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in self.params.items()}
+        return Stage(self.kind, self.settings, params)
+
+    def dims(self, inputs: int) -> int:
+        """The width D' that the stage makes of ``inputs``."""
+        return int(self.params["matrix"].shape[1]) if self.kind == "whiten" else inputs
+
+
+def apply(stages: Sequence[Stage], x: Any) -> Any:
+    """Run the chain of stages on pooled vectors ``x`` (B, D), a NumPy array or PyTorch tensor of the stages' dtype."""
+    for stage in stages:
+        if stage.kind == "flow":
+            x, _ = apply_with_log_det(stage, x)
+        else:
+            x = _LINEAR[stage.kind](x, **stage.params)
+    return x
+
+
+def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
+    """z (B, D) and log|det dz/dx| (B,) of a flow stage."""
+    s = stage.settings
+    return equations.flow(x, stage.params, s["levels"], s["depth"], s["coupling"], s["permutation"])
+
+
+_LINEAR: dict[str, Callable[..., Any]] = {
+    "standardize": equations.standardize,
+    "nullspace": equations.nullspace,
+    "whiten": equations.whiten,
+}
+
+
+def output_dim(stages: Sequence[Stage], inputs: int) -> int:
+    """D' of the whole chain for pooled width ``inputs``."""
+    for stage in stages:
+        inputs = stage.dims(inputs)
+    return inputs
+
+
+def describe(stages: Sequence[Stage]) -> str:
+    """The chain in words, such as ``whiten(128) -> flow(2x3, width 32, additive)``; ``none`` when empty."""
+    words = []
+    for stage in stages:
+        s = stage.settings
+        if stage.kind == "flow":
+            words.append(f"flow({s['levels']}x{s['depth']}, width {s['width']}, {s['coupling']}, {s['permutation']})")
+        elif stage.kind == "whiten":
+            words.append(f"whiten({stage.params['matrix'].shape[1]})")
+        elif stage.kind == "nullspace":
+            name = "components" if keeps_mean([stage]) else "nullspace"
+            words.append(f"{name}({stage.params['directions'].shape[0]})")
+        else:
+            words.append(stage.kind)
+    return " -> ".join(words) or "none"
+
+
+def keeps_mean(stages: Sequence[Stage]) -> bool:
+    """Whether every stage only removes directions: nullspace with a mean of 0, which is fitted as components."""
+    return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
+
+
+def check(stages: Sequence[Stage], inputs: int) -> None:
+    """Raise a FastflowError naming the stage and array whose shape, dtype or value cannot be right."""
+    for position, stage in enumerate(stages):
+        _check_size(stage)
+        expected = expected_shapes(stage, inputs)
+        if set(expected) != set(stage.params):
+            odd = sorted(set(expected) ^ set(stage.params))
+            shown = ", ".join(odd[:3]) + f" and {len(odd) - 3} more" * (len(odd) > 3)
+            raise FastflowError(f"calibration stage {position} ({stage.kind}): arrays missing or unknown: {shown}")
+        for name, shape in expected.items():
+            _check_array(f"calibration stage {position} ({stage.kind}), array {name}", stage.params[name], shape)
+        if stage.kind == "standardize" and not (stage.params["deviation"] > 0).all():
+            raise FastflowError(f"calibration stage {position} (standardize), array deviation: must be above 0")
+        if not (inputs := stage.dims(inputs)):
+            raise FastflowError(f"calibration stage {position} ({stage.kind}), array matrix: leaves no dimension")
+
+
+def _check_size(stage: Stage) -> None:
+    """Raise for a flow of more steps than it has arrays, before a table of so many is made."""
+    if stage.kind == "flow":
+        _check_settings(stage.settings)
+        levels, depth = stage.settings["levels"], stage.settings["depth"]
+        if levels * depth > len(stage.params):
+            raise FastflowError(
+                f"calibration flow, settings levels and depth: {levels} x {depth} steps, and the file holds "
+                f"{len(stage.params)} arrays of it"
+            )
+
+
+def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) -> None:
+    if len(array.shape) != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape, strict=True)):
+        raise FastflowError(f"{what}: shape {array.shape} does not fit {shape}")
+    if array.dtype.kind not in ("i" if what.endswith("index") else "f"):
+        raise FastflowError(f"{what}: unexpected dtype {array.dtype}")
+    if array.dtype.kind == "f" and not (np.abs(array) <= np.finfo(np.float32).max).all():  # NaN is not
+        raise FastflowError(f"{what}: holds NaN or infinity, or what float32 cannot hold")
+    if array.dtype.kind == "i" and not np.array_equal(np.sort(array), np.arange(len(array))):
+        raise FastflowError(f"{what}: is not a permutation")
+
+
+def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]:
+    """Array name -> shape (None: any) that a stage on ``dim`` channels must hold."""
+    if stage.kind == "standardize":
+        return {"mean": (dim,), "deviation": (dim,)}
+    if stage.kind == "nullspace":
+        return {"mean": (dim,), "directions": (None, dim)}
+    if stage.kind == "whiten":
+        return {"mean": (dim,), "matrix": (dim, None)}
+    if stage.kind != "flow":
+        raise FastflowError(f"unknown calibration {short(stage.kind)}; known: {', '.join(KINDS)}")
+    s = stage.settings
+    _check_settings(s)
+    if dim % 2 ** s["levels"]:
+        raise FastflowError(f"a flow of {s['levels']} levels cannot run on {dim} dimensions")
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for level in range(s["levels"]):
+        for depth in range(s["depth"]):
+            for name, shape in _step_shapes(dim >> level, s["width"], s["coupling"], s["permutation"]).items():
+                shapes[f"levels.{level}.{depth}.{name}"] = shape
+    return shapes
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise a FastflowError for a flow's setting that no code here can follow; a missing one is a KeyError."""
+    for name, known in SETTINGS.items():
+        if not (settings[name] in known if isinstance(known, tuple) else is_whole(settings[name], 1)):
+            wanted = " or ".join(known) if isinstance(known, tuple) else "a whole number of at least 1"
+            raise FastflowError(f"calibration flow, setting {name}: must be {wanted}, not {short(settings[name])}")
+
+
+def _step_shapes(channels: int, width: int, coupling: str, permutation: str) -> dict[str, tuple[int, ...]]:
+    half, out = channels // 2, channels if coupling == "affine" else channels // 2
+    net = {"weight1": (width, half), "weight2": (width, width), "weight3": (out, width), "bias3": (out,)}
+    net |= {"logscale3": (out,)} | dict.fromkeys(("shift1", "logscale1", "shift2", "logscale2"), (width,))
+    shapes: dict[str, tuple[int, ...]] = {f"coupling.net.{name}": shape for name, shape in net.items()}
+    shapes |= {"actnorm.shift": (channels,), "actnorm.logscale": (channels,)}
+    if permutation in ("random", "lu"):
+        shapes["permutation.index"] = (channels,)
+    if permutation == "lu":
+        shapes |= {f"permutation.{name}": (channels, channels) for name in ("lower", "upper")}
+        shapes |= {f"permutation.{name}": (channels,) for name in ("sign", "logdiag")}
+    return shapes

@@ -1,0 +1,96 @@
+"""Pooling: hidden states of chosen layers -> one vector a text. Layer numbers are explicit, names only a shorthand.
+
+Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``. A mean may weigh its tokens:
+those that a language is full of tell least of a sentence (SIF, Arora et al., ICLR 2017).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST
+
+HELP = "first-last, last, cls, pooler, mean-of-layers:I,J,...; historical names are accepted as aliases"
+WEIGHTED = "weighted-mean"  # as saved; what knows no weights must refuse it rather than leave them out
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler).
+
+    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, weigh the mean: a token counts by its id's weight.
+    """
+
+    mode: str
+    layers: tuple[int, ...]
+    weights: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+
+    def as_dict(self) -> dict[str, object]:
+        """The entry written into ``fastflow.json``; weights lie elsewhere, but give the mean another name."""
+        mode = self.mode if self.weights is None else WEIGHTED
+        return {"mode": mode, "layers": list(self.layers)}
+
+    def describe(self) -> str:
+        """Such as ``masked mean of layers 1 and 12``."""
+        layers = " and ".join(map(str, self.layers))
+        what = {"mean": "masked mean", "cls": "[CLS] state", "pooler": "tanh pooler over [CLS]"}[self.mode]
+        weighted = "" if self.weights is None else "weighted "
+        return f"{weighted}{what} of layer{'s' if len(self.layers) > 1 else ''} {layers}"
+
+
+def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
+    """``weights`` as a Pooling takes them; raises a FastflowError that names ``where`` they come from.
+
+    None may be 0, or nearly, so that a text always has something to be the mean of.
+    """
+    if weights is None:
+        raise FastflowError(f"{where} is missing; copy or train the model anew")
+    if weights.shape != (vocabulary,) or weights.dtype != np.float32:
+        raise FastflowError(f"{where}: must be float32 of shape ({vocabulary},), one for each id of the vocabulary")
+    if not ((weights >= LIGHTEST) & (weights <= HEAVIEST)).all():  # NaN is neither
+        raise FastflowError(f"{where}: every weight must be between {LIGHTEST:g} and {HEAVIEST:g}")
+    return weights
+
+
+def parse_pooling(name: str, depth: int) -> Pooling:
+    """The Pooling called ``name`` on an encoder of ``depth`` layers; raises a UsageError for an unknown one.
+
+    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). The historical names keep what
+    they really computed in the official code (UKP and early SimCSE averaged the embedding layer and the last):
+    avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
+    avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
+    """
+    if name in ("last", "avg"):
+        return Pooling("mean", (depth,))
+    if name in ("first-last", "last2avg"):
+        return Pooling("mean", _unique(1, depth))
+    if name == "first-last-avg":
+        return Pooling("mean", (0, depth))
+    if name in ("cls", "pooler"):
+        return Pooling(name, (depth,))
+    if match := re.fullmatch(r"avg-last-last-(\d+)", name):
+        return _mean(name, depth, depth + 1 - int(match[1]))
+    if match := re.fullmatch(r"avg-last-(?:concat-)?([1-9]\d*)", name):
+        if int(match[1]) > depth:
+            raise UsageError(f"pooling {name!r} asks for more layers than the {depth} of this encoder")
+        # the official loop indexes all_encoder_layers[-i] for i = 0..N-1, and -0 is the first layer
+        return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
+    if match := re.fullmatch(r"mean-of-layers:(\d+(?:,\d+)*)", name):
+        return _mean(name, depth, *map(int, match[1].split(",")))
+    raise UsageError(f"unknown pooling {name!r}; use {HELP}")
+
+
+def _mean(name: str, depth: int, *layers: int) -> Pooling:
+    if not layers or min(layers) < 0 or max(layers) > depth:
+        raise UsageError(f"pooling {name!r} asks for a layer outside 0 to {depth}, the layers of this encoder")
+    return Pooling("mean", _unique(*layers))
+
+
+def _unique(*layers: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(layers))

@@ -1,0 +1,55 @@
+"""How wide the embedding of a model spreads in each dimension, where no calibration has made that 1.
+
+int8 and uint8 need a range that is fixed before any text is seen. Flow, whitening and standardization end in unit
+variance; raw vectors and those without their leading directions do not, and so a model may carry what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.stages.calibration import Stage
+from fastflow.stages.truncation import sampled
+
+SPREAD = "spread"  # the array of calibration.safetensors
+
+
+def unit_variance(stages: Sequence[Stage]) -> bool:
+    """Whether the calibration ends in dimensions of variance 1, which therefore need no measure."""
+    return bool(stages) and stages[-1].kind in ("flow", "whiten", "standardize")
+
+
+def fit_spread(stages: Sequence[Stage], pooled: NDArray[Any]) -> NDArray[np.float32] | None:
+    """(D',) root mean square, about 0, of the embeddings ``stages`` makes of a sample of pooled vectors (n, D).
+
+    None where the calibration ends in unit variance, and where a dimension is always 0 or not finite: no range fits it.
+    """
+    if unit_variance(stages):
+        return None
+    count, total = 0, np.zeros(1)
+    for _, z in sampled(stages, pooled):
+        count, total = count + len(z), total + np.square(z).sum(axis=0)
+    spread = np.sqrt(total / count).astype(np.float32)
+    return spread if _sound(spread) else None
+
+
+def read_spread(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> NDArray[np.float32] | None:
+    """What ``fit_spread`` measured, among a model's ``arrays``; None for a model saved without.
+
+    Raises a FastflowError that names the file ``where`` if the array cannot belong to ``dim`` dimensions.
+    """
+    if SPREAD not in arrays:
+        return None
+    found = arrays[SPREAD]
+    if found.shape != (dim,) or found.dtype != np.float32 or not _sound(found):
+        raise FastflowError(f"{where}, array {SPREAD}: must be float32 of shape ({dim},), finite and above 0")
+    return found
+
+
+def _sound(spread: NDArray[Any]) -> bool:
+    return bool((np.isfinite(spread) & (spread > 0)).all())

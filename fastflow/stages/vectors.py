@@ -1,0 +1,145 @@
+"""What happens to finished embeddings: truncation, normalisation, precision, similarity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.reading import MOST, is_whole, short
+from fastflow.stages.truncation import Truncation
+
+PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
+INT8_SIGMAS = 4.0  # how wide dimensions spread is known beforehand, so a fixed range of 4 times that serves every text
+
+
+def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Truncation | None = None) -> NDArray[Any]:
+    """(B, D') cut to ``truncate`` columns (None: whole), divided by their L2 norm if asked; zero rows stay zero.
+
+    Kept are the leading directions of ``order`` where a model holds one, else the first columns.
+    """
+    if order is not None and truncate is not None:
+        z = z @ order.basis[:, :truncate].astype(z.dtype)
+    z = z[:, :truncate]
+    if normalize:
+        z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(z.dtype).tiny)
+    return np.ascontiguousarray(z)
+
+
+def check_truncation(truncate: int | None, dim: int) -> None:
+    """Raise unless ``truncate`` is None or 1 to ``dim``."""
+    if truncate is not None and not _is_count(truncate, dim):
+        raise UsageError(f"truncate_dim must be 1 to {dim}, the width of this model, not {short(truncate)}")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise unless the option ``name`` is None or a whole number of at least 1."""
+    if value is not None and not _is_count(value):
+        raise UsageError(f"{name} must be a whole number of at least 1, not {short(value)}")
+
+
+def _is_count(value: Any, most: int = MOST) -> bool:
+    return is_whole(int(value) if isinstance(value, np.integer) else value, 1, most)
+
+
+def check_precision(precision: str) -> None:
+    """Raise unless ``quantise`` knows the precision."""
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise UsageError(f"unknown precision {short(precision)}; known are {', '.join(PRECISIONS)}")
+
+
+def first_bad(z: NDArray[Any]) -> int | None:
+    """The number of the first row of (B, D) with NaN or infinity, None where all are finite."""
+    if np.isfinite(z).all():
+        return None
+    return int(np.flatnonzero(~np.isfinite(z).all(axis=1))[0])
+
+
+def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
+    """``z`` (B, D') itself; raises naming the first row, counted from ``start``, with NaN or infinity."""
+    if (row := first_bad(z)) is not None:
+        raise FastflowError(
+            f"{what} {start + row} gives NaN or infinity: the model's numbers leave the range of its dtype; try "
+            "another dtype, or train the model anew"
+        )
+    return z
+
+
+def quantise(z: NDArray[Any], precision: str, normalized: bool, spread: NDArray[Any] | None) -> NDArray[Any]:
+    """(B, D') in ``precision``; the names and packings are those of Sentence Transformers.
+
+    int8 and uint8 need ``spread`` (D',), the root mean square of each dimension before normalisation, which is 1 for
+    most calibrations: one fixed range for all holds 4 times the largest (4/sqrt(D') of normalised vectors that spread
+    alike), so that cosines keep. None: not known, and refused. binary and ubinary pack the signs, eight to a byte.
+    """
+    if precision == "float32":
+        return z
+    check_precision(precision)
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            half = z.astype(np.float16)
+        if not np.isfinite(half).all():
+            raise FastflowError(
+                "precision 'float16' ends at 65504, and an embedding holds more; take float32 or normalise"
+            )
+        return half
+    if precision in ("binary", "ubinary"):
+        packed = np.packbits(z > 0, axis=1)
+        return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
+    if spread is None:
+        raise UsageError(
+            f"precision {precision!r} needs a flow, whiten or standardize model, or one that stores how wide its "
+            "outputs spread, which this one does not; train it anew with fastflow-train"
+        )
+    wide = spread.astype(np.float64)
+    span = INT8_SIGMAS * float(wide.max()) / (float(np.linalg.norm(wide)) if normalized else 1.0)
+    levels = np.clip(np.rint(z * (127 / span)), -127, 127)
+    return levels.astype(np.int8) if precision == "int8" else (levels + 128).astype(np.uint8)
+
+
+def check_pooled(x: Any, dim: int, dtype: Any) -> NDArray[Any]:
+    """``x`` as (B, dim) floats; raises naming what is wrong with its shape, or the first row with NaN or infinity."""
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise FastflowError(f"transform takes numbers of shape (B, {dim}), rows of one length: {error}") from error
+    if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
+        raise FastflowError(f"transform takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
+    with np.errstate(over="ignore"):  # what is too large for dtype becomes infinite, and is refused as such
+        array = array.astype(dtype, copy=False)
+    if (row := first_bad(array)) is not None:
+        raise FastflowError(f"transform: row {row} holds NaN or infinity")
+    return array
+
+
+def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
+    """``x``, (D,) or (B, D), as (B, D) floats; raises for any other shape, for what is no number, and for NaN."""
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise FastflowError(f"similarity takes texts, or vectors of one width: {error}") from error
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
+        raise FastflowError(f"similarity takes texts, or numbers of shape (B, D); got {array.dtype} of {array.shape}")
+    with np.errstate(over="ignore"):  # as in check_pooled
+        array = np.atleast_2d(array.astype(dtype, copy=False))
+    if (row := first_bad(array)) is not None:
+        raise FastflowError(f"similarity: row {row} holds NaN or infinity")
+    return array
+
+
+def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (n, D) -> (m, n) cosines; a zero vector has cosine 0 with everything. Raises for two widths."""
+    tiny = np.finfo(np.float32).tiny
+    if a.shape[1:] != b.shape[1:]:
+        raise FastflowError(f"similarity takes vectors of one width, not {a.shape[1]} and {b.shape[1]}")
+    a = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), tiny)
+    b = b / np.maximum(np.linalg.norm(b, axis=1, keepdims=True), tiny)
+    return np.asarray(a @ b.T)
+
+
+def paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (m, D) -> (m,) cosines, row by row."""
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return np.asarray((a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float32).tiny))

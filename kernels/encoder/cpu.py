@@ -1,0 +1,167 @@
+"""The encoder on a CPU: chooses instruction set and products once, packs, and calls the compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels._cpu import Encoder, amx_missing, convert, formats, isas
+from fastflow.kernels.encoder.cpu_layout import (
+    BF16,
+    BF16_WIDE,
+    FLOAT,
+    INT8,
+    INT8_SIGNED,
+    INT8_TILES,
+    EncoderProgram,
+    Stored,
+    parts_of,
+)
+from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, EncoderShape
+from fastflow.kernels.flow.cpu import forced_isa, usable_isas
+from fastflow.kernels.panels import LARGEST_BITS, STORED, NotFinite, raw, storable
+from fastflow.kernels.threads import default_threads
+
+# dtype -> products in the order of preference, and what is said of them
+DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
+SAID = {
+    FLOAT: "",
+    BF16: " with bfloat16 dot products",
+    BF16_WIDE: " widening bfloat16 weights",
+    INT8: " with VNNI dot products",
+    INT8_SIGNED: "",
+    INT8_TILES: "",
+}
+LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
+Array = NDArray[Any]
+
+
+def choose(dtype: str) -> tuple[str, int]:
+    """The best instruction set here that has products for ``dtype``, and the format of its products.
+
+    Raises ValueError when there is none, or none on the instruction set that FASTFLOW_ISA names.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
+    asked = forced_isa()
+    best = () if dtype == "float32" or amx_missing() else ("amx",)
+    for name in (asked,) if asked else (*best, *usable_isas()):
+        for form in DTYPES[dtype]:
+            if form in formats(isas()[name][0]):
+                return name, form
+    raise ValueError(f"dtype {dtype!r} does not run on {asked} on this machine")
+
+
+def described(name: str, form: int) -> str:
+    """What runs, for a reader; and where AMX would have been chosen, why it was not."""
+    why = amx_missing() if name == "avx512" and form != FLOAT and not forced_isa() else ""
+    return name + SAID[form] + (f" (not AMX: {why})" if why else "")
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether ``choose`` gives bfloat16 products of the processor, not widened weights."""
+    try:
+        return choose("bfloat16")[1] != BF16_WIDE
+    except ValueError:
+        return False
+
+
+class CpuEncoder:
+    """Packed texts -> pooled vectors, as one compiled call without padding.
+
+    A text has the same bits whatever its company, the order and the number of threads. ``dtype`` is of the products in
+    the layers (below float32 the table of words is held as float16); sums, LayerNorm, softmax and activations are
+    float32 always. ``weights``: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
+    ``mode``: mean, cls or pooler over ``layers``, 0 being the embeddings; ``threads``: at most this many,
+    None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of what was.
+    ``token_weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, with mode mean alone: a token counts by its id's
+    weight, sum(w h) / sum(w); None, every token alike.
+    Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
+    which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
+    """
+
+    def __init__(
+        self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
+        threads: int | None = None, release: Callable[[], None] = lambda: None, *, token_weights: Array | None = None,
+    ) -> None:  # fmt: skip
+        self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
+        self.threads = default_threads() if threads is None else threads
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.isa, form = choose(dtype)
+        self.how = described(self.isa, form)
+        number, _, vector, _ = isas()[self.isa]
+        program = EncoderProgram(weights, shape, mode, self.layers, 2 * vector, form)
+        if token_weights is not None:
+            token_weights = _token_weights(token_weights, mode, weights)
+        words = _words(weights, form != FLOAT, self.threads)
+        release()
+        positions = _floats(weights, "position", self.threads)
+        positions += program.vector("segment")
+        for name in weights.keys() - program.used - {"position"}:
+            _check(weights, name, self.threads)
+            release()
+        memory, *tables = program.arrays(self.threads, release)
+        self.nbytes = memory.nbytes
+        self._encoder = Encoder(
+            memory, *tables, positions, words, token_weights, heads=shape.heads, head=program.head, hidden=shape.hidden,
+            position_start=shape.position_start, pad_id=-1 if shape.pad_id is None else shape.pad_id,
+            layers=len(self.layers), eps=shape.eps, isa=number,
+        )  # fmt: skip
+
+    def __call__(self, ids: Array, offsets: Array) -> Array:
+        """(B, D) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
+
+        Raises ValueError, naming the text, for one without tokens, with too many, or with an id outside the vocabulary.
+        """
+        pooled = np.empty((len(offsets) - 1, self.hidden), np.float32)
+        self._encoder.run(ids, offsets, pooled, None, self.threads)
+        return pooled
+
+    def states(self, ids: Array, offsets: Array) -> dict[int, Array]:
+        """Hidden states of the wanted layers, {layer: (N, D)} float32."""
+        pooled = np.empty((len(offsets) - 1, self.hidden), np.float32)
+        kept = np.empty((len(self.layers), len(ids), self.hidden), np.float32)
+        self._encoder.run(ids, offsets, pooled, kept, self.threads)
+        return dict(zip(self.layers, kept, strict=True))
+
+
+def _floats(weights: Stored, name: str, threads: int) -> Array:
+    """A copy of a matrix as float32."""
+    table = storable(parts_of(weights, name)[0])
+    out = np.empty(table.shape, np.float32)
+    if convert(raw(table), STORED.index(table.dtype), raw(out), False, threads) > LARGEST_BITS:
+        raise NotFinite(name)
+    return out
+
+
+def _words(weights: Stored, half: bool, threads: int) -> Array:
+    """A copy as float32, or as uint16 that are halves: so stored, or ``half`` is wanted and the range allows it."""
+    table = storable(parts_of(weights, "word")[0])
+    if half or table.dtype == np.float16:
+        out = np.empty(table.shape, np.uint16)
+        if convert(raw(table), STORED.index(table.dtype), raw(out), True, threads) <= LARGEST_HALF:
+            return out  # rounds less than the first product's operand will
+    return _floats(weights, "word", threads)
+
+
+def _token_weights(table: Array, mode: str, weights: Stored) -> Array:
+    """A copy of ``table``; raises ValueError where a mean cannot be weighted by it."""
+    if mode != "mean":
+        raise ValueError(f"token weights are of pooling 'mean', not of {mode!r}")
+    vocabulary = len(parts_of(weights, "word")[0])
+    if table.shape != (vocabulary,) or table.dtype != np.float32:
+        raise ValueError(f"token weights must be float32 of shape ({vocabulary},), not {table.dtype} of {table.shape}")
+    if not ((table >= LIGHTEST) & (table <= HEAVIEST)).all():  # NaN is neither
+        raise ValueError(f"every token weight must be between {LIGHTEST:g} and {HEAVIEST:g}")
+    return np.array(table, order="C")
+
+
+def _check(weights: Stored, name: str, threads: int) -> None:
+    for i, part in enumerate(parts_of(weights, name)):
+        stored = storable(part)
+        if convert(raw(stored), STORED.index(stored.dtype), None, False, threads) > LARGEST_BITS:
+            raise NotFinite(name, i)

@@ -1,0 +1,185 @@
+"""The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a packed batch of texts.
+
+This module imports neither torch nor triton; building a ``TritonEncoder`` does. A call issues launches only: it never
+waits for the device and reads nothing back, so that it can be captured in a CUDA graph with the flow behind it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels.encoder.reference import EncoderShape, Weights
+from fastflow.kernels.encoder.triton_table import (
+    DTYPES,
+    WIDEST,
+    activate_constants,
+    attend_constants,
+    attention,
+    row_constants,
+)
+from fastflow.kernels.flow.triton import prepare
+
+Tensor = Any  # torch.Tensor, which is not imported here
+Array = NDArray[Any]
+
+
+class TritonEncoder:
+    """Packed token ids -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
+
+    ``weights`` and ``shape``: as ``reference.encode`` takes them; ``layers``: those that pooling needs, no layer above
+    the highest is run. ``device``: a CUDA device, or cpu under Triton's interpreter, for tests. Products are PyTorch's
+    (cuBLASLt), Q, K and V in one; the table of words keeps the dtype it is stored in. Raises ValueError, in one
+    sentence, where torch, triton or a GPU is missing.
+    """
+
+    def __init__(
+        self, weights: Weights, shape: EncoderShape, layers: Sequence[int], dtype: str = "float32", device: str = "cuda"
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} does not run in the Triton encoder; usable are {', '.join(DTYPES)}")
+        if min(layers) < 0 or max(layers) > shape.layers:
+            raise ValueError(f"layers {tuple(layers)} lie outside 0 to {shape.layers}, the layers of this encoder")
+        head = shape.hidden // shape.heads
+        if head > WIDEST:
+            raise ValueError(
+                f"heads of {head} channels are too wide for the Triton encoder; it serves {WIDEST} at most"
+            )
+        self.torch = prepare(device)[0]
+        self.bodies = importlib.import_module("fastflow.kernels.encoder.triton_bodies")
+        self.shape, self.layers, self.head = shape, tuple(layers), head
+        self.anchor = self.torch.empty(0, device=device)
+        self.device, self.dtype = self.anchor.device, getattr(self.torch, dtype)
+        self.dot = self._dot(dtype)
+        self.weights = self._load(weights)
+
+    def _dot(self, dtype: str) -> Any:
+        """What the products of attention take; Triton's interpreter gets bfloat16 products wrong without a word."""
+        language = importlib.import_module("triton.language")
+        return language.float32 if self.device.type == "cpu" else getattr(language, dtype)
+
+    def _load(self, weights: Weights) -> dict[str, Tensor]:
+        """The arrays that the wanted layers need, on the device: matrices in the dtype, vectors in float32."""
+        last = max(self.layers)
+        found = {"place": self._tensor(weights["position"] + weights["segment"], self.torch.float32)}
+        for name, array in weights.items():
+            part, _, rest = name.partition(".")
+            if name in ("position", "segment") or (part == "layer" and int(rest.partition(".")[0]) >= last):
+                continue
+            if name == "word":
+                half = array.dtype == np.float16
+                found[name] = self._tensor(array, self.torch.float16 if half else self.torch.float32)
+            else:
+                matrix = name.endswith(".weight") and part != "pooler"
+                linear = name.endswith(("qkv.bias", "projection.bias"))  # added by the product, in its own dtype
+                found[name] = self._tensor(array, self.dtype if matrix or linear else self.torch.float32)
+        return found
+
+    def _tensor(self, array: Array, dtype: Any) -> Tensor:
+        return self.torch.tensor(np.ascontiguousarray(array), device=self.device).to(dtype)
+
+    def __call__(self, ids: Tensor, positions: Tensor, offsets: Tensor, longest: int) -> Tensor:
+        """Hidden states (layers, N, D) of the wanted layers, in their order.
+
+        ids, positions (N,) int32, rows of the tables of words and positions; offsets (B + 1,) int32; all on the device.
+        ``longest``: no text has more tokens, said by the caller so that nothing is read back. Tokens behind offsets[B]
+        are computed and mean nothing. N = 0 and B = 0 are answered without a launch.
+        """
+        self._check(ids=ids, positions=positions, offsets=offsets)
+        shape, count = self.shape, len(ids)
+        kept = self.torch.empty(len(self.layers), count, shape.hidden, dtype=self.dtype, device=self.device)
+        if not count or len(offsets) < 2:
+            return kept
+        x = self._embed(ids, positions, self._place(kept, 0))
+        for layer in range(max(self.layers)):
+            x = self._layer(x, f"layer.{layer}.", offsets, longest, self._place(kept, layer + 1))
+        return kept
+
+    def first(self, hidden: Tensor, offsets: Tensor) -> Tensor:
+        """(B, D) float32: the state of each text's first token, of hidden (N, D); zeros for a text without tokens."""
+        rows = len(offsets) - 1
+        y = self.torch.empty(rows, self.shape.hidden, device=self.device)
+        self.launch("pool_first", (rows,), row_constants(self.shape.hidden), x_ptr=hidden, offset_ptr=offsets, y_ptr=y,
+                    D=self.shape.hidden)  # fmt: skip
+        return y
+
+    def pooler(self, first: Tensor) -> Tensor:
+        """BERT's pooler, tanh(W [CLS] + b), in float32: (B, D) -> (B, D)."""
+        linear = self.torch.nn.functional.linear
+        return self.torch.tanh(linear(first, self.weights["pooler.weight"], self.weights["pooler.bias"]))
+
+    def _layer(self, x: Tensor, prefix: str, offsets: Tensor, longest: int, y: Tensor | None) -> Tensor:
+        """One post-LayerNorm transformer layer, x (N, D) -> (N, D), written to ``y`` if it is given."""
+        linear, w = self.torch.nn.functional.linear, self.weights
+        context = self._attend(linear(x, w[f"{prefix}qkv.weight"], w[f"{prefix}qkv.bias"]), offsets, longest)
+        x = self._add_norm(linear(context, w[f"{prefix}out.weight"]), x, prefix, "out", "norm1", None)
+        wide = self._activate(linear(x, w[f"{prefix}up.weight"]), w[f"{prefix}up.bias"])
+        return self._add_norm(linear(wide, w[f"{prefix}down.weight"]), x, prefix, "down", "norm2", y)
+
+    def _embed(self, ids: Tensor, positions: Tensor, y: Tensor | None) -> Tensor:
+        w, width = self.weights, self.weights["word"].shape[1]
+        projected = "projection.weight" in w
+        if y is None or projected:
+            x = self.torch.empty(len(ids), width, dtype=self.dtype, device=self.device)
+        else:
+            x = y
+        self.launch(
+            "embed", (len(ids),), row_constants(width), id_ptr=ids, position_ptr=positions, word_ptr=w["word"],
+            place_ptr=w["place"], scale_ptr=w["embed_norm.scale"], bias_ptr=w["embed_norm.bias"], y_ptr=x, D=width,
+            eps=self.shape.eps,
+        )  # fmt: skip
+        if projected:  # ELECTRA's narrower embeddings
+            x = self.torch.nn.functional.linear(x, w["projection.weight"], w["projection.bias"])
+            x = x if y is None else y.copy_(x)
+        return x
+
+    def _attend(self, qkv: Tensor, offsets: Tensor, longest: int) -> Tensor:
+        heads, config = self.shape.heads, attention(qkv.element_size(), self.head, longest)
+        constants = attend_constants(config, self.head, self.dot)
+        y = self.torch.empty(len(qkv), self.shape.hidden, dtype=self.dtype, device=self.device)
+        self.launch(
+            "attend", (-(-longest // config.BM), heads, len(offsets) - 1), constants, qkv_ptr=qkv, offset_ptr=offsets,
+            y_ptr=y, heads=heads, head=self.head, scale=1 / math.sqrt(self.head),
+        )  # fmt: skip
+        return y
+
+    def _add_norm(self, x: Tensor, residual: Tensor, prefix: str, product: str, norm: str, y: Tensor | None) -> Tensor:
+        w = self.weights
+        y = x if y is None else y  # in place: a program has read its row before it writes it
+        self.launch(
+            "add_norm", (len(x),), row_constants(self.shape.hidden), x_ptr=x, residual_ptr=residual,
+            add_ptr=w[f"{prefix}{product}.bias"], scale_ptr=w[f"{prefix}{norm}.scale"],
+            bias_ptr=w[f"{prefix}{norm}.bias"], y_ptr=y, D=self.shape.hidden, eps=self.shape.eps,
+        )  # fmt: skip
+        return y
+
+    def _activate(self, x: Tensor, bias: Tensor) -> Tensor:
+        constants = activate_constants(self.shape.activation, x.shape[1])
+        self.launch("activate", (len(x), -(-x.shape[1] // constants["BI"])), constants, x_ptr=x, add_ptr=bias,
+                    D=x.shape[1])  # fmt: skip
+        return x
+
+    def launch(self, body: str, grid: tuple[int, ...], constants: dict[str, Any], **values: Any) -> None:
+        """Launch the kernel ``body`` unless ``grid`` is empty."""
+        if math.prod(grid):
+            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
+                getattr(self.bodies, body)[grid](**values, **constants)
+
+    def _place(self, kept: Tensor, layer: int) -> Tensor | None:
+        """Where the states of ``layer`` go, None when they are not wanted."""
+        return kept[self.layers.index(layer)] if layer in self.layers else None
+
+    def _check(self, **given: Tensor) -> None:
+        for name, tensor in given.items():
+            if tensor.ndim != 1 or tensor.dtype != self.torch.int32 or tensor.device != self.device:
+                raise ValueError(
+                    f"{name} must be one row of int32 on {self.device}, and this is {tuple(tensor.shape)} of "
+                    f"{tensor.dtype} on {tensor.device}"
+                )
+        if len(given["ids"]) != len(given["positions"]):
+            raise ValueError(f"{len(given['ids'])} ids and {len(given['positions'])} positions: one a token is wanted")

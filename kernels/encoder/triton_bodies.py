@@ -1,0 +1,130 @@
+"""The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
+
+The equations are those of ``reference``; matrix products between them are cuBLASLt's. Texts are packed: N
+tokens in all, text i owns tokens offset[i]:offset[i+1] (int32, B + 1), and no token is padding. Hidden states and
+products are float32, float16 or bfloat16; every sum, statistic and activation is float32 whatever they are.
+Tables (LayerNorm's scale and bias, position + segment, biases) are float32, rows contiguous. A launch needs N >= 1 and
+B >= 1: the caller answers none itself.
+
+Tokens beyond the last offset, which a captured graph may hold, are computed like any other row and never read.
+"""
+# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can tell apart
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def normalised(x, cols, scale_ptr, bias_ptr, D, eps):
+    """(BD,) LayerNorm of a row x (BD,), which is 0 from D on: (x - mean) / sqrt(var + eps) scale + bias."""
+    inside = cols < D
+    centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
+    variance = tl.sum(centred * centred, axis=0) / D
+    inverse = 1.0 / tl.sqrt_rn(variance + eps) + (variance - variance)  # + 0, or NaN where the squares overflow
+    scale = tl.load(scale_ptr + cols, mask=inside, other=0.0)
+    return centred * inverse * scale + tl.load(bias_ptr + cols, mask=inside, other=0.0)
+
+
+@triton.jit
+def embed(
+    id_ptr, position_ptr, word_ptr, place_ptr, scale_ptr, bias_ptr, y_ptr, D, eps, BD: tl.constexpr, VEC: tl.constexpr
+) -> None:
+    """y (N, D) = LayerNorm(word[id] + place[position]); id, position (N,) int32; grid (N,).
+
+    word (vocabulary, D) of any float dtype; place (positions, D) float32 holds position + segment 0. BD: the power of
+    two that holds D; VEC divides D.
+    """
+    row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
+    inside = cols < pitch
+    word = tl.load(word_ptr + tl.load(id_ptr + row).to(tl.int64) * pitch + cols, mask=inside, other=0.0)
+    place = tl.load(place_ptr + tl.load(position_ptr + row).to(tl.int64) * pitch + cols, mask=inside, other=0.0)
+    y = normalised(word.to(tl.float32) + place, cols, scale_ptr, bias_ptr, pitch, eps)
+    tl.store(y_ptr + row * pitch + cols, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_norm(
+    x_ptr, residual_ptr, add_ptr, scale_ptr, bias_ptr, y_ptr, D, eps, BD: tl.constexpr, VEC: tl.constexpr
+) -> None:
+    """y (N, D) = LayerNorm(x + add + residual): x (N, D) a product without its bias add (D,); grid (N,)."""
+    row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
+    inside = cols < pitch
+    x = tl.load(x_ptr + row * pitch + cols, mask=inside, other=0.0).to(tl.float32)
+    x += tl.load(add_ptr + cols, mask=inside, other=0.0)
+    x += tl.load(residual_ptr + row * pitch + cols, mask=inside, other=0.0).to(tl.float32)
+    y = normalised(x, cols, scale_ptr, bias_ptr, pitch, eps)
+    tl.store(y_ptr + row * pitch + cols, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.constexpr) -> None:
+    """x (N, D) <- act(x + add) in place, add (D,); grid (N, chunks of BI columns).
+
+    ACT gelu: v/2 (1 + erf(v / sqrt 2)); gelu_tanh: v/2 (1 + tanh u) = v sigmoid(2 u) with
+    u = sqrt(2/pi) (v + 0.044715 v^3); relu.
+    """
+    row, cols, pitch = tl.program_id(0).to(tl.int64), tl.program_id(1) * BI + tl.arange(0, BI), D // VEC * VEC
+    inside = cols < pitch
+    at = x_ptr + row * pitch + cols
+    v = tl.load(at, mask=inside, other=0.0).to(tl.float32) + tl.load(add_ptr + cols, mask=inside, other=0.0)
+    if ACT == "gelu":
+        v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
+    elif ACT == "gelu_tanh":
+        twice = 1.5957691216057308 * (v + 0.044715 * v * v * v)
+        decay = tl.exp(-tl.abs(twice))  # at most 1, so nothing overflows
+        v = v * tl.where(twice < 0.0, decay, 1.0) / (1.0 + decay)
+    else:
+        v = tl.maximum(v, 0.0)
+    tl.store(at, v.to(x_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def attend(
+    qkv_ptr, offset_ptr, y_ptr, heads, head, scale, BM: tl.constexpr, BN: tl.constexpr, HD: tl.constexpr,
+    DOT: tl.constexpr, PRECISION: tl.constexpr, VEC: tl.constexpr,
+) -> None:  # fmt: skip
+    """y (N, D) = softmax(Q K^T scale) V within each text; qkv (N, 3 D) = [Q | K | V], each [head][channel].
+
+    grid (blocks of BM queries of the longest text, heads, B): a program beyond its text's end returns. Keys come BN at
+    a time with a running maximum and sum in float32 (Milakov & Gimelshein 2018). ``head`` channels a head, padded to
+    the power of two HD. DOT: the dtype of the products' operands, PRECISION their ``input_precision``.
+    """
+    first = tl.load(offset_ptr + tl.program_id(2))
+    length = tl.load(offset_ptr + tl.program_id(2) + 1) - first
+    row = tl.program_id(0) * BM
+    if row < length:
+        queries, channels, width = row + tl.arange(0, BM), tl.arange(0, HD), head // VEC * VEC
+        dim = heads * width
+        inside, live = (channels < width)[None, :], (queries < length)[:, None]
+        text = qkv_ptr + first.to(tl.int64) * 3 * dim + tl.program_id(1) * width
+        q = tl.load(text + queries[:, None] * (3 * dim) + channels[None, :], mask=live & inside, other=0.0).to(DOT)
+        best = tl.full((BM,), float("-inf"), tl.float32)
+        total, acc = tl.zeros((BM,), tl.float32), tl.zeros((BM, HD), tl.float32)
+        for start in range(0, length, BN):
+            keys = start + tl.arange(0, BN)
+            known = keys < length
+            at = text + dim + keys[:, None] * (3 * dim) + channels[None, :]
+            k = tl.load(at, mask=known[:, None] & inside, other=0.0).to(DOT)
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)  # exp2 below
+            scores = tl.where(known[None, :], scores, float("-inf"))
+            higher = tl.maximum(best, tl.max(scores, axis=1))
+            weights, decay = tl.exp2(scores - higher[:, None]), tl.exp2(best - higher)
+            v = tl.load(at + dim, mask=known[:, None] & inside, other=0.0).to(DOT)
+            acc = tl.dot(weights.to(DOT), v, acc * decay[:, None], input_precision=PRECISION)
+            total, best = total * decay + tl.sum(weights, axis=1), higher
+        y = (acc / total[:, None]).to(y_ptr.dtype.element_ty)
+        to = y_ptr + first.to(tl.int64) * dim + tl.program_id(1) * width
+        tl.store(to + queries[:, None] * dim + channels[None, :], y, mask=live & inside)
+
+
+@triton.jit
+def pool_first(x_ptr, offset_ptr, y_ptr, D, BD: tl.constexpr, VEC: tl.constexpr) -> None:
+    """y (B, D) float32: the state of each text's first token, zeros for a text without tokens; x (N, D); grid (B,)."""
+    row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
+    first, inside = tl.load(offset_ptr + row), cols < pitch
+    filled = cols < tl.where(first < tl.load(offset_ptr + row + 1), pitch, 0)
+    x = tl.load(x_ptr + first.to(tl.int64) * pitch + cols, mask=filled, other=0.0)
+    tl.store(y_ptr + row * pitch + cols, x.to(tl.float32), mask=inside)

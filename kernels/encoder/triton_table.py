@@ -1,0 +1,80 @@
+"""Stored configurations of the Triton encoder, chosen by dtype, head and longest text; nothing is tuned at run time.
+
+Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64); where
+one gives way to the next is an estimate from counts: none of this has been timed on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fastflow.kernels.flow.triton import options
+
+DTYPES = ("float32", "float16", "bfloat16")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+COLUMNS = 1024  # of a product activated by one program
+SMALLEST = 16  # tl.dot takes no narrower operand
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One launch of ``attend``: the widest head and longest text it serves, its blocks, and how it is compiled."""
+
+    head: int  # channels
+    tokens: float
+    BM: int  # queries
+    BN: int  # keys
+    warps: int
+    stages: int
+
+
+ANY = float("inf")
+WIDEST = 128  # channels a head
+# by bytes of an element: few queries a program while texts are short, so that one text's heads fill more of the GPU
+ATTENTION: dict[int, tuple[Attention, ...]] = {
+    4: (
+        Attention(64, 16, 16, 16, 2, 2),
+        Attention(64, 64, 16, 32, 2, 2),
+        Attention(64, ANY, 32, 32, 4, 2),
+        Attention(WIDEST, ANY, 16, 16, 4, 2),
+    ),
+    2: (
+        Attention(64, 16, 16, 16, 2, 2),
+        Attention(64, 64, 16, 32, 2, 2),
+        Attention(64, ANY, 64, 64, 4, 3),
+        Attention(WIDEST, ANY, 32, 32, 4, 2),
+    ),
+}
+
+
+def attention(itemsize: int, head: int, longest: int) -> Attention:
+    """The configuration for ``head`` channels a head and texts of at most ``longest`` tokens."""
+    return next(config for config in ATTENTION[itemsize] if head <= config.head and longest <= config.tokens)
+
+
+def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
+    """The constants and launch options of ``attend``; ``dot``: a Triton dtype, float32 with tf32x3 products."""
+    wide = getattr(dot, "name", str(dot)) == "fp32"
+    return {
+        "BM": config.BM, "BN": config.BN, "HD": power_of_two(max(head, SMALLEST)), "DOT": dot,
+        "PRECISION": "tf32x3" if wide else "ieee", "VEC": math.gcd(head, 16),
+    } | options(config.warps, config.stages)  # fmt: skip
+
+
+def row_constants(columns: int) -> dict[str, Any]:
+    """Those of ``embed``, ``add_norm`` and ``pool_first``, which hold a row of ``columns`` in one program."""
+    wide = power_of_two(columns)
+    return {"BD": wide, "VEC": math.gcd(columns, 16)} | options(4 if wide >= 512 else 1, 1)
+
+
+def activate_constants(activation: str, columns: int) -> dict[str, Any]:
+    """Those of ``activate``."""
+    block = min(power_of_two(columns), COLUMNS)
+    return {"ACT": activation, "BI": block, "VEC": math.gcd(columns, 16)} | options(4, 1)
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is at least ``number``."""
+    return 1 << max(0, number - 1).bit_length()

@@ -1,0 +1,200 @@
+"""Packs plans for the CPU: every plan becomes a few operations on one row's scratch columns (see ``cpu/cpu.h``).
+
+The order of every sum is fixed here, once: it depends on the plan and the vector width, never on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels.flow.plan import UNTOUCHED, Plan
+
+Array = NDArray[Any]
+Part = tuple[int, int]  # scratch column and number of columns that a product reads
+CENTRE, GATHER, PRODUCT = range(3)
+ADD, RELU, GATE, SPLIT = 1, 2, 4, 8
+INPUT = -1
+ALIGN = 16  # floats in 64 bytes
+CHAIN = 128  # multiply-adds in one chain at most: longer ones lose digits
+CACHED = 300_000  # weights (1.2 MB) that stay in a second-level cache while they are read once per tile of rows
+
+
+class Program:
+    """The operations, weights and tables of ``plans`` for vectors of ``vector`` floats and tiles of ``tile`` rows."""
+
+    def __init__(self, plans: Sequence[Plan], vector: int, tile: int) -> None:
+        self.vector = vector
+        self.columns = self.size = self.cost = 0
+        self.ops: list[tuple[int, ...]] = []
+        self.table: list[int] = [0]
+        self.chunks: list[Array] = []
+        source = INPUT
+        for plan in plans:
+            source = self._plan(plan.astype(np.float32), source)
+        self.result, self.inputs, self.outputs = source, plans[0].inputs, plans[-1].outputs
+        self.stride = -(-self.columns // 32) * 32 + ALIGN  # an odd number of cache lines: rows fall in different sets
+        self.block = tile if self.size <= CACHED else 4 * tile  # large weights are read once for four tiles
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """weights (float32, 64-byte aligned), ops (n, 8) int32, table int32."""
+        buffer = np.zeros(self.size + ALIGN, np.float32)
+        weights = buffer[(-buffer.ctypes.data // 4) % ALIGN :][: self.size]
+        weights[:] = np.concatenate(self.chunks)
+        return weights, np.array(self.ops, np.int32), np.array(self.table, np.int32)
+
+    def _plan(self, plan: Plan, source: int) -> int:
+        """Append the operations of one plan that reads from column ``source``; returns the column of its z."""
+        v = self._slot(plan.inputs)
+        self.ops.append((CENTRE, v, plan.inputs, self._put(plan.m), self._put(plan.s), source, 0, 0))
+        u = v
+        if plan.L is not None:
+            u = self._slot(plan.state)
+            self._product(u, plan.L.T, np.zeros(plan.state, np.float32), [(v, plan.inputs)])
+        z, h = self._slot(plan.outputs), self._slot(plan.steps * self._whole(plan.width))
+        if plan.form == "state":
+            self._steps_in_place(plan, u, h)
+            self._diagonal(plan, u, z)
+            return z
+        self._steps(plan, u, h)
+        if plan.gather is None:
+            self._product(z, plan.S.T, plan.t, [(u, plan.state)])
+        else:
+            self._diagonal(plan, u, z)
+        self._outputs(plan, h, z)
+        return z
+
+    def _steps(self, plan: Plan, u: int, h: int) -> None:
+        """h_k of the hidden form for every k; step k has the columns from h + k times the padded width."""
+        assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+        w, room, links = plan.width, self._whole(plan.width), plan.links
+        for k in range(plan.steps):
+            own = slice(k * w, (k + 1) * w)
+            earlier = [int(j) for j in np.flatnonzero(links[k])]
+            weights = [plan.G[own, j * w : (j + 1) * w] for j in earlier]
+            self._hidden(plan, k, u, h + k * room, weights, [(h + j * room, w) for j in earlier])
+
+    def _hidden(self, plan: Plan, k: int, u: int, to: int, gram: list[Array], earlier: list[Part]) -> None:
+        """Both inner layers of step k: relu(U u + c + sum G h) and relu(B . + d), the latter into ``to``."""
+        w, (low, high) = plan.width, (int(i) for i in plan.reads[k])
+        own, a = slice(k * w, (k + 1) * w), self._slot(w)
+        first = np.concatenate([plan.U[own, low:high], *gram], axis=1)
+        self._product(a, first.T, plan.c[own], [(u + low, high - low), *earlier], RELU)
+        self._product(to, plan.B[k].T, plan.d[k], [(a, w)], RELU)
+
+    def _outputs(self, plan: Plan, h: int, z: int) -> None:
+        """z += V h, each range of outputs from the steps that write it."""
+        w, room = plan.width, self._whole(plan.width)
+        edges = sorted({int(edge) for edge in plan.writes.flat})
+        for low, high in pairwise(edges):
+            steps = [k for k in range(plan.steps) if plan.writes[k, 0] <= low and high <= plan.writes[k, 1]]
+            if steps:
+                weight = np.concatenate([plan.V[low:high, k * w : (k + 1) * w] for k in steps], axis=1)
+                bias = np.zeros(high - low, np.float32)
+                self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], ADD)
+
+    def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
+        """u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), step after step; h is used again by each."""
+        assert plan.p is not None  # noqa: S101 - as above
+        assert plan.q is not None  # noqa: S101
+        assert plan.R is not None  # noqa: S101
+        w, n = plan.width, self.vector
+        for k in range(plan.steps):
+            own, rows = slice(k * w, (k + 1) * w), slice(*(int(i) for i in plan.writes[k]))
+            self._hidden(plan, k, u, h, [], [])
+            columns = rows.stop - rows.start
+            spare = -columns % n  # surplus channels of the last vector pass unchanged
+            pairs = [
+                (np.pad(plan.V[rows, own].T, ((0, 0), (0, spare))), np.pad(plan.p[k, rows], (0, spare))),
+                (
+                    np.pad(plan.R[rows, own].T, ((0, 0), (0, spare))),
+                    np.pad(plan.q[k, rows], (0, spare), constant_values=UNTOUCHED),
+                ),
+            ]
+            weight = np.stack([pair[0].reshape(w, -1, n) for pair in pairs], axis=2).reshape(w, -1)
+            bias = np.stack([pair[1].reshape(-1, n) for pair in pairs], axis=1).reshape(-1)
+            self._product(u + rows.start, weight, bias, [(h, w)], GATE, columns)
+
+    def _diagonal(self, plan: Plan, u: int, z: int) -> None:
+        """z = S u[gather] + t, by runs of whole vectors where the gather has them."""
+        assert plan.gather is not None  # noqa: S101 - as above
+        index = u + np.pad(plan.gather, (0, -plan.outputs % self.vector), mode="edge").reshape(-1, self.vector)
+        table = len(self.table)
+        self.table += [number for run in _runs(index) for number in run]
+        self.ops.append((GATHER, z, plan.outputs, self._put(plan.S), self._put(plan.t), table, len(self.table), 0))
+        self.table += index.ravel().tolist()
+
+    def _product(
+        self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
+    ) -> None:
+        """Columns ``to`` on = mode(bias + sum over parts of scratch @ ``weight`` (depth, n))."""
+        columns = weight.shape[1] if columns is None else columns
+        few = weight.shape[1] <= 4 * self.vector  # two panels, too few independent sums for a single row
+        chains = _split(parts) if few else _joined(parts)
+        mode |= SPLIT if few else 0
+        panels, biases, n = [], [], 2 * self.vector
+        for low in range(0, weight.shape[1], n):
+            wide = n if weight.shape[1] - low > self.vector else self.vector
+            spare = max(0, low + wide - weight.shape[1])
+            panels.append(np.pad(weight[:, low : low + wide], ((0, 0), (0, spare))).ravel())
+            biases.append(np.pad(bias[low : low + wide], (0, spare)))
+        table = len(self.table)
+        self.table += [number for chain in chains for number in chain]
+        offsets = self._put(np.concatenate(panels)), self._put(np.concatenate(biases))
+        self.ops.append((PRODUCT, to, columns, *offsets, table, len(chains), mode))
+        self.cost += weight.size
+
+    def _whole(self, width: int) -> int:
+        """``width`` in whole vectors."""
+        return -(-width // self.vector) * self.vector
+
+    def _slot(self, columns: int) -> int:
+        """The first of ``columns`` new scratch columns, with slack for vectors that overhang them."""
+        start = self.columns
+        self.columns += -(-(columns + 2 * self.vector) // ALIGN) * ALIGN
+        return start
+
+    def _put(self, values: Array) -> int:
+        """The offset at which ``values`` join the weights, padded with zeros to whole vectors and cache lines."""
+        start = self.size
+        self.chunks.append(np.pad(values, (0, -len(values) % ALIGN)).astype(np.float32))
+        self.size += len(self.chunks[-1])
+        return start
+
+
+def _split(parts: list[Part]) -> list[tuple[int, int, int]]:
+    """(column, length, 1): the first part cut in four, the others alike, every piece a chain of its own."""
+    size = min(CHAIN, max(32, -(-parts[0][1] // 4)))
+    return [(c + low, min(size, n - low), 1) for c, n in parts for low in range(0, n, size)]
+
+
+def _joined(parts: list[Part]) -> list[tuple[int, int, int]]:
+    """(column, length, whether a new chain begins): parts run on into one chain while it stays within CHAIN."""
+    out: list[tuple[int, int, int]] = []
+    chain = 0
+    for column, length in parts:
+        for low in range(0, length, CHAIN):
+            piece = min(CHAIN, length - low)
+            fresh = not out or chain + piece > CHAIN
+            chain = piece if fresh else chain + piece
+            out.append((column + low, piece, int(fresh)))
+    return out
+
+
+def _runs(index: Array) -> list[list[int]]:
+    """[order, first source, vectors] for the rows of ``index``: order 0 for consecutive sources, 1 for descending
+    ones, each joined with the row before when it goes on from there, and 2 for any other.
+    """
+    runs: list[list[int]] = []
+    for before, row in zip([index[0], *index[:-1]], index, strict=True):
+        steps = np.diff(row)
+        order = 0 if (steps == 1).all() else 1 if (steps == -1).all() else 2
+        if runs and order == runs[-1][0] and (order == 2 or row[0] - before[-1] == steps[0]):
+            runs[-1][2] += 1
+        else:
+            runs.append([order, int(row[0]), 1])
+    return runs

@@ -1,0 +1,289 @@
+"""The folded flow on a CUDA GPU: plans laid out in device memory, and the launches that execute them.
+
+This module imports neither torch nor triton; building a ``TritonFlow`` does. A call issues launches only: it never
+waits for the device, so that it can be captured in a CUDA graph together with the encoder before it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow.triton_layout import Packed, pack, pack_state, padded_width, without_prologue
+from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, PRECISIONS, SMALL, TABLE, WIDE, Config, choose
+
+Tensor = Any  # torch.Tensor, which is not imported here
+INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
+ALIKE = {"id_ptr": None, "weight_ptr": None}  # where tokens have no weights: kernels are compiled without them
+
+
+class TritonFlow:
+    """One calibration, as folded plans to be run in order, resident on one GPU.
+
+    ``precision``: float32 (exact products for one row, tf32x3 beyond, an error of float32 grade) or bf16x3. ``device``
+    is a CUDA device, or cpu under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,)
+    float32 above 0: what a token of each id counts in pooling; None: all alike. Raises ValueError, in one sentence,
+    where torch, triton or a GPU is missing.
+    """
+
+    def __init__(
+        self, plans: Sequence[Plan], device: str = "cuda", precision: str = "float32",
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:  # fmt: skip
+        if not plans:
+            raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
+        if precision not in PRECISIONS:
+            raise ValueError(f"unknown precision {precision!r} of the Triton flow; known: {', '.join(PRECISIONS)}")
+        self.torch, self.programs = prepare(device)
+        self.bodies = importlib.import_module("fastflow.kernels.flow.triton_bodies")
+        self.anchor = self.torch.empty(0, device=device)
+        self.device, self.precision = self.anchor.device, precision
+        self.weights = None if weights is None else self._table(weights)
+        self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
+        self.parts = [_Part(self, plan) for whole in plans for plan in without_prologue(whole)]
+
+    def __call__(
+        self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
+        """z (B, N) float32 of pooled vectors x (B, D); B = 0 gives (0, N) without a launch.
+
+        With ``offsets`` (B + 1,) int32, x holds the hidden states of packed texts, (tokens, D) or (layers, tokens, D),
+        and is pooled on the way (see ``pool``, also for ``ids``). ``normalize`` divides each z by max(|z|, 1e-12).
+        """
+        return self._run(x, normalize, offsets, ids, None)
+
+    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """z (B, N) and log|det dz/dx| (B,), float32, of x (B, D); nan where no determinant exists."""
+        log_det = self.torch.zeros(len(x), device=self.device)
+        return self._run(x, False, None, None, log_det), log_det
+
+    def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
+        """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers, summed in float32.
+
+        hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,) int32, not decreasing;
+        ids (tokens,) int32, rows of ``weights``, read only where there are such; all on the device. A text without
+        tokens gives zeros, and tokens that no text owns are not read.
+        """
+        hidden = self._hidden(hidden)
+        rows = self._offsets(offsets)
+        pooled = self.torch.empty(rows, self.inputs, device=self.device)
+        self.launch(
+            self.bodies.pool_mean, (rows, -(-self.inputs // WIDE)), pool_constants(self.inputs), {},
+            x_ptr=hidden, z_ptr=pooled, B=rows, D=self.inputs, **self._pooling(hidden, offsets, ids),
+        )  # fmt: skip
+        return pooled
+
+    def _pooling(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None) -> dict[str, Any]:
+        """The arguments that kernels which pool ``hidden`` (layers, tokens, D) share."""
+        texts = {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
+        if self.weights is None:
+            return texts | ALIKE
+        if ids is None or ids.shape != hidden.shape[1:2] or ids.dtype != self.torch.int32:
+            said = "none are given" if ids is None else f"these are {tuple(ids.shape)} of {ids.dtype}"
+            raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {said}")
+        return texts | {"id_ptr": self._here(ids).contiguous(), "weight_ptr": self.weights}
+
+    def _run(
+        self, x: Tensor, normalize: bool, offsets: Tensor | None, ids: Tensor | None, log_det: Tensor | None
+    ) -> Tensor:
+        pooling: dict[str, Any] | None = None
+        if offsets is None:
+            x, rows = self._checked(x, 2, f"x must be (B, {self.inputs})"), len(x)
+        else:
+            x, rows = self._hidden(x), self._offsets(offsets)
+            if rows == 1 and x.shape[1] <= POOL_FUSED and self.parts[0].kind == "hidden":
+                pooling = self._pooling(x, offsets, ids)
+            elif rows:
+                x = self.pool(x, offsets, ids)
+        if not rows:
+            return self.torch.empty(0, self.outputs, device=self.device)
+        for part in self.parts:
+            x = part(x, rows, normalize and part is self.parts[-1], pooling, log_det)
+            pooling = None
+        return x
+
+    def _table(self, weights: NDArray[np.float32]) -> Tensor:
+        if weights.ndim != 1 or weights.dtype != np.float32:
+            raise ValueError(f"weights must be (vocabulary,) of float32; these are {weights.shape} of {weights.dtype}")
+        return self.torch.tensor(np.ascontiguousarray(weights), device=self.device)
+
+    def _hidden(self, hidden: Tensor) -> Tensor:
+        if hidden.ndim == 2:
+            hidden = hidden[None]
+        return self._checked(hidden, 3, f"hidden states must be (tokens, {self.inputs}) or (layers, tokens, same)")
+
+    def _checked(self, x: Tensor, ndim: int, rule: str) -> Tensor:
+        if x.ndim != ndim or x.shape[-1] != self.inputs or not x.is_floating_point() or x.element_size() not in (2, 4):
+            raise ValueError(f"{rule} of float32, float16 or bfloat16, and this is {tuple(x.shape)} of {x.dtype}")
+        return self._here(x).contiguous()
+
+    def _here(self, x: Tensor) -> Tensor:
+        if x.device != self.device:
+            raise ValueError(f"this flow runs on {self.device}, and the tensor given is on {x.device}: move it there")
+        return x
+
+    def _offsets(self, offsets: Tensor) -> int:
+        if offsets.ndim != 1 or len(offsets) < 1 or offsets.dtype != self.torch.int32:
+            raise ValueError(f"offsets must be (B + 1,) of int32; these are {tuple(offsets.shape)} of {offsets.dtype}")
+        return len(self._here(offsets)) - 1
+
+    def launch(
+        self, kernel: Any, grid: tuple[int, ...], constants: dict[str, Any], arrays: dict[str, Tensor], **values: Any
+    ) -> None:
+        """Launch ``kernel``; its pointers come from ``values`` or ``arrays``, those that this plan lacks are x."""
+        absent = values.get("x_ptr")
+        pointers = {n: arrays.get(n, absent) for n in kernel.arg_names if n.endswith("_ptr") and n not in values}
+        if math.prod(grid):
+            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
+                kernel[grid](**pointers, **values, **constants)
+
+
+class _Part:
+    """One plan without prologue: its arrays on the device, in the layout of each configuration that may serve it."""
+
+    def __init__(self, flow: TritonFlow, plan: Plan) -> None:
+        self.flow, self.plan = flow, plan
+        self.kind = kind(plan)
+        self.width = padded_width(plan.width)
+        self.packed: dict[tuple[int, int, int], tuple[Packed, dict[str, Tensor]]] = {}
+        for config in TABLE[self.kind, flow.precision]:
+            self.layout(config)  # now, so that a later call, perhaps being captured in a graph, copies nothing
+
+    def layout(self, config: Config) -> tuple[Packed, dict[str, Tensor]]:
+        """The plan as ``config`` wants it, and its arrays on the device."""
+        key = (config.HB, config.BN, config.BK)
+        if key not in self.packed:
+            state = self.kind == "state"
+            packed = pack_state(self.plan, *key[1:]) if state else pack(self.plan, *key)
+            tensors = {name: self.flow.torch.from_numpy(a).to(self.flow.device) for name, a in packed.arrays.items()}
+            self.packed[key] = packed, tensors
+        return self.packed[key]
+
+    def __call__(
+        self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
+    ) -> Tensor:
+        """z (rows, N) of x; adds to ``log_det`` (rows,) if it is given."""
+        config = choose(self.kind, self.flow.precision, rows)
+        z = self.flow.torch.empty(rows, self.plan.outputs, device=self.flow.device)
+        if log_det is not None and config.body != "state":
+            log_det += self.plan.logdet
+        _RUN[config.body](self, config, x, z, rows, normalize, pooling, log_det)
+        return z
+
+    def loop(self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, *_: Any) -> None:
+        packed, arrays = self.layout(config)
+        programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
+        self.flow.launch(
+            self.flow.bodies.flow_loop, (programs,), constants(config, "flow_loop", packed, self.width, normalize),
+            arrays, x_ptr=x, z_ptr=z, scratch_ptr=self._scratch(programs * config.BM * packed.columns), B=rows,
+            D=packed.inputs, N=packed.outputs, steps=packed.steps, tiles=packed.tiles, chunks=packed.chunks,
+            C=packed.columns, pitch=packed.pitch,
+        )  # fmt: skip
+
+    def pair(
+        self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, *_: Any
+    ) -> None:
+        packed, arrays = self.layout(config)
+        blocks, bodies = -(-rows // config.BM), self.flow.bodies
+        a = self._scratch(blocks * config.BM * packed.columns)
+        h = self._scratch(packed.chunks * blocks * config.BM * packed.columns)
+        common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": packed.inputs, "C": packed.columns, "pitch": packed.pitch}
+        common |= pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0} | ALIKE
+        fused = pooling is not None
+        self.flow.launch(
+            bodies.flow_read, (blocks, packed.tiles), constants(config, "flow_read", packed, self.width, pool=fused),
+            arrays, **common,
+        )  # fmt: skip
+        self.flow.launch(
+            bodies.flow_write, (blocks, packed.chunks), constants(config, "flow_write", packed, self.width, pool=fused),
+            arrays, **common, z_ptr=z, h_ptr=h, N=packed.outputs,
+        )  # fmt: skip
+        if normalize:
+            self.flow.launch(
+                bodies.unit_rows, (-(-rows // SMALL),), unit_constants(packed.outputs), {}, z_ptr=z, B=rows,
+                N=packed.outputs,
+            )  # fmt: skip
+
+    def state(
+        self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, _: Any, log_det: Tensor | None
+    ) -> None:
+        packed, arrays = self.layout(config)
+        programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
+        sums = self._scratch(rows) if log_det is not None else z
+        self.flow.launch(
+            self.flow.bodies.flow_state, (programs,),
+            constants(config, "flow_state", packed, self.width, normalize, log_det=log_det is not None), arrays,
+            x_ptr=x, z_ptr=z, log_det_ptr=sums, scratch_ptr=self._scratch(programs * config.BM * packed.pitch), B=rows,
+            D=packed.inputs, N=packed.outputs, steps=packed.steps, C=packed.columns, pitch=packed.pitch,
+            log_det=packed.log_det,
+        )  # fmt: skip
+        if log_det is not None:
+            log_det += sums
+
+    def _scratch(self, size: int) -> Tensor:
+        return self.flow.torch.empty(max(size, 1), device=self.flow.device)
+
+
+_RUN: dict[str, Callable[..., None]] = {"loop": _Part.loop, "pair": _Part.pair, "state": _Part.state}
+
+
+def kind(plan: Plan) -> str:
+    """The row of the table of configurations that serves ``plan``: hidden, dense or state."""
+    return "state" if plan.form == "state" else "dense" if plan.gather is None else "hidden"
+
+
+def constants(
+    config: Config, body: str, packed: Packed, width: int, normalize: bool = False, pool: bool = False,
+    log_det: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """The compile-time constants and launch options of one kernel under one configuration."""
+    names = {
+        "flow_loop": "BM BN BK HB WP SCHEME VEC DENSE NORMALIZE", "flow_read": "BM BK HB SCHEME VEC POOL",
+        "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL", "flow_state": "BM BN BK WP SCHEME VEC LOGDET NORMALIZE",
+    }  # fmt: skip
+    values = vars(config) | {
+        "WP": width, "VEC": math.gcd(packed.inputs, packed.outputs, 16), "DENSE": packed.dense, "NORMALIZE": normalize,
+        "POOL": POOL if pool else 0, "LOGDET": log_det,
+    }  # fmt: skip
+    return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)
+
+
+def options(warps: int, stages: int) -> dict[str, Any]:
+    """Launch options; fused multiply-adds are asked for by name, since Triton 3.10 stops assuming them."""
+    return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+
+
+def pool_constants(inputs: int) -> dict[str, Any]:
+    """Those of ``pool_mean``."""
+    return {"BN": WIDE, "VEC": math.gcd(inputs, 16), "POOL": POOL} | options(4, 3)
+
+
+def unit_constants(outputs: int) -> dict[str, Any]:
+    """Those of ``unit_rows``."""
+    return {"BM": SMALL, "BN": WIDE, "VEC": math.gcd(outputs, 16)} | options(4, 3)
+
+
+def prepare(device: str) -> tuple[Any, int]:
+    """torch, and how many programs fill the device; ValueError where something is missing."""
+    try:
+        torch = importlib.import_module("torch")
+        triton = importlib.import_module("triton")
+    except ImportError as error:
+        missing = error.name or "triton"
+        raise ValueError(f"device={device!r} needs {missing}, which is not installed: {INSTALL}") from error
+    if torch.device(device).type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"device={device!r} needs an NVIDIA GPU with a CUDA build of torch, and torch {torch.__version__} sees "
+                f"none: {INSTALL} on a machine that has one, or use device='cpu'"
+            )
+        return torch, int(torch.cuda.get_device_properties(device).multi_processor_count)
+    if not triton.knobs.runtime.interpret:
+        raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
+    return torch, 2  # interpreted: few, so that small tests loop too

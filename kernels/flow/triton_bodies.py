@@ -1,0 +1,200 @@
+"""The folded flow as Triton kernels: the equations of ``kernels.flow.plan`` in three phases that the launches share.
+
+    read    a = U u + c                    (B, C), a tile of HB columns at a time; u = (x - m) s
+    recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step; a barrier makes each h_k visible
+    emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
+
+``flow_loop`` does all three for BM rows in one launch; ``flow_read`` and ``flow_write`` are the split pair, whose
+writer repeats the short recursion for each chunk, so that no program waits for another; ``flow_state`` is the affine
+flow, which updates u in place.
+
+Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units, in blocks of
+UB = min(WP, 32) in the order of the tiles; ``kernels.flow.triton_layout`` makes all this. Pointers are float32 and rows
+contiguous unless stated; tables are int32; sums are float32. D and N are multiples of VEC, which tells the compiler how
+wide a load may be. A launch needs B >= 1: the caller answers B = 0 itself.
+"""
+# ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can tell apart
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fastflow.kernels.flow.triton_parts import (
+    add,
+    centred,
+    emit,
+    inputs,
+    layer,
+    layer_wide,
+    read,
+    recur,
+    rescale,
+    store,
+    total,
+    zero,
+)
+
+
+@triton.jit
+def flow_loop(
+    x_ptr, z_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, step_ptr, link_ptr, G_ptr, B_ptr, d_ptr,
+    chunk_ptr, block_ptr, V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
+    B, D, N, steps, tiles, chunks, C, pitch,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
+    VEC: tl.constexpr, DENSE: tl.constexpr, NORMALIZE: tl.constexpr,
+) -> None:  # fmt: skip
+    """x (B, D) -> z (B, N), each program taking every programs-th block of BM rows.
+
+    scratch (programs, BM, C) holds a, then h, of the block in hand; ``pitch``: row length of U and of a dense S.
+    """
+    source = (x_ptr, x_ptr, None, None, 1, 0, D // VEC * VEC, B)
+    outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
+    h_ptr = scratch_ptr + tl.program_id(0).to(tl.int64) * BM * C
+    for part in range(tl.program_id(0), tl.cdiv(B, BM), tl.num_programs(0)):
+        row = part * tl.full((), BM, tl.int64)  # rows times channels may exceed 32 bits
+        tl.debug_barrier()
+        for tile in range(0, tiles):
+            a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, 0)
+            tl.store(h_ptr + tl.arange(0, BM)[:, None] * C + tile * HB + tl.arange(0, HB)[None, :], a)
+        tl.debug_barrier()
+        recur(h_ptr, h_ptr, steps, (step_ptr, link_ptr, G_ptr), (B_ptr, d_ptr), C, BM, WP, SCHEME)
+        squares = tl.zeros((BM,), tl.float32)
+        for chunk in range(0, chunks):
+            z = emit(
+                source, (m_ptr, s_ptr), outs, linear, h_ptr, row, chunk, D, C, BM, BN, BK, WP, SCHEME, 0, DENSE
+            )  # fmt: skip
+            squares += store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
+        if NORMALIZE:
+            rescale(z_ptr, squares, row, chunks, B, N // VEC * VEC, BM, BN)
+
+
+@triton.jit
+def flow_read(
+    x_ptr, offset_ptr, id_ptr, weight_ptr, a_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr,
+    B, D, layers, layer_pitch, C, pitch,
+    BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, SCHEME: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
+) -> None:  # fmt: skip
+    """First of the split pair: a (rows padded to whole blocks, C); grid (blocks of BM rows, tiles)."""
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    row, tile = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
+    a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, POOL)
+    tl.store(a_ptr + (row + tl.arange(0, BM))[:, None] * C + tile * HB + tl.arange(0, HB)[None, :], a)
+
+
+@triton.jit
+def flow_write(
+    x_ptr, offset_ptr, id_ptr, weight_ptr, z_ptr, a_ptr, h_ptr, m_ptr, s_ptr, step_ptr, link_ptr, G_ptr,
+    B_ptr, d_ptr, chunk_ptr, block_ptr, V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
+    B, D, N, layers, layer_pitch, C, pitch,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
+    VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr,
+) -> None:  # fmt: skip
+    """Second of the split pair: z (B, N) from a; grid (blocks of BM rows, chunks), h (programs, BM, C) its scratch."""
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
+    row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
+    h_ptr += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + chunk) * BM * C
+    steps = tl.load(chunk_ptr + 3 * chunk)
+    recur(a_ptr + row * C, h_ptr, steps, (step_ptr, link_ptr, G_ptr), (B_ptr, d_ptr), C, BM, WP, SCHEME)
+    z = emit(source, (m_ptr, s_ptr), outs, linear, h_ptr, row, chunk, D, C, BM, BN, BK, WP, SCHEME, POOL, DENSE)
+    store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
+
+
+@triton.jit
+def flow_state(
+    x_ptr, z_ptr, log_det_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, B_ptr, d_ptr,
+    span_ptr, V_ptr, R_ptr, p_ptr, q_ptr, t_ptr, gather_ptr, sz_ptr,
+    B, D, N, steps, C, pitch, log_det,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
+    VEC: tl.constexpr, LOGDET: tl.constexpr, NORMALIZE: tl.constexpr,
+) -> None:  # fmt: skip
+    """x (B, D) -> z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET; programs take blocks as in the loop.
+
+    scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, the hidden units in hand. Step k reads tile k,
+    its columns of C being in order, then changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16.
+    V, R (pitch, C) are zero outside; p (K, pitch) is 0 and q (K, pitch) makes the sigmoid 1; z = S u[gather] + t.
+    """
+    UB: tl.constexpr = min(WP, 32)
+    source, inner, units = (x_ptr, x_ptr, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)
+    u_ptr = scratch_ptr + tl.program_id(0).to(tl.int64) * BM * pitch
+    rows, r_ptr, h_ptr = tl.arange(0, BM)[:, None] * pitch, u_ptr + pitch - 2 * WP, u_ptr + pitch - WP
+    for part in range(tl.program_id(0), tl.cdiv(B, BM), tl.num_programs(0)):
+        row = part * tl.full((), BM, tl.int64)  # rows times channels may exceed 32 bits
+        tl.debug_barrier()
+        for start in range(0, pitch - 2 * WP, BN):
+            cols = start + tl.arange(0, BN)
+            tl.store(u_ptr + rows + cols[None, :], centred(source, (m_ptr, s_ptr), row, cols, BM, BN, 0))
+        tl.debug_barrier()
+        log_gates = tl.zeros((BM,), tl.float32)
+        for k in range(0, steps):
+            h = tl.zeros((BM, UB), tl.float32)
+            for unit in range(0, WP, UB):
+                own = k * WP + unit + units
+                acc = zero(BM, UB, BK, SCHEME)
+                for start in range(tl.load(tile_ptr + 2 * k) * 16, tl.load(tile_ptr + 2 * k + 1) * 16, BK):
+                    cols = start + tl.arange(0, BK)
+                    u = tl.load(u_ptr + rows + cols[None, :])
+                    acc = add(acc, u, tl.load(U_ptr + own[:, None] * pitch + cols[None, :]), SCHEME)
+                a = tl.maximum(total(acc, SCHEME) + tl.load(c_ptr + own)[None, :], 0.0)
+                if WP == UB:
+                    h = layer(a, inner, k, WP, BM, SCHEME)
+                else:
+                    tl.store(r_ptr + rows + (unit + units)[None, :], a)
+            if WP > UB:
+                layer_wide(r_ptr, h_ptr, pitch, inner, k, WP, BM, SCHEME)
+            tl.debug_barrier()
+            for start in range(tl.load(span_ptr + 2 * k) * 16, tl.load(span_ptr + 2 * k + 1) * 16, BN):
+                cols = start + tl.arange(0, BN)
+                shift, gate = zero(BM, BN, UB, SCHEME), zero(BM, BN, UB, SCHEME)
+                for unit in range(0, WP, UB):
+                    if WP > UB:
+                        h = tl.load(h_ptr + rows + (unit + units)[None, :])
+                    at = cols[:, None] * C + (k * WP + unit + units)[None, :]
+                    shift = add(shift, h, tl.load(V_ptr + at), SCHEME)
+                    gate = add(gate, h, tl.load(R_ptr + at), SCHEME)
+                shift = total(shift, SCHEME) + tl.load(p_ptr + k * pitch + cols)[None, :]
+                gate = total(gate, SCHEME) + tl.load(q_ptr + k * pitch + cols)[None, :]
+                decay = tl.exp(-tl.abs(gate))
+                if LOGDET:
+                    log_gates += tl.sum(tl.minimum(gate, 0.0) - tl.log(1.0 + decay), axis=1)
+                u = (tl.load(u_ptr + rows + cols[None, :]) + shift) * tl.where(gate < 0.0, decay, 1.0) / (1.0 + decay)
+                tl.store(u_ptr + rows + cols[None, :], u)
+            tl.debug_barrier()
+        squares = tl.zeros((BM,), tl.float32)
+        for chunk in range(0, tl.cdiv(N, BN)):
+            out = chunk * BN + tl.arange(0, BN)
+            u = tl.load(u_ptr + rows + tl.load(gather_ptr + out)[None, :])
+            z = u * tl.load(sz_ptr + out)[None, :] + tl.load(t_ptr + out)[None, :]
+            squares += store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
+        if LOGDET:
+            index = row + tl.arange(0, BM)
+            tl.store(log_det_ptr + index, log_gates + log_det, mask=index < B)
+        if NORMALIZE:
+            rescale(z_ptr, squares, row, tl.cdiv(N, BN), B, N // VEC * VEC, BM, BN)
+
+
+@triton.jit
+def pool_mean(
+    x_ptr, offset_ptr, id_ptr, weight_ptr, z_ptr, B, D, layers, layer_pitch,
+    BN: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
+) -> None:  # fmt: skip
+    """Hidden states (layers, tokens, D) -> their means (B, D), as in ``inputs``; grid (B, chunks of BN channels)."""
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    x = inputs(source, row, chunk * BN + tl.arange(0, BN), 1, BN, POOL)
+    store(z_ptr, x, row, chunk, B, D // VEC * VEC, 1, BN)
+
+
+@triton.jit
+def unit_rows(z_ptr, B, N, BM: tl.constexpr, BN: tl.constexpr, VEC: tl.constexpr) -> None:
+    """z (B, N) to unit length in place, for the split pair, whose programs see one chunk each; grid (blocks of BM,)."""
+    pitch, row = N // VEC * VEC, tl.program_id(0).to(tl.int64) * BM
+    rows, squares = row + tl.arange(0, BM), tl.zeros((BM,), tl.float32)
+    for chunk in range(0, tl.cdiv(N, BN)):
+        own = chunk * BN + tl.arange(0, BN)
+        inside = (rows < B)[:, None] & (own < pitch)[None, :]
+        z = tl.load(z_ptr + rows[:, None] * pitch + own[None, :], mask=inside, other=0.0)
+        squares += tl.sum(z * z, axis=1)
+    rescale(z_ptr, squares, row, tl.cdiv(N, BN), B, pitch, BM, BN)

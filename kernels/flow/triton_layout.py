@@ -1,0 +1,182 @@
+"""The plan laid out for the Triton kernels: padded to their blocks, with tables of what each block reads (NumPy only).
+
+Nothing here knows the batch. Ranges are widened to multiples of 16, so that loads are 16 bytes wide; the weights are
+zero in between, which makes that exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels.flow.plan import UNTOUCHED, Plan
+
+Array = NDArray[Any]
+UNIT = 32  # hidden units multiplied at once: wider blocks would spill registers
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One plan without prologue as the kernels read it: arrays by argument name (float32, tables int32), and sizes."""
+
+    arrays: dict[str, Array]
+    inputs: int  # D
+    outputs: int  # N
+    steps: int  # K
+    tiles: int
+    chunks: int
+    columns: int  # C
+    pitch: int  # D padded
+    dense: bool
+    log_det: float
+
+
+def padded_width(width: int) -> int:
+    """The power of two, 16 or more, that hidden blocks of ``width`` units occupy."""
+    return max(16, 1 << (width - 1).bit_length()) if width else 16
+
+
+def without_prologue(plan: Plan) -> tuple[Plan, ...]:
+    """``plan`` as plans that have no L: the prologue becomes a plan of its own, a dense linear map without steps."""
+    if plan.L is None:
+        return (plan,)
+    dense, size = plan.L, len(plan.L)
+    none = np.zeros((0, 0))
+    first = replace(
+        plan, form="hidden", L=None, U=np.zeros((0, len(plan.m))), c=np.zeros(0), G=none, B=np.zeros((0, 0, 0)),
+        d=none, V=np.zeros((size, 0)), p=None, R=None, q=None, S=dense, gather=None, t=np.zeros(size),
+        reads=np.zeros((0, 2), np.int32), writes=np.zeros((0, 2), np.int32), logdet=0.0,
+    )  # fmt: skip
+    return first, replace(plan, L=None, m=np.zeros(size), s=np.ones(size))
+
+
+def pack(plan: Plan, tile: int, chunk: int, reach: int) -> Packed:
+    """A hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
+
+    Steps that read the same range share a tile where their widths allow it, so that its inputs are read once.
+    """
+    width, (k, w) = padded_width(plan.width), (plan.steps, plan.width)
+    unit = min(width, UNIT)
+    blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))
+    columns = len(tile_ranges) * tile + (width if width > UNIT else 0)
+    pitch = _padded(plan.inputs + max(reach, 16), max(reach, 16))
+    rows = _padded(plan.outputs, chunk)
+    where = (blocks[:, None] * width + np.arange(w)).reshape(k * w)
+    gram, write, read = np.zeros((columns, columns)), np.zeros((rows, columns)), np.zeros((columns, pitch))
+    bias = np.zeros(columns)
+    read[where, : plan.inputs], bias[where], write[: plan.outputs, where] = plan.U, plan.c, plan.V
+    if plan.G is not None:
+        gram[where[:, None], where] = plan.G
+    links = [np.flatnonzero(row).tolist() for row in plan.links]
+    reach_of = [_reaching(plan, start, start + chunk) for start in range(0, rows, chunk)]
+    arrays = _common(plan, pitch, rows) | {
+        "tile_ptr": _sixteenths(tile_ranges), "U_ptr": read, "c_ptr": bias, "G_ptr": gram,
+        "step_ptr": np.column_stack([blocks * (width // unit), _bounds(links, width // unit)]),
+        "link_ptr": _units(blocks, links, width // unit),
+        "chunk_ptr": np.column_stack([[max(ks, default=-1) + 1 for ks in reach_of], _bounds(reach_of, width // unit)]),
+        "block_ptr": _units(blocks, reach_of, width // unit), "V_ptr": write,
+    }  # fmt: skip
+    return _finish(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch)
+
+
+def pack_state(plan: Plan, chunk: int, reach: int) -> Packed:
+    """A state plan for ``chunk`` channels written and ``reach`` read at a time."""
+    if plan.p is None or plan.q is None or plan.R is None:
+        raise ValueError("pack_state needs a plan in state form, and this one is in hidden form: use pack")
+    width, (k, w), block = padded_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
+    columns, pitch = k * width, _padded(plan.inputs + block, block) + 2 * width
+    rows = _padded(plan.outputs, chunk)
+    where = (np.arange(k)[:, None] * width + np.arange(w)).reshape(k * w)
+    read, bias = np.zeros((columns, pitch)), np.zeros(columns)
+    read[where, : plan.inputs], bias[where] = plan.U, plan.c
+    shift, gate = np.zeros((pitch, columns)), np.zeros((pitch, columns))
+    shift[: plan.inputs, where], gate[: plan.inputs, where] = plan.V, plan.R
+    shift_bias, gate_bias = np.zeros((k, pitch)), np.full((k, pitch), UNTOUCHED)
+    shift_bias[:, : plan.inputs], gate_bias[:, : plan.inputs] = plan.p, plan.q
+    arrays = _common(plan, pitch, rows) | {
+        "tile_ptr": _sixteenths(plan.reads), "U_ptr": read, "c_ptr": bias, "span_ptr": _sixteenths(plan.writes),
+        "V_ptr": shift, "R_ptr": gate, "p_ptr": shift_bias, "q_ptr": gate_bias,
+    }  # fmt: skip
+    arrays["sz_ptr"] = _pad(plan.S, rows)  # u is centred already
+    return _finish(plan, arrays, k, rows // chunk, columns, pitch)
+
+
+def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[int, int]]]:
+    """The block of each step, (K,), and the range read by each tile.
+
+    A tile holds ``share`` steps that read the same range; or a step takes ``parts`` tiles.
+    """
+    blocks, ranges = np.zeros(len(reads), np.int32), []
+    taken = 0
+    for span in dict.fromkeys(map(tuple, reads.tolist())):
+        same = [k for k, read in enumerate(reads.tolist()) if tuple(read) == span]
+        blocks[same] = taken + np.arange(len(same))
+        groups = -(-len(same) // share)
+        taken += groups * share
+        ranges += [span] * (groups * parts)
+    return blocks, ranges
+
+
+def _reaching(plan: Plan, start: int, stop: int) -> list[int]:
+    """The steps whose hidden vectors reach output channels start to stop."""
+    if not plan.width:
+        return []
+    reached = plan.V[start:stop].reshape(-1, plan.steps, plan.width).any(axis=(0, 2))
+    return [int(k) for k in np.flatnonzero(reached)]
+
+
+def _common(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
+    """What both forms share: centring, inner layers and the linear path."""
+    k, w, width = plan.steps, plan.width, padded_width(plan.width)
+    inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
+    inner[:, :w, :w], bias[:, :w] = plan.B, plan.d
+    arrays = {
+        "m_ptr": _pad(plan.m, pitch), "s_ptr": _pad(plan.s, pitch), "B_ptr": inner, "d_ptr": bias,
+        "t_ptr": _pad(plan.t, rows),
+    }  # fmt: skip
+    if plan.gather is None:
+        arrays["S_ptr"] = np.zeros((rows, pitch))
+        arrays["S_ptr"][: plan.outputs, : plan.inputs] = plan.S
+        return arrays
+    return arrays | {
+        "gather_ptr": _pad(plan.gather, rows), "mz_ptr": _pad(plan.m[plan.gather], rows),
+        "sz_ptr": _pad(plan.S * plan.s[plan.gather], rows),
+    }  # fmt: skip
+
+
+def _finish(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, columns: int, pitch: int) -> Packed:
+    kinds = {"f": np.float32, "i": np.int32}
+    arrays = {name: np.ascontiguousarray(a, kinds[a.dtype.kind]) for name, a in arrays.items()}
+    return Packed(
+        arrays, plan.inputs, plan.outputs, plan.steps, tiles, chunks, columns, pitch, plan.gather is None, plan.logdet
+    )
+
+
+def _padded(size: int, block: int) -> int:
+    return -(-size // block) * block
+
+
+def _pad(vector: Array, size: int) -> Array:
+    return np.concatenate([vector, np.zeros(size - len(vector), vector.dtype)])
+
+
+def _sixteenths(ranges: Any) -> Array:
+    """(n, 2) ranges widened to units of 16."""
+    spans = np.array(ranges, np.int32).reshape(-1, 2)
+    return np.column_stack([spans[:, 0] // 16, -(-spans[:, 1] // 16)])
+
+
+def _bounds(lists: list[list[int]], parts: int) -> Array:
+    """(n, 2): where each list, ``parts`` entries an item, begins and ends in their concatenation."""
+    sizes = np.array([len(items) for items in lists], np.int32) * parts
+    ends = np.cumsum(sizes, dtype=np.int32)
+    return np.column_stack([ends - sizes, ends])
+
+
+def _units(blocks: Array, lists: list[list[int]], parts: int) -> Array:
+    """The concatenated lists of steps as their blocks of UNIT columns, ``parts`` a step."""
+    steps = np.array([k for items in lists for k in items], int)
+    return (blocks[steps, None] * parts + np.arange(parts)).reshape(-1)

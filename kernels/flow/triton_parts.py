@@ -1,0 +1,218 @@
+"""The phases that the Triton kernels of the flow share, as functions inlined into them.
+
+Letters and conventions are those of ``kernels.flow.triton_bodies``. SCHEME is how products are made: ``fma``, exact
+float32, for one row; else the ``input_precision`` of ``tl.dot`` (tf32x3: float32 grade; bf16x3: relative error near
+3e-6). All sums are float32.
+"""
+# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can tell apart
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def zero(M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, SCHEME: tl.constexpr):
+    """An accumulator for (M, N) sums; fma keeps (N, C) partial sums, so that a long sum ends in one reduction."""
+    if SCHEME == "fma":
+        return tl.zeros((N, C), tl.float32)
+    else:
+        return tl.zeros((M, N), tl.float32)
+
+
+@triton.jit
+def add(acc, a, w, SCHEME: tl.constexpr):
+    """acc + a (M, C) times the transpose of w (N, C)."""
+    if SCHEME == "fma":
+        return acc + a * w
+    else:
+        return tl.dot(a, tl.trans(w), acc, input_precision=SCHEME)
+
+
+@triton.jit
+def total(acc, SCHEME: tl.constexpr):
+    """(M, N) from an accumulator."""
+    if SCHEME == "fma":
+        return tl.sum(acc, axis=1)[None, :]
+    else:
+        return acc
+
+
+@triton.jit
+def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
+    """(BM, BC) float32: columns ``cols`` of the rows from ``row`` on, 0 beyond the last row and channel.
+
+    POOL 0: x (B, D), any float dtype. Else BM = 1 and x holds hidden states (layers, tokens, D); text i owns tokens
+    offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, summed POOL tokens at a time, zeros
+    for none. id and weight None: all count alike. Else sum(w h) / sum(w) where token n has w = weight[id[n]]: id
+    (tokens,) int32, weight (vocabulary,) float32 above 0.
+    """
+    x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, pitch, B = source
+    inside = cols < pitch
+    if POOL == 0:
+        rows = row + tl.arange(0, BM)
+        at = x_ptr + rows[:, None] * pitch + cols[None, :]
+        return tl.load(at, mask=(rows < B)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    else:
+        first, last = tl.load(offset_ptr + row), tl.load(offset_ptr + row + 1)
+        total, mass = tl.zeros((POOL, BC), tl.float32), tl.zeros((POOL,), tl.float32)
+        for layer in range(0, layers):
+            for start in range(first, last, POOL):
+                tokens = start + tl.arange(0, POOL)
+                at = x_ptr + layer * layer_pitch + tokens.to(tl.int64)[:, None] * pitch + cols[None, :]
+                h = tl.load(at, mask=(tokens < last)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+                if weight_ptr is None:
+                    total += h
+                else:
+                    ids = tl.load(id_ptr + tokens, mask=tokens < last, other=0)
+                    w = tl.load(weight_ptr + ids, mask=tokens < last, other=0.0)
+                    total += w[:, None] * h
+                    mass += w
+        pooled = tl.sum(total, axis=0)[None, :]
+        if weight_ptr is None:
+            return pooled / (tl.maximum(last - first, 1) * layers).to(tl.float32)
+        else:
+            return pooled / tl.where(first < last, tl.sum(mass, axis=0), 1.0)
+
+
+@triton.jit
+def centred(source, centre, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
+    """(BM, BC): (x - m) s at ``cols``; centre = (m, s), each padded with zeros beyond D."""
+    m_ptr, s_ptr = centre
+    x = inputs(source, row, cols, BM, BC, POOL)
+    return (x - tl.load(m_ptr + cols)[None, :]) * tl.load(s_ptr + cols)[None, :]
+
+
+@triton.jit
+def read(
+    source, centre, weights, row, tile,
+    BM: tl.constexpr, HB: tl.constexpr, BK: tl.constexpr, SCHEME: tl.constexpr, POOL: tl.constexpr,
+):  # fmt: skip
+    """(BM, HB): a = U u + c in the columns of ``tile``.
+
+    weights = (tile (tiles, 2): the inputs read, in units of 16; U (C, U_pitch), zero outside them; U_pitch; c (C,)).
+    """
+    tile_ptr, U_ptr, U_pitch, c_ptr = weights
+    low, high = tl.load(tile_ptr + 2 * tile) * 16, tl.load(tile_ptr + 2 * tile + 1) * 16
+    own = tile * HB + tl.arange(0, HB)
+    acc = zero(BM, HB, BK, SCHEME)
+    for start in range(low, high, BK):
+        cols = start + tl.arange(0, BK)
+        u = centred(source, centre, row, cols, BM, BK, POOL)
+        acc = add(acc, u, tl.load(U_ptr + own[:, None] * U_pitch + cols[None, :]), SCHEME)
+    return total(acc, SCHEME) + tl.load(c_ptr + own)[None, :]
+
+
+@triton.jit
+def layer(a, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
+    """(BM, WP): h_k = relu(B_k a + d_k) of a (BM, WP), for WP <= 32; weights = (B (K, WP, WP), d (K, WP))."""
+    B_ptr, d_ptr = weights
+    units = tl.arange(0, WP)
+    weight = tl.load(B_ptr + (k * WP + units)[:, None] * WP + units[None, :])
+    acc = add(zero(BM, WP, WP, SCHEME), a, weight, SCHEME)
+    return tl.maximum(total(acc, SCHEME) + tl.load(d_ptr + k * WP + units)[None, :], 0.0)
+
+
+@triton.jit
+def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
+    """The same for any WP, a and h being columns of scratch with rows of C: a register tile cannot be sliced."""
+    B_ptr, d_ptr = weights
+    rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, 32)
+    tl.debug_barrier()
+    for part in range(0, WP, 32):
+        own = part + units
+        acc = zero(BM, 32, 32, SCHEME)
+        for at in range(0, WP, 32):
+            a = tl.load(a_ptr + rows + (at + units)[None, :])
+            acc = add(acc, a, tl.load(B_ptr + (k * WP + own)[:, None] * WP + (at + units)[None, :]), SCHEME)
+        h = tl.maximum(total(acc, SCHEME) + tl.load(d_ptr + k * WP + own)[None, :], 0.0)
+        tl.store(h_ptr + rows + own[None, :], h)
+
+
+@triton.jit
+def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
+    """h (BM, C) from a (BM, C), in the columns of the first ``steps`` steps; the last WP columns are spare if WP > 32.
+
+    links = (step (K, 3): the step's first block of UB columns, then first and last entry of link; link: the blocks of
+    earlier steps that it reads; G (C, C)). h may be a itself: the first barrier is for threads yet to load their copy.
+    """
+    UB: tl.constexpr = min(WP, 32)
+    step_ptr, link_ptr, G_ptr = links
+    rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
+    for k in range(0, steps):
+        block = tl.load(step_ptr + 3 * k) * UB
+        for part in range(0, WP, UB):
+            own = block + part + units
+            a = tl.load(a_ptr + rows + own[None, :])
+            acc = zero(BM, UB, UB, SCHEME)
+            for at in range(tl.load(step_ptr + 3 * k + 1), tl.load(step_ptr + 3 * k + 2)):
+                other = tl.load(link_ptr + at) * UB + units
+                h = tl.load(h_ptr + rows + other[None, :])
+                acc = add(acc, h, tl.load(G_ptr + own[:, None] * C + other[None, :]), SCHEME)
+            a = tl.maximum(a + total(acc, SCHEME), 0.0)
+            if WP == UB:
+                tl.debug_barrier()
+                tl.store(h_ptr + rows + own[None, :], layer(a, inner, k, WP, BM, SCHEME))
+            else:
+                tl.store(h_ptr + rows + (C - WP + part + units)[None, :], a)
+        if WP > UB:
+            layer_wide(h_ptr + C - WP, h_ptr + block, C, inner, k, WP, BM, SCHEME)
+        tl.debug_barrier()
+
+
+@triton.jit
+def emit(
+    source, centre, outs, linear, h_ptr, row, chunk, D, C,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr,
+    SCHEME: tl.constexpr, POOL: tl.constexpr, DENSE: tl.constexpr,
+):  # fmt: skip
+    """(BM, BN): z = S u + V h + t in the channels of ``chunk``.
+
+    outs = (chunk (chunks, 3): steps needed, then first and last entry of block; block: the blocks of UB hidden units
+    that reach these channels; V (N, C); t (N,)). linear = (gather (N,), m[gather], S s[gather], S, S_pitch): the first
+    three unless DENSE, else S (N, S_pitch). Rows are padded to whole chunks.
+    """
+    UB: tl.constexpr = min(WP, 32)
+    chunk_ptr, block_ptr, V_ptr, t_ptr = outs
+    gather_ptr, mz_ptr, sz_ptr, S_ptr, S_pitch = linear
+    own, rows, units = chunk * BN + tl.arange(0, BN), tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
+    acc = zero(BM, BN, UB, SCHEME)
+    for at in range(tl.load(chunk_ptr + 3 * chunk + 1), tl.load(chunk_ptr + 3 * chunk + 2)):
+        block = tl.load(block_ptr + at) * UB + units
+        h = tl.load(h_ptr + rows + block[None, :])
+        acc = add(acc, h, tl.load(V_ptr + own[:, None] * C + block[None, :]), SCHEME)
+    z = total(acc, SCHEME) + tl.load(t_ptr + own)[None, :]
+    if DENSE:
+        acc = zero(BM, BN, BK, SCHEME)
+        for start in range(0, D, BK):
+            cols = start + tl.arange(0, BK)
+            u = centred(source, centre, row, cols, BM, BK, POOL)
+            acc = add(acc, u, tl.load(S_ptr + own[:, None] * S_pitch + cols[None, :]), SCHEME)
+        return z + total(acc, SCHEME)
+    else:
+        x = inputs(source, row, tl.load(gather_ptr + own), BM, BN, POOL)
+        return z + (x - tl.load(mz_ptr + own)[None, :]) * tl.load(sz_ptr + own)[None, :]
+
+
+@triton.jit
+def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
+    """Write z (BM, BN) into rows from ``row`` of z (B, N) and return its (BM,) sums of squares within them."""
+    rows, own = row + tl.arange(0, BM), chunk * BN + tl.arange(0, BN)
+    inside = (rows < B)[:, None] & (own < pitch)[None, :]
+    tl.store(z_ptr + rows[:, None] * pitch + own[None, :], z, mask=inside)
+    return tl.sum(tl.where(inside, z * z, 0.0), axis=1)
+
+
+@triton.jit
+def rescale(z_ptr, squares, row, chunks, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
+    """z / max(|z|, 1e-12) in place, for the rows whose sums of squares are given, all their chunks being written."""
+    tl.debug_barrier()
+    factor = 1.0 / tl.maximum(tl.sqrt_rn(squares), 1e-12)
+    rows = row + tl.arange(0, BM)
+    for chunk in range(0, chunks):
+        own = chunk * BN + tl.arange(0, BN)
+        inside = (rows < B)[:, None] & (own < pitch)[None, :]
+        at = z_ptr + rows[:, None] * pitch + own[None, :]
+        tl.store(at, tl.load(at, mask=inside, other=0.0) * factor[:, None], mask=inside)

@@ -1,0 +1,1 @@
+"""Choosing without labels: the separability of dropout views, and which method ships."""

@@ -1,0 +1,1 @@
+"""What a calibration is fitted to: the corpus, its token weights, its embeddings and their moments."""

@@ -1,0 +1,83 @@
+"""files -> unique texts."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator, Sequence
+
+from fastflow.errors import FastflowError
+from fastflow.files.records import Layout
+from fastflow.files.texts import read_records
+
+BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, abbreviations aside
+
+
+def sentences(text: str) -> list[str]:
+    """``text`` cut after . ! ? … where no lower-case letter follows, and after their full-width forms."""
+    return [part for part in map(str.strip, BOUNDARY.split(text)) if part]
+
+
+def read_corpus(
+    paths: Sequence[str],
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
+    sample: int | None = None,
+    seed: int = 0,
+    cut: bool = False,
+) -> list[str]:
+    """The distinct non-empty texts of ``paths`` in order of first appearance; a pairs file gives both texts of a row.
+
+    ``sample`` keeps that many, drawn uniformly by a reservoir, so that a corpus need not fit in memory; ``cut`` makes
+    sentences of texts first.
+    """
+    texts = _distinct(stream_corpus(paths, layout, cut))
+    if sample is None:
+        out = list(texts)
+    else:
+        out = _reservoir(texts, sample, random.Random(seed))
+    if not out:
+        raise FastflowError(f"{', '.join(paths)}: holds no text")
+    return out
+
+
+def stream_corpus(
+    paths: Sequence[str],
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
+    cut: bool = False,
+) -> Iterator[str]:
+    """The non-empty texts of ``paths`` as they come, repeated ones too, whole or ``cut`` into sentences."""
+    for path in paths:
+        for record in read_records(path, layout):
+            for text in record.texts:
+                if text := text.strip():
+                    yield from sentences(text) if cut else (text,)
+
+
+def corpus_hash(texts: Sequence[str]) -> str:
+    """sha256 over the texts in order: what a cache of their embeddings is keyed by."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def _distinct(texts: Iterator[str]) -> Iterator[str]:
+    seen: set[bytes] = set()  # digests: 16 bytes a text instead of the text
+    for text in texts:
+        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if key not in seen:
+            seen.add(key)
+            yield text
+
+
+def _reservoir(texts: Iterator[str], size: int, rng: random.Random) -> list[str]:
+    """Algorithm R; the kept texts come back in corpus order."""
+    kept: list[tuple[int, str]] = []
+    for index, text in enumerate(texts):
+        if index < size:
+            kept.append((index, text))
+        elif (slot := rng.randrange(index + 1)) < size:
+            kept[slot] = (index, text)
+    return [text for _, text in sorted(kept)]

@@ -1,0 +1,281 @@
+"""texts -> pooled embeddings (n, D) of the frozen encoder, computed once and kept as a memory-mapped cache.
+
+The compiled kernels make the pass wherever they run the encoder; PyTorch makes it elsewhere, on a GPU, and with
+dropout. The two agree to about 1e-6, not bit for bit, so each has cache entries of its own and a run gives the same
+model whatever ran before it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.backends.choose import cannot_run
+from fastflow.backends.cpu import CpuBackend
+from fastflow.backends.torch import TorchBackend
+from fastflow.console import say
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
+from fastflow.files.cache import bytes_for_people, describe, locked
+from fastflow.files.cache import cache_directory as cache_directory
+from fastflow.model.architecture import encoder_shape, encoder_size, read_config
+from fastflow.model.artifact import DEFAULT, MANIFEST, Model, encoder_hash, load_model
+from fastflow.model.hub import hub_snapshot
+from fastflow.model.tokens import Tokenizer
+from fastflow.model.weights import has_pooler
+from fastflow.progress import Progress
+from fastflow.stages.pooling import Pooling, parse_pooling
+from fastflow.train.data.corpus import corpus_hash
+
+WINDOW = 4096  # texts tokenized and length-sorted at a time, and kept when the pass is interrupted after them
+BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """An encoder as training uses it: where it is, how to pool, and its identity."""
+
+    directory: Path
+    pooling: Pooling
+    max_length: int
+    hash: str
+    hub_id: str | None = None
+    revision: str | None = None
+
+    @property
+    def model(self) -> Model:
+        """The uncalibrated model: what a backend runs."""
+        return Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
+
+    @property
+    def name(self) -> str:
+        """What a person calls it: its Hub id, ``default``, or its directory."""
+        own = "default" if self.directory.is_relative_to(DEFAULT) else str(self.directory.absolute())
+        return self.hub_id or own
+
+    @property
+    def dim(self) -> int:
+        """D, the width of a pooled embedding."""
+        return encoder_size(read_config(self.directory), self.directory).hidden
+
+
+def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
+    """The encoder ``name``: a Hugging Face directory, a fastflow model (its encoder), ``default``, or a Hub id."""
+    directory, hub_id, revision = _locate(name)
+    size = encoder_size(read_config(directory), directory)
+    length = min(128, size.max_tokens) if max_length is None else max_length
+    if not 3 <= length <= size.max_tokens:
+        raise UsageError(f"--max-length must be 3 to {size.max_tokens} for this encoder, not {length}")
+    Tokenizer(directory, length)  # raises if it is missing or does not fit
+    pool = parse_pooling(pooling, size.layers)
+    if pool.mode == "pooler" and not has_pooler(directory):
+        raise UsageError(f"{directory}: pooling 'pooler' needs a pooler, and this encoder has none")
+    return FrozenEncoder(directory, pool, length, encoder_hash(directory), hub_id, revision)
+
+
+def _locate(name: str) -> tuple[Path, str | None, str | None]:
+    """(directory, Hub id or None, revision or None)."""
+    directory = DEFAULT if name == "default" else Path(name)
+    if (directory / MANIFEST).is_file():
+        model = load_model(directory)
+        return model.encoder, model.manifest["encoder"].get("hub_id"), model.manifest["encoder"].get("revision")
+    if directory.is_dir():
+        return directory, None, None
+    if directory.exists() or directory == DEFAULT or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise FastflowError(f"{name}: no such encoder directory")
+    if directory.parent != Path(".") and directory.parent.is_dir():  # more likely a mistyped path than a Hub id
+        raise FastflowError(
+            f"{name}: no such encoder directory, though {directory.parent} is one; if you mean the Hub's {name}, give "
+            f"the directory that 'hf download {name}' prints"
+        )
+    snapshot = hub_snapshot(name)
+    return snapshot, name, snapshot.name  # a snapshot's folder is named by its commit
+
+
+class Embedder:
+    """Runs the frozen encoder in float32; ``backend`` is cpu or torch, None for ``who_runs``.
+
+    With ``dropout`` PyTorch runs it in training mode, with fresh noise at every call; ``rate`` replaces the dropout
+    rates of its configuration.
+    """
+
+    def __init__(
+        self,
+        encoder: FrozenEncoder,
+        device: str,
+        dropout: bool = False,
+        rate: float | None = None,
+        backend: str | None = None,
+    ) -> None:
+        name = "torch" if dropout else backend or who_runs(encoder.directory, device)
+        if reason := cannot_run(name, device):
+            raise reason
+        self._tokenizer = Tokenizer(encoder.directory, encoder.max_length)
+        self.backend: Any
+        if name == "cpu":
+            self.backend = CpuBackend(encoder.model, "float32", device, None)
+        else:
+            self.backend = TorchBackend(encoder.model, "float32", device, None)
+        if dropout:
+            self.backend.train_mode(rate)
+        self.dim = encoder.dim
+        self._where = encoder.directory
+
+    def __call__(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> NDArray[np.float32]:
+        """(n, D) float32 in the order of ``texts``."""
+        out = np.empty((len(texts), self.dim), np.float32)
+        for start in range(0, len(texts), WINDOW):
+            self._window(texts[start : start + WINDOW], out[start : start + WINDOW], advance)
+        return out
+
+    def _window(self, texts: Sequence[str], out: NDArray[np.float32], advance: Callable[[int], None]) -> None:
+        """Fill ``out`` (n, D); batches are sorted by length, so little is spent on padding."""
+        tokens = self._tokenizer(texts)
+        for rows in tokens.batches(len(texts), BATCH_TOKENS):
+            batch = tokens.select(rows)
+            out[rows] = self.backend.pooling(self.backend.encoder(batch), batch)
+            advance(len(rows))
+        if len(bad := np.flatnonzero(~np.isfinite(out).all(axis=1))):
+            raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {texts[bad[0]][:60]!r}")
+
+
+def who_runs(directory: Path, device: str) -> str:
+    """The backend of a pass over a corpus: ``cpu``, the compiled kernels, where they run the encoder; else torch."""
+    if device != "cpu" or cannot_run("cpu", "cpu") is not None:
+        return "torch"
+    try:
+        encoder_shape(read_config(directory), directory)
+    except UnsupportedArchitecture:
+        return "torch"
+    return "cpu"
+
+
+def cache_key(encoder: FrozenEncoder, texts: Sequence[str], device: str = "cpu") -> str:
+    """Encoder hash + pooling and its token weights + length limit + corpus hash + who computes."""
+    parts = [encoder.hash, encoder.pooling.as_dict(), encoder.max_length, corpus_hash(texts)]
+    parts.append([who_runs(encoder.directory, device), device])
+    if encoder.pooling.weights is not None:
+        parts.append(hashlib.sha256(encoder.pooling.weights.tobytes()).hexdigest())
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def embed_corpus(
+    texts: Sequence[str], encoder: FrozenEncoder, cache: Path, device: str = "cpu", corpus: str = "a corpus"
+) -> NDArray[np.float32]:
+    """(n, D) read-only memory map of the pooled embeddings, from the cache or computed into it.
+
+    An interrupted pass keeps its finished windows, and the next one continues after them, bit for bit as if it had
+    never stopped. A second process that needs the same embeddings waits for the first. The entry stays locked while
+    the array lives, so that ``fastflow cache --clear`` leaves it alone. ``corpus`` names it in that command's list.
+    """
+    path, shape = cache / f"{cache_key(encoder, texts, device)}.npy", (len(texts), encoder.dim)
+    head = _header(shape)
+    if (found := _found(path, head, shape)) is not None:
+        return found
+    embedder, partial = Embedder(encoder, device), path.with_suffix(".partial")
+    waiting = f"another process computes these embeddings in {partial}; waiting for it"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with locked(partial, lambda: say(waiting)) as f:
+            if (found := _found(path, head, shape)) is not None:
+                partial.unlink()
+                return found
+            describe(partial, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
+            try:
+                _fill(f, head, texts, embedder)
+            except FastflowError:  # of this corpus and encoder: another run would end there too
+                _discard(partial)
+                raise
+            except BaseException:
+                _keep_windows(f, head, partial, embedder.dim)
+                raise
+            partial.replace(path)
+            size = bytes_for_people(len(head) + 4 * shape[0] * shape[1])
+            say(f"cached {size} in {cache}; `{_clearing(cache)}` removes it")
+            return _mapped(f, len(head), shape)
+    except OSError as error:
+        raise FastflowError(
+            f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache"
+        ) from error
+
+
+def _clearing(cache: Path) -> str:
+    return "fastflow cache --clear" + ("" if cache == cache_directory(None) else f" {cache}")
+
+
+def _header(shape: tuple[int, int]) -> bytes:
+    """The first bytes of a .npy file of float32 in ``shape``, as np.save writes them."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return out.getvalue()
+
+
+def _found(path: Path, head: bytes, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """The cached array; None when it is absent, or damaged and so to be computed again."""
+    try:
+        with path.open("rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if handle.read(len(head)) != head or size != len(head) + 4 * shape[0] * shape[1]:
+                return None
+            return _mapped(handle, len(head), shape)
+    except OSError:
+        return None
+
+
+def _mapped(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """A read-only map that holds a shared lock: mmap duplicates the descriptor, and the lock ends with the last one."""
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
+
+
+def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedder) -> None:
+    """Write the .npy file from the first window on that is not in it yet."""
+    done = _kept(handle, head, embedder.dim)
+    handle.seek(0)
+    _write(handle, head)
+    handle.truncate(len(head) + 4 * done * embedder.dim)
+    handle.seek(0, os.SEEK_END)
+    if done:
+        say(f"encoder: continues after {done:,} of {len(texts):,} texts that an interrupted run left in the cache")
+    with Progress("encoder", len(texts) - done, "texts") as progress:
+        for start in range(done, len(texts), WINDOW):  # a full disk raises here; a memory map would kill the process
+            _write(handle, embedder(texts[start : start + WINDOW], progress.advance).tobytes())
+            os.fsync(handle.fileno())
+
+
+def _write(handle: io.FileIO, data: bytes) -> None:
+    """All of ``data``: a write without a buffer may take a part of it."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[handle.write(rest) :]
+
+
+def _kept(handle: io.FileIO, head: bytes, dim: int) -> int:
+    """How many texts of whole windows the unfinished file holds."""
+    handle.seek(0)
+    if handle.read(len(head)) != head:
+        return 0
+    rows = (os.fstat(handle.fileno()).st_size - len(head)) // (4 * dim)
+    return rows - rows % WINDOW
+
+
+def _keep_windows(handle: io.FileIO, head: bytes, partial: Path, dim: int) -> None:
+    """After an interruption: say what is kept, or remove the file if that is nothing."""
+    if done := _kept(handle, head, dim):
+        say(f"encoder: stopped; {done:,} texts are kept in the cache, and the same command continues after them")
+    else:
+        _discard(partial)
+
+
+def _discard(partial: Path) -> None:
+    partial.unlink(missing_ok=True)
+    partial.with_suffix(".json").unlink(missing_ok=True)

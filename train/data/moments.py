@@ -1,0 +1,108 @@
+"""Exact, mergeable statistics in float64 of corpora that need not fit in memory, and one pass over such a corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.progress import Progress
+from fastflow.stages.calibration import Stage, apply
+
+BLOCK = 8192
+
+
+class Moments:
+    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact."""
+
+    def __init__(self, dim: int) -> None:
+        self.count = 0
+        self.mean: NDArray[np.float64] = np.zeros(dim)
+        self.scatter: NDArray[np.float64] = np.zeros((dim, dim))
+
+    def update(self, x: NDArray[Any]) -> Moments:
+        """Take in a block (b, D); returns self."""
+        if len(x):
+            block = Moments(x.shape[1])
+            wide = x.astype(np.float64)
+            block.count, block.mean = len(x), wide.mean(axis=0)
+            centred = wide - block.mean
+            block.scatter = centred.T @ centred
+            self.merge(block)
+        return self
+
+    def merge(self, other: Moments) -> Moments:
+        """Take in another stream's statistics (Chan, Golub & LeVeque 1979); returns self."""
+        total = self.count + other.count
+        if other.count:
+            shift = other.mean - self.mean
+            self.scatter = self.scatter + other.scatter + np.outer(shift, shift) * (self.count * other.count / total)
+            self.mean = self.mean + shift * (other.count / total)
+            self.count = total
+        return self
+
+    def through(self, stage: Stage) -> Moments:
+        """The statistics of the same stream after a closed-form stage, exactly: it is affine, so no second pass."""
+        apart = apply([stage.astype(np.float64)], np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))]))
+        linear = apart[1:] - apart[0]
+        out = Moments(linear.shape[1])
+        out.count, out.mean = self.count, self.mean @ linear + apart[0]
+        out.scatter = linear.T @ self.scatter @ linear
+        return out
+
+    @property
+    def covariance(self) -> NDArray[np.float64]:
+        """(D, D), divided by the count."""
+        return self.scatter / max(self.count, 1)
+
+
+def moments(x: NDArray[Any]) -> Moments:
+    """The statistics of (n, D), taken in blocks, so ``x`` may be a memory map larger than memory."""
+    out = Moments(x.shape[1])
+    for start in range(0, len(x), BLOCK):
+        out.update(np.asarray(x[start : start + BLOCK]))
+    return out
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """One pass over a corpus: its statistics, a uniform sample of its texts, their embeddings (k, D), its sha256."""
+
+    moments: Moments
+    texts: list[str]
+    pooled: NDArray[np.float32]
+    sha256: str
+
+
+def read_through(
+    texts: Iterable[str], embed: Callable[[Sequence[str]], NDArray[np.float32]], sample: int, seed: int = 0
+) -> Streamed:
+    """Embed ``texts`` a block at a time; memory holds their statistics and a reservoir of ``sample`` of them."""
+    stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
+    statistics: Moments | None = None
+    kept: list[tuple[int, str, NDArray[np.float32]]] = []
+    with Progress("corpus", None, "texts") as progress:
+        while block := list(islice(stream, BLOCK)):
+            vectors = embed(block)
+            statistics = statistics or Moments(vectors.shape[1])
+            for index, text in enumerate(block, statistics.count):
+                data = text.encode("utf-8", "surrogatepass")
+                digest.update(len(data).to_bytes(8, "little") + data)
+                row = vectors[index - statistics.count]
+                if index < sample:
+                    kept.append((index, text, row.copy()))
+                elif (slot := rng.randrange(index + 1)) < sample:  # algorithm R
+                    kept[slot] = (index, text, row.copy())
+            statistics.update(vectors)
+            progress.advance(len(block))
+    if statistics is None:
+        raise FastflowError("the corpus holds no text")
+    kept.sort(key=lambda item: item[0])
+    return Streamed(statistics, [text for _, text, _ in kept], np.stack([row for *_, row in kept]), digest.hexdigest())

@@ -1,0 +1,169 @@
+"""method -> fitted stages: the flow and the closed-form calibrations, alone or in a chain."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.stages.calibration import Stage, apply
+from fastflow.train.choice.separability import Keeper, Views, separability
+from fastflow.train.data.moments import Moments, moments
+from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
+from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.methods.loop import Log, Schedule, Source, fit_flow
+
+METHODS = "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow"
+SAMPLE = 4096  # texts on which before and after are measured
+
+
+@dataclass(frozen=True)
+class Method:
+    """One link of a chain: its kind and K, where it takes one."""
+
+    kind: str
+    dims: int | None = None
+
+
+@dataclass
+class Fitted:
+    """The fitted chain: its stages, the PyTorch flows by stage number, bits per dimension of each flow."""
+
+    stages: list[Stage] = field(default_factory=list)
+    flows: dict[int, Flow] = field(default_factory=dict)
+    bits: list[tuple[float, float]] = field(default_factory=list)  # before and after training, a flow stage each
+    looks: list[dict[str, Any]] = field(default_factory=list)  # a flow stage each, if stopped by the rule
+
+
+def parse_method(text: str) -> list[Method]:
+    """``whiten:128,flow`` -> its links; ``none`` -> no link. Raises a UsageError for an unknown one."""
+    if text == "none":
+        return []
+    links = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(flow|standardize|whiten|components|nullspace)(?::(\d+))?", part.strip())
+        if not match or (match[2] and match[1] in ("flow", "standardize")):
+            raise UsageError(f"unknown method {part.strip()!r}; use {METHODS}")
+        links.append(Method(match[1], int(match[2]) if match[2] else None))
+    return links
+
+
+def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> None:
+    """Raise a UsageError if the chain cannot run on ``dim`` dimensions: known before anything is embedded."""
+    for method in methods:
+        if method.kind == "flow":
+            FlowConfig(dim=dim, **shape)
+        elif method.dims is not None:
+            check_dims(method.kind, method.dims, dim if method.kind == "whiten" else dim - 1)
+            dim = method.dims if method.kind == "whiten" else dim
+
+
+def flow_stage(flow: Flow) -> Stage:
+    """The plain-data description of a trained flow."""
+    params = {name: tensor.detach().cpu().numpy() for name, tensor in flow.state_dict().items()}
+    return Stage("flow", dict(flow.config.as_dict()), params)
+
+
+def fit(
+    methods: Sequence[Method],
+    pooled: NDArray[Any],
+    shape: dict[str, Any],
+    schedule: Schedule,
+    live: Source | None = None,
+    checkpoints: Path | None = None,
+    identity: str = "",
+    resume: bool = False,
+    log: Log = lambda step, values: None,
+    views: Views | None = None,
+    statistics: Moments | None = None,
+) -> Fitted:
+    """Fit the chain on cached embeddings ``pooled`` (n, D); ``live`` replaces them while a flow trains (dropout).
+
+    ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain. With ``views`` a flow is
+    the one of the step that separates them best (``criterion``), else that of the last step. ``statistics`` of the
+    whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then has no flow.
+    """
+    fitted = Fitted()
+    for index, method in enumerate(methods):
+        stages = list(fitted.stages)
+        if method.kind == "flow":
+            dim = _through(stages, pooled[:1]).shape[1]
+            config = FlowConfig(dim=dim, **shape)
+            checkpoint = checkpoints / f"stage-{index}.safetensors" if checkpoints else None
+            source = _source(stages, live or pooled.__getitem__)
+            keeper = Keeper(_measure(stages, views)) if views else None
+            flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log, keeper)
+            if keeper:
+                fitted.looks.append(keeper.record())
+            fitted.flows[index] = flow
+            bits = _bits(flow, stages, pooled)
+            if not math.isfinite(bits):
+                raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
+            fitted.bits.append((_gaussian_bits(_through(stages, sample(pooled))), bits))
+            fitted.stages.append(flow_stage(flow))
+        else:
+            known = statistics or moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
+            fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
+            statistics = statistics and statistics.through(fitted.stages[-1])
+    return fitted
+
+
+def _measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
+    """flow -> the separability of ``views`` after ``stages`` and the flow."""
+    sides = [torch.from_numpy(_through(stages, side).astype(np.float32)) for side in (views.first, views.second)]
+
+    @torch.no_grad()
+    def measure(flow: Flow) -> float:
+        return separability(*(flow(side)[0].numpy() for side in sides))
+
+    return measure
+
+
+class _View:
+    """(n, D') embeddings after ``stages``, computed a slice at a time."""
+
+    def __init__(self, stages: list[Stage], pooled: NDArray[Any]) -> None:
+        self._stages, self._pooled = stages, pooled
+        self.shape = (len(pooled), _through(stages, pooled[:1]).shape[1])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return _through(self._stages, self._pooled[rows])
+
+
+def _through(stages: Sequence[Stage], x: NDArray[Any]) -> NDArray[np.float64]:
+    """(b, D) after ``stages``, in float64."""
+    return np.asarray(apply([stage.astype(np.float64) for stage in stages], np.asarray(x, np.float64)))
+
+
+def _source(stages: list[Stage], rows: Callable[[NDArray[np.int64]], NDArray[Any]]) -> Source:
+    if not stages:
+        return lambda index: np.ascontiguousarray(rows(index), np.float32)
+    return lambda index: _through(stages, rows(index)).astype(np.float32)
+
+
+def sample(pooled: NDArray[Any]) -> NDArray[Any]:
+    """Up to SAMPLE rows, evenly spaced."""
+    return np.asarray(pooled[:: -(-len(pooled) // SAMPLE)])
+
+
+@torch.no_grad()
+def _bits(flow: Flow, stages: list[Stage], pooled: NDArray[Any]) -> float:
+    x = torch.from_numpy(_through(stages, sample(pooled)).astype(np.float32))
+    return float(flow.bits_per_dimension(x))
+
+
+def _gaussian_bits(x: NDArray[np.float64]) -> float:
+    """Bits per dimension of (n, D) under independent Gaussians fitted to it, 2.05 + log2 sigma: to be beaten."""
+    deviation = np.maximum(x.std(axis=0), 1e-12)
+    return float(np.mean(np.log2(deviation)) + 0.5 * np.log2(2 * np.pi * np.e))

@@ -1,0 +1,140 @@
+"""The normalizing flow of BERT-flow in PyTorch: pooled embedding x (B, C) -> Gaussian latent z (B, C).
+
+A Glow without squeezing (Li et al., EMNLP 2020, section 3.2 and the official ``glow_1x1.py``): each level runs
+``depth`` steps of ActNorm -> permutation -> coupling, then emits the second half of its channels and hands the
+first half to the next level. z = concat[eps_0, eps_1, ..., top]; the prior is N(0, I) throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fastflow.errors import UsageError
+from fastflow.train.methods.layers import (
+    COUPLINGS,
+    PERMUTATIONS,
+    ActNorm,
+    AdditiveCoupling,
+    AffineCoupling,
+    permutation,
+)
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """The shape of a flow; defaults are the paper's (appendix B, table 7)."""
+
+    dim: int
+    levels: int = 2
+    depth: int = 3
+    width: int = 32
+    coupling: str = "additive"
+    permutation: str = "reversal"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.levels <= 4:
+            raise UsageError(f"levels must be 1 to 4, not {self.levels}")
+        if self.depth < 1 or self.width < 1:
+            raise UsageError(f"depth and width must be at least 1, not {self.depth} and {self.width}")
+        if self.dim < 1 or self.dim % 2**self.levels:
+            raise UsageError(
+                f"a flow of {self.levels} levels needs a width divisible by {2**self.levels}, and the embeddings have "
+                f"{self.dim} dimensions; use fewer --levels"
+            )
+        if self.coupling not in COUPLINGS:
+            raise UsageError(f"unknown coupling {self.coupling!r}; known: {', '.join(COUPLINGS)}")
+        if self.permutation not in PERMUTATIONS:
+            raise UsageError(f"unknown permutation {self.permutation!r}; known: {', '.join(PERMUTATIONS)}")
+
+    def as_dict(self) -> dict[str, int | str]:
+        """The entry written into ``fastflow.json``."""
+        return asdict(self)
+
+
+class Step(nn.Module):
+    """ActNorm -> permutation -> coupling on ``channels`` channels."""
+
+    def __init__(self, channels: int, config: FlowConfig) -> None:
+        super().__init__()
+        self.actnorm = ActNorm(channels)
+        self.permutation = permutation(config.permutation, channels)
+        self.coupling: AdditiveCoupling | AffineCoupling = COUPLINGS[config.coupling](channels, config.width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x, log_det = self.actnorm(x)
+        x, log_det_permutation = self.permutation(x)
+        x, log_det_coupling = self.coupling(x)
+        return x, log_det + log_det_permutation + log_det_coupling
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return self.actnorm.inverse(self.permutation.inverse(self.coupling.inverse(y)))
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> Tensor:
+        """Data-dependent initialisation on ``x`` (B, C); returns the step's output."""
+        x, _ = self.permutation(self.actnorm.initialise(x))
+        self.coupling.net.initialise(x[:, : self.coupling.kept])
+        return self.coupling(x)[0]
+
+
+class Flow(nn.Module):
+    """An invertible map between pooled embeddings and a standard Gaussian, with its exact likelihood."""
+
+    def __init__(self, config: FlowConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.levels = nn.ModuleList(
+            nn.ModuleList(Step(config.dim >> level, config) for _ in range(config.depth))
+            for level in range(config.levels)
+        )
+
+    def steps(self, level: int) -> list[Step]:
+        """The steps of one level, in order."""
+        return list(cast(nn.ModuleList, self.levels[level]))  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, C) -> z (B, C) and log|det dz/dx| (B,)."""
+        log_det = x.new_zeros(len(x))
+        emitted = []
+        for level in range(self.config.levels):
+            if level:
+                x, out = x.chunk(2, dim=1)
+                emitted.append(out)
+            for step in self.steps(level):
+                x, step_log_det = step(x)
+                log_det = log_det + step_log_det
+        return torch.cat([*emitted, x], dim=1), log_det
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """z (B, C) -> x (B, C)."""
+        widths = [self.config.dim >> (level + 1) for level in range(self.config.levels - 1)]
+        *emitted, x = z.split([*widths, self.config.dim - sum(widths)], dim=1)
+        for level in reversed(range(self.config.levels)):
+            for step in reversed(self.steps(level)):
+                x = step.inverse(x)
+            if level:
+                x = torch.cat([x, emitted[level - 1]], dim=1)
+        return x
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """(B,) log p(x) = log N(z; 0, I) + log|det dz/dx|, in nats (paper, equation 3)."""
+        z, log_det = self(x)
+        return log_det - 0.5 * (z.square().sum(dim=1) + self.config.dim * math.log(2 * math.pi))
+
+    def bits_per_dimension(self, x: Tensor) -> Tensor:
+        """Scalar: mean of -log p(x) / (C ln 2). Embeddings are continuous, so negative values are legitimate."""
+        return -self.log_prob(x).mean() / (self.config.dim * math.log(2))
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> None:
+        """Set every ActNorm from ``x`` (B, C), many sentences; raises on a constant channel."""
+        for level in range(self.config.levels):
+            if level:
+                x = x.chunk(2, dim=1)[0]
+            for step in self.steps(level):
+                x = step.initialise(x)

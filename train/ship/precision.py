@@ -1,0 +1,30 @@
+"""What reduced precision costs one model: what ``dtype="auto"`` later decides by, without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fastflow.backends.cpu import CpuBackend
+from fastflow.model.artifact import Model
+from fastflow.model.tokens import Tokenizer
+from fastflow.train.data.embeddings import who_runs
+
+TEXTS = 256
+REDUCED = ("bfloat16", "int8")
+
+
+def least_cosines(model: Model, texts: Sequence[str]) -> dict[str, float]:
+    """{dtype: least cosine} over some ``texts`` between calibrated embeddings in that dtype and in float32.
+
+    Empty where the compiled kernels do not run this encoder: then nothing is known, and ``auto`` stays with float32.
+    """
+    if who_runs(model.encoder, "cpu") != "cpu":
+        return {}
+    tokens = Tokenizer(model.encoder, model.max_length)(texts[:: max(1, len(texts) // TEXTS)][:TEXTS])
+    found = {}
+    for dtype in ("float32", *REDUCED):
+        backend = CpuBackend(model, dtype, "cpu", None)
+        found[dtype] = backend.calibration(backend.encoder(tokens), normalize=True).astype(np.float64)
+    return {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}

@@ -1,0 +1,186 @@
+"""What a training run tells at its end: the before/after table, loud warnings, and the model card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.evaluation import isotropy
+from fastflow.evaluation.evaluate import Pairs, evaluate
+from fastflow.stages import calibration
+from fastflow.stages.calibration import Stage
+from fastflow.train.choice.separability import Views
+from fastflow.train.data.embeddings import Embedder, FrozenEncoder
+from fastflow.train.methods.chain import Fitted, sample
+
+SPREAD_OUT = 0.2  # an untuned encoder: 0.43 and more; the output of a tuned one: 0.18 at most (results/layers*.md)
+
+
+def before_and_after(fitted: Fitted, pooled: NDArray[Any], views: Views | None = None) -> dict[str, Any]:
+    """Bits per dimension of each flow stage, isotropy of the corpus and separability of ``views``, before and after."""
+    x = np.asarray(sample(pooled), np.float64)
+    stages = [stage.astype(np.float64) for stage in fitted.stages]
+    z = np.asarray(calibration.apply(stages, x))
+    out: dict[str, Any] = {"isotropy": {"before": isotropy.measure(x), "after": isotropy.measure(z)}}
+    if views:
+        after = views.judge(lambda side: np.asarray(calibration.apply(stages, side)))
+        out["separability"] = {"before": round(views.judge(), 4), "after": round(after, 4)}
+    if fitted.bits:
+        out["bits_per_dimension"] = [{"gaussian": round(b, 4), "flow": round(a, 4)} for b, a in fitted.bits]
+    return out
+
+
+def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
+    """``evaluate`` before and after the calibration, and where tokens are weighted also ``raw``, with all alike."""
+    embedder = Embedder(encoder, device)
+    stages = [stage.astype(np.float64) for stage in fitted.stages]
+    remembered: dict[tuple[str, ...], NDArray[Any]] = {}
+
+    def pooled(texts: Any) -> NDArray[Any]:
+        key = tuple(texts)
+        if key not in remembered:
+            remembered[key] = embedder(texts).astype(np.float64)
+        return remembered[key]
+
+    out = {
+        "before": evaluate(pooled, sets),
+        "after": evaluate(lambda texts: np.asarray(calibration.apply(stages, pooled(texts))), sets),
+    }
+    if encoder.pooling.weights is not None:
+        alike = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
+        out["raw"] = evaluate(lambda texts: alike(texts).astype(np.float64), sets)
+    return out
+
+
+def rows(measures: dict[str, Any]) -> list[tuple[str, float | None, float, float]]:
+    """(name, raw, before, after) of everything measured; raw where it differs from before."""
+    out: list[tuple[str, float | None, float, float]] = []
+    for stage in measures.get("bits_per_dimension", []):
+        out.append(("bits per dimension", None, stage["gaussian"], stage["flow"]))
+    before, after = measures["isotropy"]["before"], measures["isotropy"]["after"]
+    names = {
+        "mean_cosine": "mean cosine of random pairs",
+        "isoscore": "IsoScore",
+        "top_share": "largest singular value's share",
+    }
+    out += [(label, None, before[name], after[name]) for name, label in names.items()]
+    if "separability" in measures:
+        out.append(("separability of dropout views", None, *(measures["separability"][k] for k in ("before", "after"))))
+    if "spearman" in measures:
+        scores = {when: [*found["rows"], found["average"]] for when, found in measures["spearman"].items()}
+        for i, (b, a) in enumerate(zip(scores["before"], scores["after"], strict=True)):
+            label = b.get("set", f"average of {len(b.get('sets', []))}")
+            for kind in ("all", "wmean"):
+                raw = scores["raw"][i][kind] if "raw" in scores else None
+                out.append((f"Spearman {label}, {kind}", raw, b[kind], a[kind]))
+    return out
+
+
+def cells(measures: dict[str, Any]) -> list[list[str]]:
+    """``rows`` below their heads, as text; the column of raw pooling only where there is one."""
+    out = [["", "raw", "before", "after"]]
+    out += [[name, *("" if v is None else f"{v:.4g}" for v in values)] for name, *values in rows(measures)]
+    return out if any(line[1] for line in out[1:]) else [[name, *values] for name, _, *values in out]
+
+
+def table(measures: dict[str, Any]) -> str:
+    """The rows as aligned text: raw is pooling with every token alike, before the pooling that is calibrated, but for
+    bits per dimension a plain diagonal Gaussian.
+    """
+    return "\n".join(f"{name:34}" + "".join(f"{value:>10}" for value in values) for name, *values in cells(measures))
+
+
+def notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
+    """What a reader of the table would stumble over."""
+    cosine = {when: found["mean_cosine"] for when, found in measures["isotropy"].items()}
+    if not (stages and calibration.keeps_mean(stages) and abs(cosine["after"]) > abs(cosine["before"])):
+        return []
+    return [
+        f"The mean cosine rises on purpose: {calibration.describe(stages)} keeps the mean that all texts share and "
+        "removes a direction in which they differ. IsoScore, which is taken about the mean, is the row to judge by."
+    ]
+
+
+def warnings(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
+    """What the user must not miss of what was measured with the calibration ``stages``."""
+    out, kept = [], calibration.keeps_mean(stages)
+    cosine = measures["isotropy"]["before"]["mean_cosine"]
+    if abs(cosine) < SPREAD_OUT:
+        out.append(
+            f"the pooled embeddings are spread out already (mean cosine of random pairs {cosine:.2f}), as an encoder "
+            "tuned for similarity leaves them; weights and calibration may harm: compare --token-weights none "
+            "--method none"
+        )
+    if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
+        out.append(
+            "calibrated embeddings are LESS isotropic than the raw ones; do not use this model without checking it"
+        )
+    for stage in measures.get("bits_per_dimension", []):
+        if stage["flow"] > stage["gaussian"]:
+            out.append("the flow fits the corpus WORSE than a plain Gaussian; train longer, or lower --lr")
+    if "spearman" in measures:
+        score = {when: found["average"]["all"] for when, found in measures["spearman"].items()}
+        if score["after"] < score["before"]:
+            out.append(f"Spearman FELL from {score['before']} to {score['after']}; this calibration does not help here")
+        if "raw" in score and score["after"] < score["raw"]:
+            out.append(
+                f"Spearman is {score['after']}, and {score['raw']} with every token alike and no calibration; "
+                "use --token-weights none here"
+            )
+    return out
+
+
+def card(
+    encoder: FrozenEncoder,
+    stages: Sequence[Stage],
+    training: dict[str, Any],
+    measures: dict[str, Any],
+    reference: bool = False,
+) -> str:
+    """The model's README.md; ``reference`` as for ``export``."""
+    chain = calibration.describe(stages)
+    lines = [
+        "# A calibrated sentence encoder",
+        "",
+        "Made with fastflow: a frozen masked language model, calibrated without labels.",
+        "",
+    ]
+    lines += ["| | |", "| --- | --- |"]
+    lines += [
+        f"| encoder | {_whence(encoder, reference)} (sha256 {encoder.hash[:16]}) |",
+        f"| pooling | {encoder.pooling.describe()} |",
+    ]
+    lines += [f"| longest text | {encoder.max_length} tokens |", f"| calibration | {chain} |"]
+    kind = "texts, read once" if training.get("streamed") else "distinct texts"
+    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} {kind} |"]
+    lines += ["| licence | that of the encoder and of the corpus; the calibration adds none |", ""]
+    if training.get("reasons"):
+        lines += ["Why this calibration:", "", *(f"- {reason}" for reason in training["reasons"]), ""]
+    head, *measured = cells(measures)
+    lines += [f"| measured | {' | '.join(head[1:])} |", "| --- " * len(head) + "|"]
+    lines += [f"| {' | '.join(line)} |" for line in measured]
+    lines += ["", *notes(measures, stages)]
+    if reference:
+        lines += [
+            "",
+            "This directory holds no encoder, only the Hub id and the revision of one. Before it is loaded for the",
+            "first time on a machine, fetch the encoder into the local Hub cache:",
+            "",
+            "```bash",
+            f"hf download {encoder.hub_id} --revision {encoder.revision}",
+            "```",
+        ]
+    lines += ["", "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", ""]
+    return "\n".join(lines)
+
+
+def _whence(encoder: FrozenEncoder, reference: bool) -> str:
+    """The card's entry for the encoder."""
+    origin = f"{encoder.hub_id} of the Hugging Face Hub, revision {encoder.revision}" if encoder.hub_id else ""
+    if reference:
+        return f"{origin}, not in this directory"
+    return f"in 0_Transformer, with its own licence{'; a copy of ' * bool(origin)}{origin}"
