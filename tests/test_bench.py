@@ -20,8 +20,8 @@ from fastflow.bench.measure.probe import Probe, TorchProbe
 from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.folded import folded, folded_state
+from fastflow.bench.report import table as report
 from fastflow.bench.report.ratios import flow_ratios
-from fastflow.bench.report.table import table as report
 from fastflow.bench.suites import candidates_flow, flow
 from fastflow.bench.suites.subjects import Subject, sentences, synthetic, trained_like, weights
 from fastflow.errors import FastflowError, UsageError, missing_extra

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
+RESEARCH = ROOT / "bench" / "research"  # studies: in the checkout alone
 SCRATCH = shutil.ignore_patterns(
     ".git", "build", "dist", "*.egg-info", "__pycache__", "*.so", "_cpu.c", ".*_cache", ".hypothesis"
 )
@@ -48,8 +49,8 @@ def test_readme_and_ci_run_the_same_commands():
 
 
 def packages() -> dict[str, Path]:
-    """Package name -> folder, of every folder that holds Python files."""
-    folders = {path.parent for room in ROOMS.values() for path in (ROOT / room).rglob("*.py")}
+    """Package name -> folder, of every folder that holds Python files to be shipped."""
+    folders = {path.parent for room in ROOMS.values() for path in (ROOT / room).rglob("*.py")} - {RESEARCH}
     named = {}
     for package, room in ROOMS.items():
         for folder in folders:
@@ -93,7 +94,7 @@ def test_wheel_holds_only_fastflow(built):
         names = wheel.namelist()
     outside = [n for n in names if not n.startswith(("fastflow/", "fastflow-"))]
     assert outside == []
-    assert [n for n in names if n.endswith((".pyx", ".c", ".h", ".inc"))] == []
+    assert [n for n in names if n.endswith((".pyx", ".c", ".h", ".inc")) or "research" in n] == []
     assert [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")] != []
     for name in ("py.typed", "runtime.py", "kernels/encoder/reference.py", "train/cli.py", "bench/__init__.py"):
         assert f"fastflow/{name}" in names

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastflow.bench.report.table import encoder as report_encoder
+from fastflow.bench.report import encoder as report_encoder
 from fastflow.errors import FastflowError, missing_extra
 
 Row = dict[str, Any]

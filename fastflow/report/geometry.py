@@ -14,8 +14,8 @@ from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.model.weights import load_weights
+from fastflow.report import plots
 from fastflow.report.curves import curves_in, logs_beside, read_log, stops_in
-from fastflow.report.make import plots
 from fastflow.report.parts import HIGHEST, LOWEST, Line, Plot, Section, Table, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline
 

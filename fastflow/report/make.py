@@ -13,9 +13,9 @@ from typing import Any
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.evaluate import find_sets, read_labelled
 from fastflow.model.artifact import Model, load_model
-from fastflow.report.make import geometry as report_geometry
-from fastflow.report.make import sections as report_sections
-from fastflow.report.make import verdict as report_verdict
+from fastflow.report import geometry as report_geometry
+from fastflow.report import sections as report_sections
+from fastflow.report import verdict as report_verdict
 from fastflow.report.page import page
 from fastflow.report.parts import Section
 from fastflow.report.subjects import MODEL, Fit, Open, Subject, read_texts, shown_name, subjects, thin

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastflow.evaluation.evaluate import SEVEN, Labelled, Pairs, auc, evaluate, similarities, spearman
 from fastflow.evaluation.lexical import SMALL, bias, distances
-from fastflow.report.make import plots
+from fastflow.report import plots
 from fastflow.report.parts import Line, Neighbour, Plot, Section, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline
 from fastflow.stages.vectors import cosine
