@@ -23,17 +23,27 @@ for compiler in gcc clang; do
     done
 done
 
-echo "== clang, the tests"
-CC=clang LDSHARED="clang -shared" FASTFLOW_REQUIRE_EXT=1 "${PYTHON:-python}" -m pip install -q --no-deps \
-    --no-build-isolation --target "$work/installed" .
 mkdir "$work/empty"  # where nothing of the checkout is imported by accident
 cp -r tests pyproject.toml "$work/empty"
-(
-    cd "$work/empty"
-    export PYTHONPATH="$work/installed" OMP_NUM_THREADS=1
-    "${PYTHON:-python}" -c 'import sys, fastflow.kernels._cpu as built; assert built.__file__.startswith(sys.argv[1])' "$work"
-    "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/test_cpu_*.py
-)
+export OMP_NUM_THREADS=1
+for compiler in gcc clang; do
+    echo "== $compiler, the bits"
+    mkdir "$work/$compiler"  # a checkout of its own: a build folder would hand one compiler's objects to the other
+    git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$work/$compiler"
+    CC=$compiler LDSHARED="$compiler -shared" FASTFLOW_REQUIRE_EXT=1 "${PYTHON:-python}" -m pip install -q --no-deps \
+        --no-build-isolation --target "$work/$compiler.installed" "$work/$compiler"
+    (
+        cd "$work/empty"
+        export PYTHONPATH="$work/$compiler.installed"
+        "${PYTHON:-python}" -c 'import sys, fastflow.kernels._cpu as built; assert built.__file__.startswith(sys.argv[1])' \
+            "$work/$compiler.installed"
+        "${PYTHON:-python}" tests/native/hashes.py > "$work/$compiler.hashes"
+    )
+done
+diff "$work/gcc.hashes" "$work/clang.hashes"
+
+echo "== clang, the tests"
+(cd "$work/empty" && PYTHONPATH="$work/clang.installed" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/test_cpu_*.py)
 
 echo "== arm64"
 aarch64-linux-gnu-gcc $flags -static tests/native/products.c kernels/cpu/*.c -pthread -lm -o "$work/products.arm64"
