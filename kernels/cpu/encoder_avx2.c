@@ -8,7 +8,7 @@
 #include "target.h"
 FF_TARGET(FF_AVX2_FEATURES)
 
-#include "encoder_vector_avx2.inc"
+#include "vector_avx2.h"
 #define BODY ff_body_avx2
 #define FLOAT ff_float_avx2
 #define WIDE ff_wide_avx2

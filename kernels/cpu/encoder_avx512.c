@@ -8,7 +8,7 @@
 #include "target.h"
 FF_TARGET(FF_AVX512_FEATURES)
 
-#include "encoder_vector_avx512.inc"
+#include "vector_avx512.h"
 #define BODY ff_body_avx512
 #define FLOAT ff_float_avx512
 #define WIDE ff_wide_avx512

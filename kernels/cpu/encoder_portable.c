@@ -4,7 +4,7 @@
 
 #include "encoder.h"
 
-#include "encoder_vector_portable.inc"
+#include "vector_portable.h"
 #define BODY ff_body_portable
 #define FLOAT ff_float_portable
 #define WIDE ff_wide_portable

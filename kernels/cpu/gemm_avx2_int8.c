@@ -8,7 +8,7 @@
 #include "target.h"
 FF_TARGET(FF_AVX2_FEATURES)
 
-#include "encoder_vector_avx2.inc"
+#include "vector_avx2.h"
 
 #define DOT(acc, size, sign, w) \
     _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(w, sign)), _mm256_set1_epi16(1)))

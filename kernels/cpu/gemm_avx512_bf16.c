@@ -7,7 +7,7 @@
 #include "target.h"
 FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
-#include "encoder_vector_avx512.inc"
+#include "vector_avx512.h"
 #include "gemm_common.inc"
 
 #define NAME(x) x##_bf16

@@ -7,7 +7,7 @@
 #include "target.h"
 FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 
-#include "encoder_vector_avx512.inc"
+#include "vector_avx512.h"
 
 #define PRODUCT ff_int8_avx512
 #define ROWS 14

@@ -8,7 +8,7 @@
 #include "target.h"
 FF_TARGET(FF_AVX2_FEATURES ",avxvnni")
 
-#include "encoder_vector_avx2.inc"
+#include "vector_avx2.h"
 
 #define PRODUCT ff_int8_avxvnni
 #define ROWS 6

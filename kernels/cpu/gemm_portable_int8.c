@@ -3,7 +3,7 @@
 
 #include "encoder.h"
 
-#include "encoder_vector_portable.inc"
+#include "vector_portable.h"
 
 #define BYTE(w, i) ((w) << (24 - 8 * (i)) >> 24)
 
