@@ -16,9 +16,6 @@ int ff_avxvnni_usable(void);
 int ff_isa_vector(int isa);  /* floats in a vector of the float32 kernels: what packing depends on */
 int ff_isa_rows(int isa);    /* rows that the float32 kernels compute together */
 
-/* MXCSR while kernels run: round to nearest, no traps, subnormals flushed and read as zero. */
-#define FF_FLUSH 0x9fc0u
-
 /* threads.c: one pool per process, made on first use and again after a fork. */
 typedef void (*ff_task)(void *context, int thread);
 /* Call task(context, i) once for i = 0 on the caller and for at most threads - 1 more i on other threads, as they are

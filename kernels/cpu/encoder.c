@@ -7,11 +7,9 @@
 #include <string.h>
 
 #include "encoder.h"
+#include "mxcsr.h"
 #if defined(__GLIBC__)
 #include <malloc.h>
-#endif
-#if defined(__x86_64__)
-#include <xmmintrin.h>
 #endif
 
 #define TOGETHER_ROWS 512
@@ -220,19 +218,14 @@ static void work(void *context, int thread)
         if (!scratch)
             return;
     }
-#if defined(__x86_64__)
-    unsigned csr = _mm_getcsr();
-    _mm_setcsr(FF_FLUSH);  /* in every thread, or a text's bits would depend on who computed it */
-#endif
+    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
     ff_tiles(j->e->isa, 1);
     if (j->phases)
         together(j, (float *)scratch);
     else
         alone(j, scratch);
     ff_tiles(j->e->isa, 0);
-#if defined(__x86_64__)
-    _mm_setcsr(csr);
-#endif
+    ff_set_mxcsr(csr);
 }
 
 int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)

@@ -1,14 +1,12 @@
 /* The encoder with AVX2 and FMA: 8 floats, tiles of up to 6 rows by 16 columns in 12 of the 16 registers. */
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
 #include "encoder.h"
-#include "target.h"
+#include "vector_avx2.h"
 FF_TARGET(FF_AVX2_FEATURES)
 
-#include "vector_avx2.h"
 #define BODY ff_body_avx2
 #define FLOAT ff_float_avx2
 #define WIDE ff_wide_avx2

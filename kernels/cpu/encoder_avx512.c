@@ -1,14 +1,12 @@
 /* The encoder with AVX-512: 16 floats, tiles of up to 14 rows by 32 columns in 28 of the 32 registers. */
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
 #include "encoder.h"
-#include "target.h"
+#include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES)
 
-#include "vector_avx512.h"
 #define BODY ff_body_avx512
 #define FLOAT ff_float_avx512
 #define WIDE ff_wide_avx512

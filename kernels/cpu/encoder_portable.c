@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "encoder.h"
-
 #include "vector_portable.h"
+
 #define BODY ff_body_portable
 #define FLOAT ff_float_portable
 #define WIDE ff_wide_portable

@@ -7,9 +7,7 @@
 #include <stdatomic.h>
 
 #include "cpu.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "mxcsr.h"
 
 #define WORTH_A_THREAD 1000000  /* multiply-adds, about the time it takes to wake one */
 
@@ -40,17 +38,12 @@ static void run_blocks(void *context, int thread)
             atomic_store(&j->failed, 1);
         return;
     }
-#if defined(__x86_64__)
-    unsigned csr = _mm_getcsr();
-    _mm_setcsr(FF_FLUSH);  /* in every thread, or a row's bits would depend on who computed it */
-#endif
+    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
     for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->blocks;) {
         int64_t from = i * j->rows / j->blocks, to = (i + 1) * j->rows / j->blocks;
         bodies[f->isa](f, j->x + from * f->inputs, j->z + from * j->keep, (int)(to - from), j->keep, j->normalize, scratch);
     }
-#if defined(__x86_64__)
-    _mm_setcsr(csr);
-#endif
+    ff_set_mxcsr(csr);
 }
 
 int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int32_t keep, int normalize, int threads)

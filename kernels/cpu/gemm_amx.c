@@ -2,10 +2,10 @@
 #include "encoder.h"
 
 #if FF_HAS_AMX
-#include <immintrin.h>
 #include <math.h>
 
-#include "target.h"
+#include "mxcsr.h"
+#include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES ",amx-tile,amx-bf16,amx-int8")
 
 #define BF16 ff_bf16_amx

@@ -3,12 +3,12 @@
 #include "encoder.h"
 
 #if FF_HAS_AMX
-#include <immintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "target.h"
+#include "mxcsr.h"
+#include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES)
 
 #define EMULATED

@@ -1,14 +1,11 @@
 /* Products of bytes with AVX2. vpmaddubsw saturates at 16 bits, so the operand's signs go to the weights first: two
    products of at most 127 * 127 fit. That is no more products an instruction than float32 has; the gain is in bytes. */
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <math.h>
 
 #include "encoder.h"
-#include "target.h"
-FF_TARGET(FF_AVX2_FEATURES)
-
 #include "vector_avx2.h"
+FF_TARGET(FF_AVX2_FEATURES)
 
 #define DOT(acc, size, sign, w) \
     _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(w, sign)), _mm256_set1_epi16(1)))

@@ -1,13 +1,11 @@
 /* Products of bfloat16 with AVX512-BF16: two products a lane, accumulated in float32. */
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <math.h>
 
 #include "encoder.h"
-#include "target.h"
+#include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
-#include "vector_avx512.h"
 #include "gemm_common.inc"
 
 #define NAME(x) x##_bf16

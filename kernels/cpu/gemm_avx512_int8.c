@@ -1,13 +1,10 @@
 /* Products of bytes with AVX512-VNNI: four products a lane, exact in int32. */
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <math.h>
 
 #include "encoder.h"
-#include "target.h"
-FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
-
 #include "vector_avx512.h"
+FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 
 #define PRODUCT ff_int8_avx512
 #define ROWS 14

@@ -2,13 +2,10 @@
 #include "encoder.h"
 
 #if FF_HAS_AVXVNNI
-#include <immintrin.h>
 #include <math.h>
 
-#include "target.h"
-FF_TARGET(FF_AVX2_FEATURES ",avxvnni")
-
 #include "vector_avx2.h"
+FF_TARGET(FF_AVX2_FEATURES ",avxvnni")
 
 #define PRODUCT ff_int8_avxvnni
 #define ROWS 6

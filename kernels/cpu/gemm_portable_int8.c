@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "encoder.h"
-
 #include "vector_portable.h"
 
 #define BYTE(w, i) ((w) << (24 - 8 * (i)) >> 24)

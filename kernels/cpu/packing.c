@@ -3,15 +3,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "mxcsr.h"
 #include "packing.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "scalar.h"
 
 #define CHUNK 16384              /* numbers that ff_convert takes at a time */
 #define STEPS 16                 /* of a panel, transposed together: a cache line of each row */
-#define ROUNDER 12582912.0f      /* 1.5 * 2^23: adding it rounds to a whole number, to nearest, ties to even */
-#define DEFAULT_CSR 0x1f80u      /* MXCSR: round to nearest, no traps, subnormals kept */
 
 typedef struct {
     const ff_matrix *matrices;
@@ -35,13 +32,6 @@ typedef struct {
 
 static const int sizes[FF_STORED_KINDS] = {4, 2, 2};
 
-static float of_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
 /* `n` stored numbers as float32, which is exact; returns the bits of the largest magnitude, of NaN above infinity's. */
 static int32_t widen(const char *restrict from, int stored, int64_t n, float *restrict to)
 {
@@ -60,17 +50,13 @@ static int32_t widen(const char *restrict from, int stored, int64_t n, float *re
             uint16_t h;
             memcpy(&h, from + 2 * i, 2);
             const uint32_t small = (uint32_t)(h & 0x7fff) << 13;
-            const float moved = of_bits(small) * 0x1p112f;
-            uint32_t bits;
-            memcpy(&bits, &moved, 4);
+            uint32_t bits = ff_bits(ff_of_bits(small) * 0x1p112f);
             bits |= (uint32_t)(h & 0x8000) << 16 | (small >= 0x0f800000 ? FF_NOT_FINITE : 0u);
             memcpy(to + i, &bits, 4);
         }
     }
     for (int64_t i = 0; i < n; i++) {
-        int32_t bits;
-        memcpy(&bits, to + i, 4);
-        bits &= 0x7fffffff;
+        const int32_t bits = (int32_t)(ff_bits(to[i]) & 0x7fffffff);
         largest = bits > largest ? bits : largest;
     }
     return largest;
@@ -78,11 +64,8 @@ static int32_t widen(const char *restrict from, int stored, int64_t n, float *re
 
 static void to_bfloat16(const float *restrict from, int64_t n, uint16_t *restrict to)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, from + i, 4);
-        to[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    }
+    for (int64_t i = 0; i < n; i++)
+        to[i] = ff_bfloat16(ff_bits(from[i]));
 }
 
 /* Returns the sum. `inverse` is so that no product leaves -127 ... 127 by more than its rounding. */
@@ -90,10 +73,7 @@ static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int
 {
     int32_t sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        const float shifted = from[i] * inverse + ROUNDER;  /* its lowest mantissa bits are the whole number */
-        int32_t whole;
-        memcpy(&whole, &shifted, 4);
-        whole -= 0x4b400000;
+        const int32_t whole = (int32_t)(ff_bits(from[i] * inverse + FF_ROUNDER) - FF_ROUNDER_BITS);
         sum += whole;
         to[i] = (int8_t)whole;
     }
@@ -103,12 +83,10 @@ static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int
 static void to_half(const float *restrict from, int64_t n, char *restrict to)
 {
     for (int64_t i = 0; i < n; i++) {
-        uint32_t bits, low;
-        memcpy(&bits, from + i, 4);
+        uint32_t bits = ff_bits(from[i]);
         const uint32_t sign = bits >> 16 & 0x8000;
         bits &= 0x7fffffff;
-        const float summed = of_bits(bits) + 0.5f;  /* a unit in the last place of 0.5 is half's least subnormal */
-        memcpy(&low, &summed, 4);
+        const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* the last place of 0.5 is worth half's least subnormal */
         const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
         const uint16_t half = (uint16_t)(sign | (bits < 0x38800000 ? low - 0x3f000000 : normal));
         memcpy(to + 2 * i, &half, 2);
@@ -158,7 +136,7 @@ static void stage(const ff_matrix *m, int64_t r, float *row, char *staged, _Atom
     } else if (m->lanes == 2) {
         to_bfloat16(row, inner, (uint16_t *)(void *)staged);
     } else {
-        const float scale = of_bits((uint32_t)largest) * factor / 127.0f;  /* rounding keeps the order of magnitudes */
+        const float scale = ff_of_bits((uint32_t)largest) * factor / 127.0f;  /* rounding keeps the order of magnitudes */
         sum = to_int8(row, inner, scale >= 0x1p-126f ? 1.0f / scale : 0.0f, (int8_t *)staged);
         m->scale[r] = scale;
         m->shift[r] = -m->zero * sum;
@@ -177,10 +155,7 @@ static void pack(void *context, int thread)
     int64_t first = 0, padding_of = -1;
     if (!scratch)  /* a helper without memory leaves its share to the others */
         return;
-#if defined(__x86_64__)
-    const unsigned csr = _mm_getcsr();
-    _mm_setcsr(DEFAULT_CSR);
-#endif
+    const unsigned csr = ff_set_mxcsr(FF_DEFAULT);
     const ff_matrix *m = p->matrices;
     for (int64_t i; (i = atomic_fetch_add(&p->next, 1)) >= 0;) {
         while (m < p->matrices + p->count && i - first >= m->height / p->panel)
@@ -200,9 +175,7 @@ static void pack(void *context, int thread)
         transpose(staged, stride, bytes, p->panel, panel);
         memset(panel + bytes * (size_t)p->panel, 0, spare);
     }
-#if defined(__x86_64__)
-    _mm_setcsr(csr);
-#endif
+    ff_set_mxcsr(csr);
 }
 
 int ff_pack(const ff_matrix *matrices, int64_t count, int panel, int32_t *bad, int threads)
@@ -233,10 +206,7 @@ static void convert(void *context, int thread)
     float row[256];
     int32_t largest = 0;
     (void)thread;
-#if defined(__x86_64__)
-    const unsigned csr = _mm_getcsr();
-    _mm_setcsr(DEFAULT_CSR);
-#endif
+    const unsigned csr = ff_set_mxcsr(FF_DEFAULT);
     for (int64_t i; (i = atomic_fetch_add(&c->next, CHUNK)) < c->count;)
         for (int64_t k = i, n; k < c->count && k < i + CHUNK; k += n) {
             n = c->count - k < 256 ? c->count - k : 256;
@@ -250,9 +220,7 @@ static void convert(void *context, int thread)
     for (int32_t seen = atomic_load(&c->largest); seen < largest;)
         if (atomic_compare_exchange_weak(&c->largest, &seen, largest))
             break;
-#if defined(__x86_64__)
-    _mm_setcsr(csr);
-#endif
+    ff_set_mxcsr(csr);
 }
 
 int32_t ff_convert(const char *from, int stored, int64_t count, void *to, int half, int threads)

@@ -1,4 +1,7 @@
-/* Vectors of 8 floats. */
+/* Vectors of 8 floats, as math.inc describes them. Include it before FF_TARGET: intrinsics have targets of their own. */
+#include <immintrin.h>
+
+#include "target.h"
 
 #define VL 8
 #define LOAD(p) _mm256_loadu_ps(p)
@@ -14,6 +17,7 @@
 #define ROUND(a) _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define POWER2(n) \
     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23))
+#define REVERSE(v) _mm256_permutevar8x32_ps(v, _mm256_set_epi32(0, 1, 2, 3, 4, 5, 6, 7))
 #define LOW(a, b) _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20)
 #define HIGH(a, b) _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31)
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)

@@ -1,4 +1,7 @@
-/* Vectors of 16 floats. */
+/* Vectors of 16 floats, as math.inc describes them. Include it before FF_TARGET: intrinsics have targets of their own. */
+#include <immintrin.h>
+
+#include "target.h"
 
 #define VL 16
 #define LOAD(p) _mm512_loadu_ps(p)
@@ -13,6 +16,7 @@
 #define MIN(a, b) _mm512_min_ps(a, b)
 #define ROUND(a) _mm512_roundscale_ps(a, 8)
 #define POWER2(n) _mm512_scalef_ps(_mm512_set1_ps(1), n)
+#define REVERSE(v) _mm512_permutexvar_ps(_mm512_set_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), v)
 #define INDEX(first) \
     _mm512_set_epi32(first + 23, first + 7, first + 22, first + 6, first + 21, first + 5, first + 20, first + 4, \
                      first + 19, first + 3, first + 18, first + 2, first + 17, first + 1, first + 16, first)

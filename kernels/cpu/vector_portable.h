@@ -1,8 +1,10 @@
-/* Vectors of 4 floats in the compiler's vector extension: SSE2 on x86-64 and NEON on arm64; where not every processor has a
-   fused multiply-add, a product and a sum. */
+/* Vectors of 4 floats, as math.inc describes them, in the compiler's vector extension: SSE2 on x86-64 and NEON on arm64;
+   where not every processor has a fused multiply-add, a product and a sum. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
+
+#include "scalar.h"
 
 #define VL 4
 
@@ -35,8 +37,9 @@ static inline vec larger(vec a, vec b)
 #endif
 #define MAX(a, b) larger(a, b)
 #define MIN(a, b) (-larger(-(a), -(b)))
-#define ROUND(a) (((a) + 12582912.0f) - 12582912.0f)  /* 1.5 * 2^23: the sum has no fraction bits */
+#define ROUND(a) (((a) + FF_ROUNDER) - FF_ROUNDER)
 #define POWER2(n) ((vec)((__builtin_convertvector(n, lanes4) + 127) << 23))
+#define REVERSE(v) ((vec){(v)[3], (v)[2], (v)[1], (v)[0]})
 #define LOW(a, b) ((vec){(a)[0], (b)[0], (a)[1], (b)[1]})
 #define HIGH(a, b) ((vec){(a)[2], (b)[2], (a)[3], (b)[3]})
 #define PREFETCH(p) __builtin_prefetch(p)

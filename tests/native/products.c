@@ -8,9 +8,7 @@
 #include <string.h>
 
 #include "encoder.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "mxcsr.h"
 
 enum { COLUMNS = 96, MOST_ROWS = 257, MOST_INNER = 832, ROOM = 288 };
 
@@ -165,9 +163,7 @@ int main(void)
 #endif
     };
     int wrong = 0;
-#if defined(__x86_64__)
-    _mm_setcsr(FF_FLUSH);
-#endif
+    ff_set_mxcsr(FF_FLUSH);
     for (int c = 0; c < COLUMNS; c++)
         bias[c] = draw();
     for (int r = 0; r < ROOM; r++)
