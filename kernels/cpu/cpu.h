@@ -13,8 +13,11 @@ const char *ff_isa_name(int isa);
 int ff_isa_usable(int isa);  /* 1 when compiled in, present in the CPU and enabled by the operating system */
 const char *ff_amx_missing(void);  /* why AMX cannot run here, asking the system for it the first time; "" where it can */
 int ff_avxvnni_usable(void);
-int ff_isa_vector(int isa);  /* floats in a vector of the float32 kernels: what packing depends on */
-int ff_isa_rows(int isa);    /* rows that the float32 kernels compute together */
+/* Of the float32 kernels: floats in a vector, which packing depends on; rows in the largest tile, and scratch on this. */
+enum { FF_PORTABLE_VECTOR = 4, FF_AVX2_VECTOR = 8, FF_AVX512_VECTOR = 16 };
+enum { FF_PORTABLE_ROWS = 4, FF_AVX2_ROWS = 6, FF_AVX512_ROWS = 14 };
+int ff_isa_vector(int isa);
+int ff_isa_rows(int isa);
 
 /* threads.c: one pool per process, made on first use and again after a fork. */
 typedef void (*ff_task)(void *context, int thread);

@@ -15,7 +15,10 @@
 
 const char *ff_isa_name(int isa)
 {
-    static const char *const names[FF_ISAS] = {"portable", "avx2", "avx512", "amx", "amx-emulated"};
+    static const char *const names[FF_ISAS] = {
+        [FF_PORTABLE] = "portable", [FF_AVX2] = "avx2", [FF_AVX512] = "avx512", [FF_AMX] = "amx",
+        [FF_AMX_EMULATED] = "amx-emulated",
+    };
     return names[isa];
 }
 
@@ -106,12 +109,10 @@ const char *ff_amx_missing(void)
 
 int ff_isa_vector(int isa)
 {
-    static const int floats[FF_ISAS] = {4, 8, 16, 16, 16};
-    return floats[isa];
+    return isa == FF_PORTABLE ? FF_PORTABLE_VECTOR : isa == FF_AVX2 ? FF_AVX2_VECTOR : FF_AVX512_VECTOR;
 }
 
 int ff_isa_rows(int isa)
 {
-    static const int rows[FF_ISAS] = {4, 6, 14, 14, 14};
-    return rows[isa];
+    return isa == FF_PORTABLE ? FF_PORTABLE_ROWS : isa == FF_AVX2 ? FF_AVX2_ROWS : FF_AVX512_ROWS;
 }

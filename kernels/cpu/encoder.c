@@ -20,6 +20,7 @@ typedef struct {  /* one step of one group, shared by threads; a cache line each
     _Atomic int64_t next, done;
     char line[48];
 } phase;
+_Static_assert(sizeof(phase) == 64, "a phase fills a cache line");
 
 typedef struct {
     const ff_encoder *e;
@@ -34,12 +35,15 @@ typedef struct {
     _Atomic int64_t next;
 } job;
 
-static const ff_body *const bodies[FF_ISAS] = {
-    &ff_body_portable,
+const ff_body *ff_body_of(int isa)
+{
 #if defined(__x86_64__)
-    &ff_body_avx2, &ff_body_avx512, &ff_body_avx512, &ff_body_avx512,
+    return isa == FF_PORTABLE ? &ff_body_portable : isa == FF_AVX2 ? &ff_body_avx2 : &ff_body_avx512;
+#else
+    (void)isa;
+    return &ff_body_portable;
 #endif
-};
+}
 
 void ff_trim(void)
 {
@@ -51,7 +55,7 @@ void ff_trim(void)
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
 {
     const size_t panel = 2 * (size_t)vector, padded = ((size_t)tokens + panel - 1) / panel * panel;
-    return padded * (size_t)head + (size_t)rows * (padded + 16);
+    return padded * (size_t)head + (size_t)rows * (padded + FF_SCORES_SPARE);
 }
 
 static size_t room_for(int64_t rows)
@@ -246,7 +250,7 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     const int shared = threads > 1 && largest * threads * 3 > total * 4;  /* one group would keep the others waiting */
     if (shared)
         count = ff_cut(in, limit = TOGETHER_ROWS, NULL, &largest);
-    job j = {.e = e, .in = in, .body = bodies[e->isa], .count = count, .threads = threads, .largest = room_for(largest)};
+    job j = {.e = e, .in = in, .body = ff_body_of(e->isa), .count = count, .threads = threads, .largest = room_for(largest)};
     for (int i = 0; i < e->buffers; i++)
         j.row_bytes += (size_t)e->strides[i];
     j.attention = (4 * ff_attention_floats(longest, e->head, ff_isa_vector(e->isa), ff_isa_rows(e->isa)) + 63) / 64 * 64;

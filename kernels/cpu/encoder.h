@@ -14,6 +14,8 @@
 #endif
 #endif
 
+#define FF_TILE_STEPS 16  /* steps of a reduction in a tile of AMX */
+#define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 #define FF_SPARE_ROWS 32  /* a group's buffers have a multiple of this many rows; what is in the spare ones is never used */
 
 enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_STEP_KINDS };
@@ -25,7 +27,7 @@ enum {
     FF_BF16_WIDE,  /* float32 by bfloat16 weights widened to float32 */
     FF_INT8,       /* bytes with zero point 128 by int8 */
     FF_INT8_SIGNED, /* int8 by int8 */
-    FF_INT8_TILES, /* int8 by int8, the steps of each panel filled up with zeros to a multiple of 16 */
+    FF_INT8_TILES, /* int8 by int8, the steps of each panel filled up with zeros to a multiple of FF_TILE_STEPS */
     FF_FORMATS
 };
 
@@ -105,6 +107,7 @@ typedef struct {
                  float *to);
     void (*convert)(const float *x, int64_t columns, int format, char *to);
 } ff_body;
+const ff_body *ff_body_of(int isa);
 
 #define FF_BUFFERS 16
 

@@ -10,7 +10,6 @@ FF_TARGET(FF_AVX2_FEATURES)
 #define BODY ff_body_avx2
 #define FLOAT ff_float_avx2
 #define WIDE ff_wide_avx2
-#define MR 6
 #define SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define WIDE_MR 5
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5)

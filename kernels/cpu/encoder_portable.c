@@ -8,7 +8,6 @@
 #define BODY ff_body_portable
 #define FLOAT ff_float_portable
 #define WIDE ff_wide_portable
-#define MR 4
 #define SIZES(X) X(1) X(2) X(3) X(4)
 #define WIDE_MR 4
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4)

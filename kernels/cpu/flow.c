@@ -25,9 +25,9 @@ typedef struct {
 static void run_blocks(void *context, int thread)
 {
     static const ff_flow_body bodies[FF_ISAS] = {
-        ff_flow_portable,
+        [FF_PORTABLE] = ff_flow_portable,
 #if defined(__x86_64__)
-        ff_flow_avx2, ff_flow_avx512, ff_flow_avx512, ff_flow_avx512,
+        [FF_AVX2] = ff_flow_avx2, [FF_AVX512] = ff_flow_avx512, [FF_AMX] = ff_flow_avx512, [FF_AMX_EMULATED] = ff_flow_avx512,
 #endif
     };
     job *j = context;

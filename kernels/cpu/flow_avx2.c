@@ -6,7 +6,6 @@
 #include "vector_avx2.h"
 FF_TARGET(FF_AVX2_FEATURES)
 
-#define MR 6
 #define SIZES(X) X(2) X(3) X(4) X(5) X(6)
 #define NAME ff_flow_avx2
 #include "flow_body.inc"

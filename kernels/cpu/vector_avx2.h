@@ -1,9 +1,11 @@
 /* Vectors of 8 floats, as math.inc describes them. Include it before FF_TARGET: intrinsics have targets of their own. */
 #include <immintrin.h>
 
+#include "cpu.h"
 #include "target.h"
 
-#define VL 8
+#define VL FF_AVX2_VECTOR
+#define MR FF_AVX2_ROWS
 #define LOAD(p) _mm256_loadu_ps(p)
 #define STORE(p, v) _mm256_storeu_ps(p, v)
 #define SET1(x) _mm256_set1_ps(x)

@@ -1,9 +1,11 @@
 /* Vectors of 16 floats, as math.inc describes them. Include it before FF_TARGET: intrinsics have targets of their own. */
 #include <immintrin.h>
 
+#include "cpu.h"
 #include "target.h"
 
-#define VL 16
+#define VL FF_AVX512_VECTOR
+#define MR FF_AVX512_ROWS
 #define LOAD(p) _mm512_loadu_ps(p)
 #define STORE(p, v) _mm512_storeu_ps(p, v)
 #define SET1(x) _mm512_set1_ps(x)

@@ -4,9 +4,11 @@
 #include <arm_neon.h>
 #endif
 
+#include "cpu.h"
 #include "scalar.h"
 
-#define VL 4
+#define VL FF_PORTABLE_VECTOR
+#define MR FF_PORTABLE_ROWS
 
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t lanes4 __attribute__((vector_size(16)));

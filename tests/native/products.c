@@ -38,7 +38,8 @@ static float bfloat16(float value)
 static ff_linear pack(int isa, int format, int inner)
 {
     const int panel = 2 * ff_isa_vector(isa), bytes = format == FF_FLOAT ? 4 : format <= FF_BF16_WIDE ? 2 : 1;
-    const int lanes = 4 / bytes, steps = inner / lanes, stored = format == FF_INT8_TILES ? (steps + 15) / 16 * 16 : steps;
+    const int lanes = 4 / bytes, steps = inner / lanes, tiles = (steps + FF_TILE_STEPS - 1) / FF_TILE_STEPS;
+    const int stored = format == FF_INT8_TILES ? tiles * FF_TILE_STEPS : steps;
     float *b = (float *)(void *)memory, *scale = b + COLUMNS;
     int32_t *shift = (int32_t *)(void *)(scale + COLUMNS);
     char *packed = (char *)(shift + COLUMNS);
@@ -156,12 +157,6 @@ static int agree(void)
 
 int main(void)
 {
-    static const ff_body *const bodies[FF_ISAS] = {
-        &ff_body_portable,
-#if defined(__x86_64__)
-        &ff_body_avx2, &ff_body_avx512, &ff_body_avx512, &ff_body_avx512,
-#endif
-    };
     int wrong = 0;
     ff_set_mxcsr(FF_FLUSH);
     for (int c = 0; c < COLUMNS; c++)
@@ -178,7 +173,7 @@ int main(void)
     for (int isa = 0; isa < FF_ISAS; isa++)
         for (int format = 0; ff_isa_usable(isa) && format < FF_FORMATS; format++)
             if (ff_product_of(isa, format)) {
-                const double error = check(isa, format, bodies[isa]);
+                const double error = check(isa, format, ff_body_of(isa));
                 const int right = error >= 0 && error <= 12;
                 printf("%-13s %-17s %s%.2f roundings\n", ff_isa_name(isa), names[format], right ? "" : "WRONG ", error);
                 wrong += !right;
