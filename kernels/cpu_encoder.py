@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import Encoder, amx_missing, convert, formats, isas
-from fastflow.kernels.cpu import default_threads, forced_isa, usable_isas
-from fastflow.kernels.encoder_packing import (
+from fastflow.kernels._cpu import (
     BF16,
     BF16_WIDE,
     FLOAT,
     INT8,
     INT8_SIGNED,
     INT8_TILES,
-    EncoderProgram,
-    Stored,
-    parts_of,
+    Encoder,
+    amx_missing,
+    convert,
+    formats,
+    isas,
 )
+from fastflow.kernels.cpu import default_threads, forced_isa, usable_isas
+from fastflow.kernels.encoder_packing import EncoderProgram, Stored, parts_of
 from fastflow.kernels.packing import NOT_FINITE, STORED, NotFinite, raw, storable
 from fastflow.kernels.reference import HEAVIEST, LIGHTEST, EncoderShape
 

@@ -10,8 +10,8 @@ from packed import pack, random_encoder
 
 import fastflow
 from fastflow.kernels import _cpu, cpu, cpu_encoder
+from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
 from fastflow.kernels.cpu_encoder import CpuEncoder, choose, described
-from fastflow.kernels.encoder_packing import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
 from fastflow.kernels.packing import to_bfloat16
 
 

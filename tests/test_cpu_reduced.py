@@ -11,8 +11,8 @@ from tolerances import COSINE
 
 import fastflow
 from fastflow.kernels import cpu, reference
+from fastflow.kernels._cpu import BF16, BF16_WIDE
 from fastflow.kernels.cpu_encoder import CpuEncoder, choose
-from fastflow.kernels.encoder_packing import BF16, BF16_WIDE
 from fastflow.kernels.packing import quantised, to_bfloat16
 
 REDUCED = ("bfloat16", "int8")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from packed import pack as pack_texts
 from packed import random_encoder
 
-from fastflow.kernels import encoder_packing
-from fastflow.kernels._cpu import convert, pack
+from fastflow.kernels import _cpu, encoder_packing
+from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, convert, pack
 from fastflow.kernels.cpu_encoder import CpuEncoder
-from fastflow.kernels.encoder_packing import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, EncoderProgram
+from fastflow.kernels.encoder_packing import EncoderProgram
 from fastflow.kernels.packing import (
     BFLOAT16,
     NOT_FINITE,
@@ -22,6 +22,7 @@ from fastflow.kernels.packing import (
     pack_reference,
     quantised,
     raw,
+    record,
     storable,
     to_bfloat16,
     widen,
@@ -35,6 +36,17 @@ def stored_as(values: np.ndarray, kind: int) -> np.ndarray:
     if STORED[kind] == BFLOAT16:
         return to_bfloat16(values).view(BFLOAT16)
     return values.astype(STORED[kind])
+
+
+def test_stored_dtypes_are_in_the_order_of_c():
+    assert tuple(range(len(STORED))) == (_cpu.STORED_FLOAT, _cpu.STORED_HALF, _cpu.STORED_BF16)
+    assert (np.float32, np.float16, BFLOAT16) == STORED
+
+
+def test_a_record_has_the_fields_of_c_and_no_other():
+    assert record(_cpu.OP, {"kind": _cpu.PRODUCT, "mode": 5}).item() == (_cpu.PRODUCT, 0, 0, 0, 0, 0, 0, 5)
+    with pytest.raises(ValueError, match="width"):
+        record(_cpu.OP, {"width": 1})
 
 
 def aligned(size: int) -> np.ndarray:

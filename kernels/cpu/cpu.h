@@ -27,9 +27,12 @@ void ff_run(ff_task task, void *context, int threads);
 /* At least `bytes` of this thread's own 64-byte aligned memory, kept between calls; NULL when there is none. */
 void *ff_scratch(size_t bytes);
 
-/* flow.c: a packed plan as operations on one row's scratch, whose columns (floats) they name. Built by program.py. */
+/* flow.c: a packed plan as operations on one row's scratch, whose columns (floats) they name. Built by program.py. Python
+   has these numbers, and the records' fields, from _cpu.pyx, which has them from here. */
 enum { FF_CENTRE, FF_GATHER, FF_PRODUCT };
 enum { FF_ADD = 1, FF_RELU = 2, FF_GATE = 4, FF_SPLIT = 8 };
+enum { FF_ASCENDING, FF_DESCENDING, FF_SCATTERED };  /* a gather's run of whole vectors */
+enum { FF_INPUT = -1 };
 
 typedef struct {
     int32_t kind;
@@ -38,7 +41,7 @@ typedef struct {
     int32_t weights;  /* offset into weights: m (centre), S (gather), packed panels (product) */
     int32_t bias;     /* offset into weights: s (centre), t (gather), start value of a product without FF_ADD */
     int32_t table;    /* offset into table: parts of a product; runs of a gather, ended by its indices; centre: column of x,
-                         -1 for the input */
+                         or FF_INPUT */
     int32_t parts;    /* product: number of parts (column, length, whether a new chain); gather: offset of the indices */
     int32_t mode;     /* product: FF_ADD to what is there; then FF_RELU or FF_GATE; FF_SPLIT: every part a new chain */
 } ff_op;

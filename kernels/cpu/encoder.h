@@ -14,7 +14,7 @@
 #endif
 #endif
 
-#define FF_TILE_STEPS 16  /* steps of a reduction in a tile of AMX */
+enum { FF_TILE_STEPS = 16 };  /* steps of a reduction in a tile of AMX */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 #define FF_SPARE_ROWS 32  /* a group's buffers have a multiple of this many rows; what is in the spare ones is never used */
 
@@ -25,11 +25,12 @@ enum {
     FF_FLOAT,      /* float32 by float32 */
     FF_BF16,       /* bfloat16 by bfloat16, in the processor's own dot products */
     FF_BF16_WIDE,  /* float32 by bfloat16 weights widened to float32 */
-    FF_INT8,       /* bytes with zero point 128 by int8 */
+    FF_INT8,       /* bytes with zero point FF_ZERO_POINT by int8 */
     FF_INT8_SIGNED, /* int8 by int8 */
     FF_INT8_TILES, /* int8 by int8, the steps of each panel filled up with zeros to a multiple of FF_TILE_STEPS */
     FF_FORMATS
 };
+enum { FF_ZERO_POINT = 128 };
 
 void ff_trim(void);  /* give freed memory back to the system, where the C library keeps it and can */
 
@@ -37,9 +38,8 @@ typedef struct {      /* y = A W^T + b. Offsets are in bytes from ff_encoder.mem
     int64_t weights;  /* panels [columns / NR][steps][NR] of 32-bit lanes: 1 float, 2 bfloat16 or 4 int8 along k */
     int64_t bias;     /* float32 (columns) */
     int64_t scale;    /* int8: float32 (columns), what one unit of the weights is worth */
-    int64_t shift;    /* int8: int32 (columns), -128 times the sum of the column's weights */
+    int64_t shift;    /* int8: int32 (columns), minus the zero point times the sum of the column's weights */
     int64_t columns, steps, format;
-    int64_t unused;
 } ff_linear;
 
 typedef struct {
@@ -109,7 +109,7 @@ typedef struct {
 } ff_body;
 const ff_body *ff_body_of(int isa);
 
-#define FF_BUFFERS 16
+enum { FF_BUFFERS = 16 };
 
 typedef struct {  /* neighbouring texts and their buffers */
     int64_t text, texts, row, rows;

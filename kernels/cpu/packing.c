@@ -30,7 +30,10 @@ typedef struct {
     _Atomic int32_t largest;
 } conversion;
 
-static const int sizes[FF_STORED_KINDS] = {4, 2, 2};
+int ff_stored_size(int stored)
+{
+    return stored == FF_STORED_FLOAT ? 4 : 2;
+}
 
 /* `n` stored numbers as float32, which is exact; returns the bits of the largest magnitude, of NaN above infinity's. */
 static int32_t widen(const char *restrict from, int stored, int64_t n, float *restrict to)
@@ -118,8 +121,8 @@ static void stage(const ff_matrix *m, int64_t r, float *row, char *staged, _Atom
         return;
     }
     const int64_t part = from / m->part_rows;
-    const char *source = m->parts[part] + from % m->part_rows * m->columns * sizes[m->stored];
-    for (int64_t g = 0; g < m->groups; g++, source += size * sizes[m->stored]) {
+    const char *source = m->parts[part] + from % m->part_rows * m->columns * ff_stored_size(m->stored);
+    for (int64_t g = 0; g < m->groups; g++, source += size * ff_stored_size(m->stored)) {
         const int32_t found = widen(source, m->stored, size, row + g * m->padded);
         largest = found > largest ? found : largest;
     }
@@ -210,7 +213,7 @@ static void convert(void *context, int thread)
     for (int64_t i; (i = atomic_fetch_add(&c->next, CHUNK)) < c->count;)
         for (int64_t k = i, n; k < c->count && k < i + CHUNK; k += n) {
             n = c->count - k < 256 ? c->count - k : 256;
-            const int32_t found = widen(c->from + k * sizes[c->stored], c->stored, n, row);
+            const int32_t found = widen(c->from + k * ff_stored_size(c->stored), c->stored, n, row);
             largest = found > largest ? found : largest;
             if (c->to && c->half)
                 to_half(row, n, c->to + 2 * k);

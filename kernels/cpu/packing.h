@@ -6,6 +6,7 @@
 
 enum { FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS };  /* little-endian, of any alignment */
 enum { FF_PARTS = 3 };
+int ff_stored_size(int stored);  /* bytes of a number */
 #define FF_NOT_FINITE 0x7f800000  /* ff_convert: a largest magnitude with at least these bits is infinity or NaN */
 
 typedef struct {

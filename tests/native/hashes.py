@@ -25,7 +25,7 @@ import stages as make
 from packed import pack, random_encoder, token_weights
 
 from fastflow.flow import fold
-from fastflow.kernels import cpu, cpu_encoder, encoder_packing
+from fastflow.kernels import _cpu, cpu, cpu_encoder
 
 WIDTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # on both sides of whole vectors
 BATCHES = (1, 7, 64)
@@ -105,7 +105,7 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
     """(combination, hash) of the encoder on ``isa`` in every format of its products."""
     usable = cpu_encoder.formats(cpu.isas()[isa][0])
     for form, (name, (arguments, whole)) in ((f, e) for f in FORMATS for e in ENCODERS.items()):
-        number = getattr(encoder_packing, form)
+        number = getattr(_cpu, form)
         if number not in usable:
             continue
         cpu_encoder.DTYPES[form] = (number,)  # this format, also where another one of its dtype comes first

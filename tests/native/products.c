@@ -62,7 +62,7 @@ static ff_linear pack(int isa, int format, int inner)
             }
         }
     }
-    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format, 0};
+    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format};
 }
 
 /* The result in float64, and what a rounding of the largest sum may cost. */
