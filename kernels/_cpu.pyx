@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, embedsignature=True
-"""The compiled kernels: shapes are checked here, arithmetic is in cpu/*.c, and the GIL is released around it.
+"""The compiled kernels: shapes are checked here, arithmetic is in c/, and the GIL is released around it.
 
 Numbers and records that Python shares with C are exported under C's names without FF_ or ff_, from C's own headers.
 """
@@ -9,7 +9,7 @@ import numpy as np
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
-cdef extern from "cpu/cpu.h":
+cdef extern from "cpu.h":
     enum: FF_AMX, FF_ISAS
     const char *ff_isa_name(int isa)
     int ff_isa_usable(int isa)
@@ -48,7 +48,7 @@ def isas():
 cdef class Flow:
     """A packed flow, ready to run. Immutable, so safe from several threads at once.
 
-    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as ``cpu/cpu.h`` says.
+    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as ``c/cpu.h`` says.
     """
 
     cdef ff_flow flow
@@ -90,7 +90,7 @@ cdef class Flow:
             raise MemoryError("no memory for the scratch space of the flow")
 
 
-cdef extern from "cpu/encoder.h":
+cdef extern from "encoder/encoder.h":
     enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT
     enum: FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
     enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
@@ -146,7 +146,7 @@ def trim():
 
 
 def formats(int isa):
-    """Numbers of the formats of ``cpu/encoder.h`` whose products can be computed on instruction set ``isa`` here."""
+    """Numbers of the formats of ``c/encoder/encoder.h`` whose products can be computed on instruction set ``isa`` here."""
     return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
 
 
@@ -170,7 +170,7 @@ cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
     memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n,) of ``STEP_FIELDS``
-    and strides (n,) int64, as ``cpu/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32, or uint16 that are halves;
+    and strides (n,) int64, as ``c/encoder/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32, or uint16 that are halves;
     token_weights (vocabulary,) float32, or None: every token counts alike.
     """
 
@@ -245,7 +245,7 @@ cdef class Encoder:
             raise MemoryError("no memory for the scratch space of the encoder")
 
 
-cdef extern from "cpu/packing.h":
+cdef extern from "gemm/packing.h":
     enum: FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS
     enum: FF_PARTS
     int ff_stored_size(int stored)
@@ -266,7 +266,7 @@ STORED_FLOAT, STORED_HALF, STORED_BF16 = FF_STORED_FLOAT, FF_STORED_HALF, FF_STO
 
 
 def convert(const unsigned char[::1] source, int stored, target, bint half, int threads):
-    """The bytes of ``source``, numbers stored as ``cpu/packing.h`` numbers it, to ``target`` (bytes) as float32 or half.
+    """The bytes of ``source``, numbers stored as ``c/gemm/packing.h`` numbers it, to ``target`` (bytes) as float32 or half.
 
     Returns the bits of the largest magnitude as float32; at least 0x7f800000 for infinity or NaN. ``target`` None: only that.
     """

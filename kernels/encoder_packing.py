@@ -1,7 +1,8 @@
 """The frozen encoder as the compiled kernels want it: steps, products, buffers, and one block of packed weights.
 
 Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has a
-remainder to treat. Fields and numbers are those of ``cpu/encoder.h``; names of weights those of ``kernels.reference``.
+remainder to treat. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
+``kernels.reference``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 /* Every product of every instruction set of this machine against float64, and AMX against its emulation, without Python:
    for cross-compiled builds and emulators. Exits with the number of products that are wrong. Build and run:
 
-     cc -std=c11 -O3 -ffp-contract=off -Ikernels/cpu tests/native/products.c $(ls kernels/cpu/[a-z]*.c) -pthread -lm */
+     cc -std=c11 -O3 -ffp-contract=off -Ikernels/c tests/native/products.c $(find kernels/c -name '*.c') -pthread -lm */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "encoder.h"
+#include "encoder/encoder.h"
 #include "mxcsr.h"
 
 enum { COLUMNS = 96, MOST_ROWS = 257, MOST_INNER = 832, ROOM = 288 };

@@ -6,4 +6,4 @@
 
 #define SIZES(X) X(2) X(3) X(4)
 #define NAME ff_flow_portable
-#include "flow_body.inc"
+#include "body.inc"

@@ -2,11 +2,11 @@
 #if defined(__x86_64__)
 #include <math.h>
 
-#include "encoder.h"
+#include "encoder/encoder.h"
 #include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
-#include "gemm_common.inc"
+#include "common.inc"
 
 #define NAME(x) x##_bf16
 #define PRODUCT ff_bf16_avx512
@@ -24,7 +24,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
     const __m512bh y = (__m512bh)SET1I(*(x)); \
     acc0 = _mm512_dpbf16_ps(acc0, y, b0); \
     acc1 = _mm512_dpbf16_ps(acc1, y, b1)
-#include "gemm_body.inc"
+#include "body.inc"
 
 FF_TARGET_END
 #endif

@@ -8,7 +8,7 @@ FF_TARGET(FF_AVX512_FEATURES)
 
 #define SIZES(X) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
 #define NAME ff_flow_avx512
-#include "flow_body.inc"
+#include "body.inc"
 
 FF_TARGET_END
 #endif

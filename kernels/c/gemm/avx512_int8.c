@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 #include <math.h>
 
-#include "encoder.h"
+#include "encoder/encoder.h"
 #include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 
@@ -13,7 +13,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
     const ivec y = SET1I(*(x)); \
     acc0 = _mm512_dpbusd_epi32(acc0, y, b0); \
     acc1 = _mm512_dpbusd_epi32(acc1, y, b1)
-#include "gemm_int8.inc"
+#include "int8.inc"
 
 FF_TARGET_END
 #endif

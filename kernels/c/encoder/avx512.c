@@ -14,7 +14,7 @@ FF_TARGET(FF_AVX512_FEATURES)
 #define WIDE_MR 12
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 
-#include "encoder_body.inc"
+#include "body.inc"
 
 FF_TARGET_END
 #endif

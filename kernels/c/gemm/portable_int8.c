@@ -1,7 +1,7 @@
 /* Products of bytes in C with the compiler's vector extension: weights are widened as they are read. */
 #include <math.h>
 
-#include "encoder.h"
+#include "encoder/encoder.h"
 #include "vector_portable.h"
 
 #define BYTE(w, i) ((w) << (24 - 8 * (i)) >> 24)
@@ -16,4 +16,4 @@
         acc0 += BYTE(b0, i) * SET1I((x)[i]); \
         acc1 += BYTE(b1, i) * SET1I((x)[i]); \
     }
-#include "gemm_int8.inc"
+#include "int8.inc"

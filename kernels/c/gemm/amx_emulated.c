@@ -1,6 +1,6 @@
-/* The products of gemm_amx.c with AMX's tiles in C: what they compute on a processor without AMX, to the last bit, and
+/* The products of amx.c with AMX's tiles in C: what they compute on a processor without AMX, to the last bit, and
    under sanitizers, which do not see tile operations touch memory. For tests. */
-#include "encoder.h"
+#include "encoder/encoder.h"
 
 #if FF_HAS_AMX
 #include <math.h>
@@ -16,7 +16,7 @@ FF_TARGET(FF_AVX512_FEATURES)
 #define INT8 ff_int8_amx_emulated
 #define SWITCH ff_tiles_amx_emulated
 #define TRIAL ff_trial_amx_emulated
-#include "gemm_amx.inc"
+#include "amx.inc"
 
 FF_TARGET_END
 #endif

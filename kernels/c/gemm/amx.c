@@ -1,5 +1,5 @@
 /* Products with AMX: bfloat16 accumulated in float32 (TDPBF16PS), bytes exactly in int32 (TDPBSSD). */
-#include "encoder.h"
+#include "encoder/encoder.h"
 
 #if FF_HAS_AMX
 #include <math.h>
@@ -12,7 +12,7 @@ FF_TARGET(FF_AVX512_FEATURES ",amx-tile,amx-bf16,amx-int8")
 #define INT8 ff_int8_amx
 #define SWITCH ff_tiles_amx
 #define TRIAL ff_trial_amx
-#include "gemm_amx.inc"
+#include "amx.inc"
 
 FF_TARGET_END
 #endif

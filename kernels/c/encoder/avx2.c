@@ -14,7 +14,7 @@ FF_TARGET(FF_AVX2_FEATURES)
 #define WIDE_MR 5
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5)
 
-#include "encoder_body.inc"
+#include "body.inc"
 
 FF_TARGET_END
 #endif

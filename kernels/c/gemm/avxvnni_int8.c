@@ -1,5 +1,5 @@
 /* Products of bytes with AVX-VNNI, what processors without AVX-512 have of VNNI: four products a lane, exact in int32. */
-#include "encoder.h"
+#include "encoder/encoder.h"
 
 #if FF_HAS_AVXVNNI
 #include <math.h>
@@ -14,7 +14,7 @@ FF_TARGET(FF_AVX2_FEATURES ",avxvnni")
     const ivec y = SET1I(*(x)); \
     acc0 = _mm256_dpbusd_avx_epi32(acc0, y, b0); \
     acc1 = _mm256_dpbusd_avx_epi32(acc1, y, b1)
-#include "gemm_int8.inc"
+#include "int8.inc"
 
 FF_TARGET_END
 #endif

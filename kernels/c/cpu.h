@@ -27,7 +27,7 @@ void ff_run(ff_task task, void *context, int threads);
 /* At least `bytes` of this thread's own 64-byte aligned memory, kept between calls; NULL when there is none. */
 void *ff_scratch(size_t bytes);
 
-/* flow.c: a packed plan as operations on one row's scratch, whose columns (floats) they name. Built by program.py. Python
+/* flow/flow.c: a packed plan as operations on one row's scratch, whose columns (floats) they name. Built by program.py. Python
    has these numbers, and the records' fields, from _cpu.pyx, which has them from here. */
 enum { FF_CENTRE, FF_GATHER, FF_PRODUCT };
 enum { FF_ADD = 1, FF_RELU = 2, FF_GATE = 4, FF_SPLIT = 8 };

@@ -12,4 +12,4 @@
 #define WIDE_MR 4
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4)
 
-#include "encoder_body.inc"
+#include "body.inc"

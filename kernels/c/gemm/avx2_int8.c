@@ -3,7 +3,7 @@
 #if defined(__x86_64__)
 #include <math.h>
 
-#include "encoder.h"
+#include "encoder/encoder.h"
 #include "vector_avx2.h"
 FF_TARGET(FF_AVX2_FEATURES)
 
@@ -17,7 +17,7 @@ FF_TARGET(FF_AVX2_FEATURES)
     const ivec y = SET1I(*(x)), size = _mm256_abs_epi8(y); \
     acc0 = DOT(acc0, size, y, b0); \
     acc1 = DOT(acc1, size, y, b1)
-#include "gemm_int8.inc"
+#include "int8.inc"
 
 FF_TARGET_END
 #endif

@@ -8,7 +8,7 @@ FF_TARGET(FF_AVX2_FEATURES)
 
 #define SIZES(X) X(2) X(3) X(4) X(5) X(6)
 #define NAME ff_flow_avx2
-#include "flow_body.inc"
+#include "body.inc"
 
 FF_TARGET_END
 #endif
