@@ -16,6 +16,8 @@ cdef extern from "cpu.h":
     int ff_isa_vector(int isa)
     int ff_isa_rows(int isa)
     const char *ff_amx_missing()
+
+cdef extern from "flow/flow.h":
     enum: FF_CENTRE, FF_GATHER, FF_PRODUCT
     enum: FF_ADD, FF_RELU, FF_GATE, FF_SPLIT
     enum: FF_ASCENDING, FF_DESCENDING, FF_SCATTERED
@@ -48,7 +50,7 @@ def isas():
 cdef class Flow:
     """A packed flow, ready to run. Immutable, so safe from several threads at once.
 
-    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as ``c/cpu.h`` says.
+    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as ``c/flow/flow.h`` says.
     """
 
     cdef ff_flow flow
@@ -146,7 +148,7 @@ def trim():
 
 
 def formats(int isa):
-    """Numbers of the formats of ``c/encoder/encoder.h`` whose products can be computed on instruction set ``isa`` here."""
+    """Numbers of the formats of ``c/gemm/gemm.h`` whose products can be computed on instruction set ``isa`` here."""
     return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
 
 

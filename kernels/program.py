@@ -1,4 +1,4 @@
-"""Packs plans for the CPU: every plan becomes a few operations on one row's scratch columns (see ``c/cpu.h``).
+"""Packs plans for the CPU: every plan becomes a few operations on one row's scratch columns (see ``c/flow/flow.h``).
 
 The order of every sum is fixed here, once: it depends on the plan and the vector width, never on the batch.
 """

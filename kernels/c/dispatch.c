@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "encoder/encoder.h"
+#include "gemm/gemm.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif

@@ -100,7 +100,6 @@ static double check(int isa, int format, const ff_body *body)
             for (int k = 0; k < inner; k++)
                 weights[c][k] = draw();
         const ff_linear l = pack(isa, format, inner);
-        const ff_encoder e = {.memory = memory, .linears = &l, .isa = isa};
         memset(operand, 0xff, sizeof operand);  /* beyond the rows and their widths: NaN */
         for (int r = 0; r < MOST_ROWS; r++) {
             for (int k = 0; k < inner; k++)
@@ -114,10 +113,10 @@ static double check(int isa, int format, const ff_body *body)
         for (int n = 0; n < (int)(sizeof row_counts / sizeof *row_counts); n++) {
             const int rows = row_counts[n];
             ff_tiles(isa, 1);
-            product(&e, &l, operand[0], lda, rows, 0, 1, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
-            product(&e, &l, operand[0], lda, rows, 1, panels, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
+            product(memory, &l, operand[0], lda, rows, 0, 1, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
+            product(memory, &l, operand[0], lda, rows, 1, panels, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
             const int last = rows - 1;
-            product(&e, &l, operand[last], lda, 1, 0, panels, again[0], ldc, FF_LINEAR_ONLY, add[last], COLUMNS);
+            product(memory, &l, operand[last], lda, 1, 0, panels, again[0], ldc, FF_LINEAR_ONLY, add[last], COLUMNS);
             ff_tiles(isa, 0);
             if (memcmp(found[last], again[0], sizeof(float) * COLUMNS))
                 return -1;

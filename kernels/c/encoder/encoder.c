@@ -158,7 +158,7 @@ static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from
     case FF_LINEAR: {
         const ff_linear *l = e->linears + s->linear;
         const float *add = s->add < 0 ? NULL : (const float *)g->at[s->add];
-        ff_product_of(e->isa, (int)l->format)(e, l, g->at[s->from], lda, s->texts ? g->texts : g->rows, from, to,
+        ff_product_of(e->isa, (int)l->format)(e->memory, l, g->at[s->from], lda, s->texts ? g->texts : g->rows, from, to,
                                               (float *)g->at[s->to], ldc / 4, (int)s->activation, add,
                                               add ? e->strides[s->add] / 4 : 0);
         break;

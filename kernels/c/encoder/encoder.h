@@ -3,44 +3,13 @@
 #ifndef FASTFLOW_ENCODER_H
 #define FASTFLOW_ENCODER_H
 
-#include "cpu.h"
+#include "gemm/gemm.h"
 
-#if defined(__x86_64__) && defined(__has_include)
-#if __has_include(<amxbf16intrin.h>) || __has_include(<amxintrin.h>)  /* GCC's and clang's */
-#define FF_HAS_AMX 1
-#endif
-#if __has_include(<avxvnniintrin.h>)
-#define FF_HAS_AVXVNNI 1
-#endif
-#endif
-
-enum { FF_TILE_STEPS = 16 };  /* steps of a reduction in a tile of AMX */
+enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
-#define FF_SPARE_ROWS 32  /* a group's buffers have a multiple of this many rows; what is in the spare ones is never used */
-
 enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_STEP_KINDS };
-enum { FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH };
-/* How a product's operands are stored. A step of the reduction is one 32-bit lane of the weights in each format. */
-enum {
-    FF_FLOAT,      /* float32 by float32 */
-    FF_BF16,       /* bfloat16 by bfloat16, in the processor's own dot products */
-    FF_BF16_WIDE,  /* float32 by bfloat16 weights widened to float32 */
-    FF_INT8,       /* bytes with zero point FF_ZERO_POINT by int8 */
-    FF_INT8_SIGNED, /* int8 by int8 */
-    FF_INT8_TILES, /* int8 by int8, the steps of each panel filled up with zeros to a multiple of FF_TILE_STEPS */
-    FF_FORMATS
-};
-enum { FF_ZERO_POINT = 128 };
 
 void ff_trim(void);  /* give freed memory back to the system, where the C library keeps it and can */
-
-typedef struct {      /* y = A W^T + b. Offsets are in bytes from ff_encoder.memory, 64-byte aligned. */
-    int64_t weights;  /* panels [columns / NR][steps][NR] of 32-bit lanes: 1 float, 2 bfloat16 or 4 int8 along k */
-    int64_t bias;     /* float32 (columns) */
-    int64_t scale;    /* int8: float32 (columns), what one unit of the weights is worth */
-    int64_t shift;    /* int8: int32 (columns), minus the zero point times the sum of the column's weights */
-    int64_t columns, steps, format;
-} ff_linear;
 
 typedef struct {
     int64_t kind;
@@ -88,14 +57,6 @@ int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads
 /* The first text without tokens, with more than the position table has, or with an id outside the vocabulary; or -1. */
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
-/* Panels [from, to) of rows of `c`, from operand rows `a`; the stride of `a` in bytes, others in floats. */
-typedef void (*ff_product)(const ff_encoder *, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
-                           int64_t to, float *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
-ff_product ff_product_of(int isa, int format);  /* NULL where this machine has none */
-void ff_tiles(int isa, int on);  /* this thread's tiles, which the products of AMX need: once before a call's and once after */
-/* c += a b for one tile each, int8 into int32 when `whole`, else bfloat16 into float32. Tiles must be usable. */
-void ff_trial(int isa, int whole, const void *a, const void *b, void *c);
-
 typedef struct {
     /* softmax(Q K^T) V of one head of one text; q points at [q|k|v], scratch as ff_attention_floats says */
     void (*attend)(const float *q, ptrdiff_t ldq, int64_t tokens, int head, float *out, ptrdiff_t ldout, float *scratch);
@@ -109,8 +70,6 @@ typedef struct {
 } ff_body;
 const ff_body *ff_body_of(int isa);
 
-enum { FF_BUFFERS = 16 };
-
 typedef struct {  /* neighbouring texts and their buffers */
     int64_t text, texts, row, rows;
     char *at[FF_BUFFERS];
@@ -123,28 +82,6 @@ int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *lar
 int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
 
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);
-#define FF_PRODUCT(name) \
-    void name(const ff_encoder *, const ff_linear *, const char *, ptrdiff_t, int64_t, int64_t, int64_t, float *, ptrdiff_t, \
-              int, const float *, ptrdiff_t)
-FF_PRODUCT(ff_float_portable);
-FF_PRODUCT(ff_float_avx2);
-FF_PRODUCT(ff_float_avx512);
-FF_PRODUCT(ff_wide_portable);
-FF_PRODUCT(ff_wide_avx2);
-FF_PRODUCT(ff_wide_avx512);
-FF_PRODUCT(ff_bf16_avx512);
-FF_PRODUCT(ff_int8_portable);
-FF_PRODUCT(ff_int8_avx2);
-FF_PRODUCT(ff_int8_avx512);
-FF_PRODUCT(ff_int8_avxvnni);
-FF_PRODUCT(ff_bf16_amx);
-FF_PRODUCT(ff_int8_amx);
-FF_PRODUCT(ff_bf16_amx_emulated);
-FF_PRODUCT(ff_int8_amx_emulated);
-void ff_tiles_amx(int on);
-void ff_tiles_amx_emulated(int on);
-void ff_trial_amx(int whole, const void *a, const void *b, void *c);
-void ff_trial_amx_emulated(int whole, const void *a, const void *b, void *c);
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
 
 #endif

@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 #include <math.h>
 
-#include "cpu.h"
+#include "flow.h"
 #include "vector_avx2.h"
 FF_TARGET(FF_AVX2_FEATURES)
 

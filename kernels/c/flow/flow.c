@@ -6,7 +6,7 @@
    14 rows a weight is used 14 times and two AVX-512 units are the limit: 4,800 clocks, 1.2 us a row on one core. */
 #include <stdatomic.h>
 
-#include "cpu.h"
+#include "flow.h"
 #include "mxcsr.h"
 
 #define WORTH_A_THREAD 1000000  /* multiply-adds, about the time it takes to wake one */

@@ -1,7 +1,7 @@
 /* The flow in C with the compiler's vector extension. */
 #include <math.h>
 
-#include "cpu.h"
+#include "flow.h"
 #include "vector_portable.h"
 
 #define SIZES(X) X(2) X(3) X(4)

@@ -1,5 +1,5 @@
 /* Products with AMX: bfloat16 accumulated in float32 (TDPBF16PS), bytes exactly in int32 (TDPBSSD). */
-#include "encoder/encoder.h"
+#include "gemm.h"
 
 #if FF_HAS_AMX
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The products of amx.c with AMX's tiles in C: what they compute on a processor without AMX, to the last bit, and
    under sanitizers, which do not see tile operations touch memory. For tests. */
-#include "encoder/encoder.h"
+#include "gemm.h"
 
 #if FF_HAS_AMX
 #include <math.h>

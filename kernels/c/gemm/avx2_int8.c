@@ -3,7 +3,7 @@
 #if defined(__x86_64__)
 #include <math.h>
 
-#include "encoder/encoder.h"
+#include "gemm.h"
 #include "vector_avx2.h"
 FF_TARGET(FF_AVX2_FEATURES)
 

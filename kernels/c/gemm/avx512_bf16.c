@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 #include <math.h>
 
-#include "encoder/encoder.h"
+#include "gemm.h"
 #include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 

@@ -1,5 +1,5 @@
 /* Products of bytes with AVX-VNNI, what processors without AVX-512 have of VNNI: four products a lane, exact in int32. */
-#include "encoder/encoder.h"
+#include "gemm.h"
 
 #if FF_HAS_AVXVNNI
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Which product computes a format on an instruction set. */
-#include "encoder/encoder.h"
+#include "gemm.h"
 
 ff_product ff_product_of(int isa, int format)
 {

@@ -1,7 +1,7 @@
 /* Products of bytes in C with the compiler's vector extension: weights are widened as they are read. */
 #include <math.h>
 
-#include "encoder/encoder.h"
+#include "gemm.h"
 #include "vector_portable.h"
 
 #define BYTE(w, i) ((w) << (24 - 8 * (i)) >> 24)
