@@ -172,8 +172,8 @@ cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
     memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n,) of ``STEP_FIELDS``
-    and strides (n,) int64, as ``c/encoder/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32, or uint16 that are halves;
-    token_weights (vocabulary,) float32, or None: every token counts alike.
+    and strides (n,) int64, as ``c/encoder/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32,
+    or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token counts alike.
     """
 
     cdef ff_encoder encoder
@@ -268,7 +268,7 @@ STORED_FLOAT, STORED_HALF, STORED_BF16 = FF_STORED_FLOAT, FF_STORED_HALF, FF_STO
 
 
 def convert(const unsigned char[::1] source, int stored, target, bint half, int threads):
-    """The bytes of ``source``, numbers stored as ``c/gemm/packing.h`` numbers it, to ``target`` (bytes) as float32 or half.
+    """The bytes of ``source``, numbers stored as ``stored`` (STORED_FLOAT ...), to ``target`` (bytes) as float32 or half.
 
     Returns the bits of the largest magnitude as float32; at least 0x7f800000 for infinity or NaN. ``target`` None: only that.
     """

@@ -43,6 +43,12 @@ def test_stored_dtypes_are_in_the_order_of_c():
     assert (np.float32, np.float16, BFLOAT16) == STORED
 
 
+@pytest.mark.parametrize("fields", [_cpu.OP, _cpu.LINEAR_FIELDS, _cpu.STEP_FIELDS])
+def test_the_fields_of_a_record_fill_c_s(fields):
+    assert sum(fields[name].itemsize for name in fields.names) == fields.itemsize  # a narrower one would leave a gap
+    assert len({fields[name] for name in fields.names}) == 1
+
+
 def test_a_record_has_the_fields_of_c_and_no_other():
     assert record(_cpu.OP, {"kind": _cpu.PRODUCT, "mode": 5}).item() == (_cpu.PRODUCT, 0, 0, 0, 0, 0, 0, 5)
     with pytest.raises(ValueError, match="width"):
