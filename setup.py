@@ -25,9 +25,9 @@ def extensions():
         return []
     extension = Extension(
         "fastflow.kernels._cpu",
-        sources=["kernels/_cpu.pyx", *sorted(glob("kernels/cpu/*.c"))],
-        depends=["kernels/_cpu.pyx", *sorted(glob("kernels/cpu/*.h") + glob("kernels/cpu/*.inc"))],
-        include_dirs=["kernels"],
+        sources=["kernels/_cpu.pyx", *sorted(glob("kernels/c/**/*.c", recursive=True))],
+        depends=["kernels/_cpu.pyx", *sorted(glob("kernels/c/**/*.[hi]*", recursive=True))],  # headers, pieces of C
+        include_dirs=["kernels/c"],
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
     )

@@ -64,7 +64,8 @@ import triton
 
 from fastflow.bench.suites.subjects import pooled_like, trained_like
 from fastflow.plan.fold import fold
-from fastflow.kernels import encoder_triton_bodies, flow_triton
+from fastflow.kernels.encoder import triton_bodies as encoder_triton_bodies
+from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.encoder.triton_table import row_constants
 from fastflow.kernels.flow.triton_table import TABLE
 

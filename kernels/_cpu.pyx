@@ -1,24 +1,43 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, embedsignature=True
-"""The compiled kernels: shapes are checked here, arithmetic is in cpu/*.c, and the GIL is released around it."""
+"""The compiled kernels: shapes are checked here, arithmetic is in c/, and the GIL is released around it.
+
+Numbers and records that Python shares with C are exported under C's names without FF_ or ff_, from C's own headers.
+"""
+
+import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
-cdef extern from "cpu/cpu.h":
+cdef extern from "cpu.h":
     enum: FF_AMX, FF_ISAS
     const char *ff_isa_name(int isa)
     int ff_isa_usable(int isa)
     int ff_isa_vector(int isa)
     int ff_isa_rows(int isa)
     const char *ff_amx_missing()
+
+cdef extern from "flow/flow.h":
+    enum: FF_CENTRE, FF_GATHER, FF_PRODUCT
+    enum: FF_ADD, FF_RELU, FF_GATE, FF_SPLIT
+    enum: FF_ASCENDING, FF_DESCENDING, FF_SCATTERED
+    enum: FF_INPUT
     ctypedef struct ff_op:
-        pass
+        int32_t kind, to, columns, weights, bias, table, parts, mode
     ctypedef struct ff_flow:
         const float *weights
         const ff_op *ops
         const int32_t *table
         int32_t count, inputs, outputs, result, stride, block, cost, isa
     int ff_flow_run(const ff_flow *, const float *, float *, int64_t, int32_t, int, int) nogil
+
+
+CENTRE, GATHER, PRODUCT = FF_CENTRE, FF_GATHER, FF_PRODUCT
+ADD, RELU, GATE, SPLIT = FF_ADD, FF_RELU, FF_GATE, FF_SPLIT
+ASCENDING, DESCENDING, SCATTERED = FF_ASCENDING, FF_DESCENDING, FF_SCATTERED
+INPUT = FF_INPUT
+cdef ff_op _op
+OP = np.asarray(<ff_op[:1]>&_op).dtype  # NumPy refuses a record whose fields above do not fill C's
 
 
 def isas():
@@ -31,25 +50,25 @@ def isas():
 cdef class Flow:
     """A packed flow, ready to run. Immutable, so safe from several threads at once.
 
-    weights: float32, its first element 64-byte aligned; ops: (n, 8) int32 and table: int32 as ``cpu/cpu.h`` says.
+    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as ``c/flow/flow.h`` says.
     """
 
     cdef ff_flow flow
     cdef object keep_alive
 
     def __cinit__(
-        self, const float[::1] weights, const int32_t[:, ::1] ops, const int32_t[::1] table, *,
+        self, const float[::1] weights, const ff_op[::1] ops, const int32_t[::1] table, *,
         int inputs, int outputs, int result, int stride, int block, int cost, int isa,
     ):
-        if ops.shape[0] == 0 or ops.shape[1] != 8 or weights.shape[0] == 0 or table.shape[0] == 0:
-            raise ValueError("a packed flow needs weights, operations of eight numbers and a table")
+        if ops.shape[0] == 0 or weights.shape[0] == 0 or table.shape[0] == 0:
+            raise ValueError("a packed flow needs weights, operations and a table")
         if <uintptr_t>&weights[0] % 64:
             raise ValueError("the weights of a packed flow must be 64-byte aligned")
         if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
             raise ValueError(f"instruction set {isa} cannot run on this machine")
         self.keep_alive = (weights, ops, table)
         self.flow.weights, self.flow.table = &weights[0], &table[0]
-        self.flow.ops, self.flow.count = <const ff_op *>&ops[0, 0], <int32_t>ops.shape[0]
+        self.flow.ops, self.flow.count = &ops[0], <int32_t>ops.shape[0]
         self.flow.inputs, self.flow.outputs, self.flow.result = inputs, outputs, result
         self.flow.stride, self.flow.block, self.flow.cost, self.flow.isa = stride, block, cost, isa
 
@@ -73,12 +92,20 @@ cdef class Flow:
             raise MemoryError("no memory for the scratch space of the flow")
 
 
-cdef extern from "cpu/encoder.h":
-    enum: FF_STEP_KINDS
+cdef extern from "encoder/encoder.h":
+    enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT
+    enum: FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
+    enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
+    enum: FF_ZERO_POINT
+    enum: FF_TILE_STEPS
+    enum: FF_BUFFERS
     ctypedef struct ff_linear:
         int64_t weights, bias, scale, shift, columns, steps, format
     ctypedef struct ff_step:
-        pass
+        int64_t kind
+        int64_t source "from"
+        int64_t target "to"
+        int64_t linear, activation, add, scale, bias, width, slot, texts, format
     ctypedef struct ff_encoder:
         const char *memory
         const ff_linear *linears
@@ -98,10 +125,21 @@ cdef extern from "cpu/encoder.h":
         float *states
     int ff_encoder_run(const ff_encoder *, const ff_texts *, int) nogil
     int64_t ff_check_texts(const ff_encoder *, const ff_texts *) nogil
-    enum: FF_FORMATS
     void *ff_product_of(int isa, int format)
     void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
+
+
+EMBED, LINEAR, ATTEND, NORM = FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM
+POOL, FIRST, CONVERT = FF_POOL, FF_FIRST, FF_CONVERT
+LINEAR_ONLY, GELU, GELU_TANH, RELU_ONLY, TANH = FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
+FLOAT, BF16, BF16_WIDE = FF_FLOAT, FF_BF16, FF_BF16_WIDE
+INT8, INT8_SIGNED, INT8_TILES = FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES
+ZERO_POINT, TILE_STEPS = FF_ZERO_POINT, FF_TILE_STEPS
+cdef ff_linear _linear
+cdef ff_step _step
+LINEAR_FIELDS = np.asarray(<ff_linear[:1]>&_linear).dtype
+STEP_FIELDS = np.asarray(<ff_step[:1]>&_step).dtype  # ``source`` and ``target`` are C's ``from`` and ``to``
 
 
 def trim():
@@ -110,7 +148,7 @@ def trim():
 
 
 def formats(int isa):
-    """Numbers of the formats of ``cpu/encoder.h`` whose products can be computed on instruction set ``isa`` here."""
+    """Numbers of the formats of ``c/gemm/gemm.h`` whose products can be computed on instruction set ``isa`` here."""
     return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
 
 
@@ -133,28 +171,28 @@ def tile_trial(
 cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
-    memory: uint8, its first element 64-byte aligned; linears (n, 8), steps (n, 12) and strides (n,) int64 as
-    ``cpu/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32, or uint16 that are halves;
-    token_weights (vocabulary,) float32, or None: every token counts alike.
+    memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n,) of ``STEP_FIELDS``
+    and strides (n,) int64, as ``c/encoder/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32,
+    or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token counts alike.
     """
 
     cdef ff_encoder encoder
     cdef object keep_alive
 
     def __cinit__(
-        self, const unsigned char[::1] memory, const int64_t[:, ::1] linears, const int64_t[:, ::1] steps,
+        self, const unsigned char[::1] memory, const ff_linear[::1] linears, const ff_step[::1] steps,
         const int64_t[::1] strides, const float[:, ::1] positions, words, const float[::1] token_weights, *,
         int heads, int head, int hidden, int position_start, int pad_id, int layers, float eps, int isa,
     ):
         cdef const float[:, ::1] singles
         cdef const unsigned short[:, ::1] halves
-        if linears.shape[1] != 8 or steps.shape[0] == 0 or steps.shape[1] != 12 or not 1 <= strides.shape[0] <= 16:
-            raise ValueError("a packed encoder needs products of 8 numbers, steps of 12, and 1 to 16 buffers")
+        if steps.shape[0] == 0 or not 1 <= strides.shape[0] <= FF_BUFFERS:
+            raise ValueError(f"a packed encoder needs steps and 1 to {FF_BUFFERS} buffers")
         if <uintptr_t>&memory[0] % 64:
             raise ValueError("the memory of a packed encoder must be 64-byte aligned")
         if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
             raise ValueError(f"instruction set {isa} cannot run on this machine")
-        if any(linear[6] not in formats(isa) for linear in linears):
+        if any(linears[i].format not in formats(isa) for i in range(linears.shape[0])):
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or words.shape[1] != positions.shape[1] or positions.shape[0] == 0:
             raise ValueError("the tables of words and positions must have rows of one width")
@@ -168,8 +206,8 @@ cdef class Encoder:
             self.encoder.words = &singles[0, 0]
         self.keep_alive = (memory, linears, steps, strides, positions, words, token_weights)
         self.encoder.memory = <const char *>&memory[0]
-        self.encoder.linears = <const ff_linear *>&linears[0, 0] if linears.shape[0] else NULL
-        self.encoder.steps, self.encoder.count = <const ff_step *>&steps[0, 0], <int32_t>steps.shape[0]
+        self.encoder.linears = &linears[0] if linears.shape[0] else NULL
+        self.encoder.steps, self.encoder.count = &steps[0], <int32_t>steps.shape[0]
         self.encoder.strides, self.encoder.buffers = &strides[0], <int32_t>strides.shape[0]
         self.encoder.positions, self.encoder.position_rows = &positions[0, 0], <int32_t>positions.shape[0]
         self.encoder.token_weights = NULL if token_weights is None else &token_weights[0]
@@ -209,9 +247,10 @@ cdef class Encoder:
             raise MemoryError("no memory for the scratch space of the encoder")
 
 
-cdef extern from "cpu/packing.h":
-    enum: FF_STORED_KINDS
+cdef extern from "gemm/packing.h":
+    enum: FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS
     enum: FF_PARTS
+    int ff_stored_size(int stored)
     ctypedef struct ff_matrix:
         const char *parts[3]
         const int32_t *rows
@@ -225,14 +264,17 @@ cdef extern from "cpu/packing.h":
     int32_t ff_convert(const char *, int, int64_t, void *, int, int) nogil
 
 
+STORED_FLOAT, STORED_HALF, STORED_BF16 = FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16
+
+
 def convert(const unsigned char[::1] source, int stored, target, bint half, int threads):
-    """The bytes of ``source``, numbers stored as ``cpu/packing.h`` numbers it, to ``target`` (bytes) as float32 or half.
+    """The bytes of ``source``, numbers stored as ``stored`` (STORED_FLOAT ...), to ``target`` (bytes) as float32 or half.
 
     Returns the bits of the largest magnitude as float32; at least 0x7f800000 for infinity or NaN. ``target`` None: only that.
     """
-    if not 0 <= stored < FF_STORED_KINDS or source.shape[0] % (2 if stored else 4):
+    if not 0 <= stored < FF_STORED_KINDS or source.shape[0] % ff_stored_size(stored):
         raise ValueError(f"{source.shape[0]} bytes are no whole numbers of storage {stored}")
-    cdef int64_t count = source.shape[0] // (2 if stored else 4)
+    cdef int64_t count = source.shape[0] // ff_stored_size(stored)
     cdef unsigned char[::1] written
     cdef void *to = NULL
     cdef int32_t largest
@@ -284,7 +326,7 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
                 raise ValueError(f"matrix {i} does not fill whole steps and panels")
             for p, stored in enumerate(given.parts):
                 part = stored
-                if part.shape[0] != m[i].part_rows * m[i].columns * (2 if m[i].stored else 4):
+                if part.shape[0] != m[i].part_rows * m[i].columns * ff_stored_size(m[i].stored):
                     raise ValueError(f"matrix {i}, part {p}: {part.shape[0]} bytes are not its rows and columns")
                 m[i].parts[p] = <const char *>&part[0]
             limit = len(given.parts) * m[i].part_rows

@@ -5,7 +5,7 @@ A stored array is float32, float16 or ``BFLOAT16``, of any alignment; whoever pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen`` to read
-STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # as cpu/packing.h numbers them
+STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # in the order of _cpu.STORED_FLOAT ...
 # no weight is larger: what trained encoders hold is far below, and squares and products of it far below float32's limit
 LARGEST = 1e6
 LARGEST_BITS = 0x49742400  # of LARGEST as float32; those of infinity and NaN are above
@@ -52,6 +52,14 @@ class Matrix(NamedTuple):
     shift: int = 0
     zero: int = 0
     spare: int = 0
+
+
+def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
+    """A record of a structured ``dtype``; what ``fields`` do not name is 0. Raises ValueError for a name it lacks."""
+    out: Array = np.zeros((), dtype)
+    for name, value in fields.items():
+        out[name] = value
+    return out
 
 
 def usable(values: Array) -> bool:

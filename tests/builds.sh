@@ -6,7 +6,8 @@ set -eu
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-flags="-std=c11 -O3 -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Ikernels/cpu"
+flags="-std=c11 -O3 -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Ikernels/c"
+sources=$(find kernels/c -name '*.c')
 
 need() {  # need FILE PATTERN: the disassembly has the instruction
     grep -qE "$2" "$1" || { echo "$1 has no $2" >&2; exit 1; }
@@ -14,32 +15,42 @@ need() {  # need FILE PATTERN: the disassembly has the instruction
 
 for compiler in gcc clang; do
     echo "== $compiler"
-    $compiler $flags tests/native/products.c kernels/cpu/*.c -pthread -lm -o "$work/products"
+    $compiler $flags tests/native/products.c $sources -pthread -lm -o "$work/products"
     "$work/products"
-    $compiler $flags -c kernels/cpu/gemm_amx.c -o "$work/amx.o"
+    $compiler $flags -c kernels/c/gemm/amx.c -o "$work/amx.o"
     objdump -d "$work/amx.o" > "$work/amx.$compiler"
     for instruction in ldtilecfg tileloadd tilezero tdpbf16ps tdpbssd tilestored tilerelease; do
         need "$work/amx.$compiler" "$instruction"
     done
 done
 
-echo "== clang, the tests"
-CC=clang LDSHARED="clang -shared" FASTFLOW_REQUIRE_EXT=1 "${PYTHON:-python}" -m pip install -q --no-deps \
-    --no-build-isolation --target "$work/installed" .
 mkdir "$work/empty"  # where nothing of the checkout is imported by accident
 cp -r tests pyproject.toml "$work/empty"
-(
-    cd "$work/empty"
-    export PYTHONPATH="$work/installed" OMP_NUM_THREADS=1
-    "${PYTHON:-python}" -c 'import sys, fastflow.kernels._cpu as built; assert built.__file__.startswith(sys.argv[1])' "$work"
-    "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/test_cpu_*.py
-)
+export OMP_NUM_THREADS=1
+for compiler in gcc clang; do
+    echo "== $compiler, the bits"
+    mkdir "$work/$compiler"  # a checkout of its own: a build folder would hand one compiler's objects to the other
+    git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$work/$compiler"
+    CC=$compiler LDSHARED="$compiler -shared" FASTFLOW_REQUIRE_EXT=1 "${PYTHON:-python}" -m pip install -q --no-deps \
+        --no-build-isolation --target "$work/$compiler.installed" "$work/$compiler"
+    (
+        cd "$work/empty"
+        export PYTHONPATH="$work/$compiler.installed"
+        "${PYTHON:-python}" -c 'import sys, fastflow.kernels._cpu as built; assert built.__file__.startswith(sys.argv[1])' \
+            "$work/$compiler.installed"
+        "${PYTHON:-python}" tests/native/hashes.py > "$work/$compiler.hashes"
+    )
+done
+diff "$work/gcc.hashes" "$work/clang.hashes"
+
+echo "== clang, the tests"
+(cd "$work/empty" && PYTHONPATH="$work/clang.installed" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/test_cpu_*.py)
 
 echo "== arm64"
-aarch64-linux-gnu-gcc $flags -static tests/native/products.c kernels/cpu/*.c -pthread -lm -o "$work/products.arm64"
+aarch64-linux-gnu-gcc $flags -static tests/native/products.c $sources -pthread -lm -o "$work/products.arm64"
 qemu-aarch64 "$work/products.arm64"
 for file in encoder flow; do
-    aarch64-linux-gnu-gcc $flags -c "kernels/cpu/${file}_portable.c" -o "$work/$file.o"
+    aarch64-linux-gnu-gcc $flags -c "kernels/c/$file/portable.c" -o "$work/$file.o"
     aarch64-linux-gnu-objdump -d "$work/$file.o" > "$work/$file.arm64"
     need "$work/$file.arm64" 'fmla\s+v[0-9]+\.4s'
 done

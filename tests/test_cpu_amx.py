@@ -10,9 +10,9 @@ from packed import pack, random_encoder
 
 import fastflow
 from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose, described
-from fastflow.kernels.encoder.cpu_layout import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
 from fastflow.kernels.flow import cpu
 from fastflow.kernels.panels import to_bfloat16
 

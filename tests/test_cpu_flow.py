@@ -258,14 +258,17 @@ def test_no_threads_is_an_error():
 
 def test_the_packed_flow_refuses_what_it_could_not_run():
     aligned, numbers = np.zeros(64, np.float32), {"inputs": 1, "outputs": 1, "result": 0, "stride": 16, "block": 14}
-    ops, table = np.zeros((1, 8), np.int32), np.zeros(1, np.int32)
+    ops, table = np.zeros(1, _cpu.OP), np.zeros(1, np.int32)
     offset = -(aligned.ctypes.data // 4) % 16
     with pytest.raises(ValueError, match="64-byte aligned"):
         _cpu.Flow(aligned[offset + 1 :], ops, table, **numbers, cost=1, isa=0)
     with pytest.raises(ValueError, match="instruction set 99"):
         _cpu.Flow(aligned[offset:], ops, table, **numbers, cost=1, isa=99)
-    with pytest.raises(ValueError, match="eight numbers"):
-        _cpu.Flow(aligned[offset:], np.zeros((0, 8), np.int32), table, **numbers, cost=1, isa=0)
+    with pytest.raises(ValueError, match="needs weights, operations and a table"):
+        _cpu.Flow(aligned[offset:], ops[:0], table, **numbers, cost=1, isa=0)
+    for other in (np.zeros((1, 8), np.int32), np.zeros(1, [(name, np.int64) for name in _cpu.OP.names])):
+        with pytest.raises(ValueError, match="Buffer"):
+            _cpu.Flow(aligned[offset:], other, table, **numbers, cost=1, isa=0)
 
 
 def test_several_python_threads_at_once(isa, chain):

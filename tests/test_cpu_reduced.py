@@ -10,9 +10,9 @@ from packed import pack, random_encoder
 from tolerances import COSINE
 
 import fastflow
+from fastflow.kernels._cpu import BF16, BF16_WIDE
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose
-from fastflow.kernels.encoder.cpu_layout import BF16, BF16_WIDE
 from fastflow.kernels.flow import cpu
 from fastflow.kernels.panels import quantised, to_bfloat16
 

@@ -113,9 +113,11 @@ def test_wheel_carries_every_module_of_the_checkout(built):
 def test_sdist_can_be_built_from(built):
     with tarfile.open(built[1]) as sdist:
         names = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
-    for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md", "kernels/_cpu.pyx", "kernels/cpu/cpu.h"):
+    for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md", "kernels/_cpu.pyx", "kernels/c/cpu.h"):
         assert name in names
-    assert {f"kernels/cpu/{p.name}" for p in (ROOT / "kernels" / "cpu").glob("*.[ch]")} <= names
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels" / "c").rglob("*.*")}
+    assert {Path(name).suffix for name in sources} == {".c", ".h", ".inc"}
+    assert sources <= names
 
 
 def test_installed_wheel_embeds_without_torch(installed, tmp_path):

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from packed import pack as pack_texts
 from packed import random_encoder
 
-from fastflow.kernels._cpu import convert, pack
+from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, convert, pack
 from fastflow.kernels.encoder import cpu_layout as encoder_packing
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.cpu_layout import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, EncoderProgram
+from fastflow.kernels.encoder.cpu_layout import EncoderProgram
 from fastflow.kernels.panels import (
     BFLOAT16,
     LARGEST_BITS,
@@ -22,6 +23,7 @@ from fastflow.kernels.panels import (
     pack_reference,
     quantised,
     raw,
+    record,
     storable,
     to_bfloat16,
     widen,
@@ -35,6 +37,23 @@ def stored_as(values: np.ndarray, kind: int) -> np.ndarray:
     if STORED[kind] == BFLOAT16:
         return to_bfloat16(values).view(BFLOAT16)
     return values.astype(STORED[kind])
+
+
+def test_stored_dtypes_are_in_the_order_of_c():
+    assert tuple(range(len(STORED))) == (_cpu.STORED_FLOAT, _cpu.STORED_HALF, _cpu.STORED_BF16)
+    assert (np.float32, np.float16, BFLOAT16) == STORED
+
+
+@pytest.mark.parametrize("fields", [_cpu.OP, _cpu.LINEAR_FIELDS, _cpu.STEP_FIELDS])
+def test_the_fields_of_a_record_fill_c_s(fields):
+    assert sum(fields[name].itemsize for name in fields.names) == fields.itemsize  # a narrower one would leave a gap
+    assert len({fields[name] for name in fields.names}) == 1
+
+
+def test_a_record_has_the_fields_of_c_and_no_other():
+    assert record(_cpu.OP, {"kind": _cpu.PRODUCT, "mode": 5}).item() == (_cpu.PRODUCT, 0, 0, 0, 0, 0, 0, 5)
+    with pytest.raises(ValueError, match="width"):
+        record(_cpu.OP, {"width": 1})
 
 
 def aligned(size: int) -> np.ndarray:

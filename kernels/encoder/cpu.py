@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import Encoder, amx_missing, convert, formats, isas
-from fastflow.kernels.encoder.cpu_layout import (
+from fastflow.kernels._cpu import (
     BF16,
     BF16_WIDE,
     FLOAT,
     INT8,
     INT8_SIGNED,
     INT8_TILES,
-    EncoderProgram,
-    Stored,
-    parts_of,
+    Encoder,
+    amx_missing,
+    convert,
+    formats,
+    isas,
 )
+from fastflow.kernels.encoder.cpu_layout import EncoderProgram, Stored, parts_of
 from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, EncoderShape
 from fastflow.kernels.flow.cpu import forced_isa, usable_isas
 from fastflow.kernels.panels import LARGEST_BITS, STORED, NotFinite, raw, storable

@@ -1,7 +1,8 @@
 """The frozen encoder as the compiled kernels want it: steps, products, buffers, and one block of packed weights.
 
 Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has a
-remainder to treat. Fields and numbers are those of ``cpu/encoder.h``; names of weights those of ``reference``.
+remainder to treat. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
+``kernels.reference``.
 """
 
 from __future__ import annotations
@@ -13,16 +14,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import pack
+from fastflow.kernels._cpu import (
+    ATTEND,
+    BF16,
+    BF16_WIDE,
+    CONVERT,
+    EMBED,
+    FIRST,
+    FLOAT,
+    GELU,
+    GELU_TANH,
+    INT8,
+    INT8_SIGNED,
+    INT8_TILES,
+    LINEAR,
+    LINEAR_FIELDS,
+    LINEAR_ONLY,
+    NORM,
+    POOL,
+    RELU_ONLY,
+    STEP_FIELDS,
+    TANH,
+    TILE_STEPS,
+    ZERO_POINT,
+    pack,
+)
 from fastflow.kernels.encoder.reference import EncoderShape
-from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, storable, usable, widen
+from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
-EMBED, LINEAR, ATTEND, NORM, POOL, FIRST, CONVERT = range(7)
-FLOAT, BF16, BF16_WIDE, INT8, INT8_SIGNED, INT8_TILES = range(6)
-ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4}
-STEP = ("kind", "source", "target", "linear", "activation", "add", "scale", "bias", "width", "slot", "texts", "format")
+ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
 LINE = 64  # bytes of a cache line
-TILE = 16  # steps of a reduction in a tile of AMX
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
 BATCH = 32 << 20  # bytes of stored weights that are packed between two calls of `release`
 Array = NDArray[Any]
@@ -38,8 +59,8 @@ class EncoderProgram:
     ) -> None:
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
         self.head = self._pad(shape.hidden // shape.heads)
-        self._steps: list[list[int]] = []
-        self._linears: list[list[int]] = []
+        self._steps: list[Array] = []
+        self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
         self._matrices: list[Matrix] = []
@@ -96,7 +117,8 @@ class EncoderProgram:
     def _step(self, kind: int, **fields: Any) -> None:
         fields = {"kind": kind, "source": -1, "target": -1, "add": -1} | fields
         buffers = list(self._strides)
-        self._steps.append([buffers.index(v) if isinstance(v := fields.get(f, 0), str) else v for f in STEP])
+        numbers = {name: buffers.index(v) if isinstance(v, str) else v for name, v in fields.items()}
+        self._steps.append(record(STEP_FIELDS, numbers))
 
     def _parts(self, name: str) -> tuple[Array, ...]:
         self.used.add(name)
@@ -138,15 +160,15 @@ class EncoderProgram:
         start = self._vector(np.where(rows < 0, np.float32(0), bias[rows]))
         scale, shift = (self._reserve(4 * height), self._reserve(4 * height)) if lanes == 4 else (0, 0)
         steps = inner // lanes
-        spare = -steps % TILE if form == INT8_TILES else 0
+        spare = -steps % TILE_STEPS if form == INT8_TILES else 0
         panels = self._reserve(4 * height * (steps + spare))
-        numbers = [panels, start, scale, shift, height, steps, form, 0]
         matrix = Matrix(
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
-            groups, padded, factor, lanes, panels, scale, shift, zero=128 if form == INT8 else 0, spare=spare,
+            groups, padded, factor, lanes, panels, scale, shift, zero=ZERO_POINT if form == INT8 else 0, spare=spare,
         )  # fmt: skip
         self._matrices.append(matrix)
-        self._linears.append(numbers)
+        fields = {"weights": panels, "bias": start, "scale": scale, "shift": shift, "columns": height, "steps": steps}
+        self._linears.append(record(LINEAR_FIELDS, fields | {"format": form}))
         self._step(
             LINEAR, source=source, target=target, linear=len(self._linears) - 1, activation=ACTIVATIONS[activation],
             add=add, texts=texts,
@@ -178,7 +200,7 @@ class EncoderProgram:
         return where
 
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
-        """memory (uint8, on a line), linears (n, 8), steps (n, 12) and strides (n,), as ``_cpu.Encoder`` wants.
+        """memory (uint8, on a line), linears, steps and strides, each (n,), as ``_cpu.Encoder`` takes them.
 
         ``release`` is called each time that some 32 MB of the stored weights have been packed, and at the end. Raises
         NotFinite for weights that hold NaN or infinity. Can be called once.
@@ -195,7 +217,7 @@ class EncoderProgram:
             for i, part in pack(batch, memory, self.panel, threads):
                 raise NotFinite(batch[i].name, part)
             release()
-        linears, steps = np.array(self._linears, np.int64).reshape(-1, 8), np.array(self._steps, np.int64)
+        linears, steps = np.array(self._linears, LINEAR_FIELDS), np.array(self._steps, STEP_FIELDS)
         return memory, linears, steps, np.array(list(self._strides.values()), np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Packs plans for the CPU: every plan becomes a few operations on one row's scratch columns (see ``cpu/cpu.h``).
+"""Packs plans for the CPU: every plan becomes a few operations on one row's scratch columns (see ``c/flow/flow.h``).
 
 The order of every sum is fixed here, once: it depends on the plan and the vector width, never on the batch.
 """
@@ -12,13 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.kernels._cpu import (
+    ADD,
+    ASCENDING,
+    CENTRE,
+    DESCENDING,
+    GATE,
+    GATHER,
+    INPUT,
+    OP,
+    PRODUCT,
+    RELU,
+    SCATTERED,
+    SPLIT,
+)
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
+from fastflow.kernels.panels import record
 
 Array = NDArray[Any]
 Part = tuple[int, int]  # scratch column and number of columns that a product reads
-CENTRE, GATHER, PRODUCT = range(3)
-ADD, RELU, GATE, SPLIT = 1, 2, 4, 8
-INPUT = -1
 ALIGN = 16  # floats in 64 bytes
 CHAIN = 128  # multiply-adds in one chain at most: longer ones lose digits
 CACHED = 300_000  # weights (1.2 MB) that stay in a second-level cache while they are read once per tile of rows
@@ -30,7 +42,7 @@ class Program:
     def __init__(self, plans: Sequence[Plan], vector: int, tile: int) -> None:
         self.vector = vector
         self.columns = self.size = self.cost = 0
-        self.ops: list[tuple[int, ...]] = []
+        self.ops: list[Array] = []
         self.table: list[int] = [0]
         self.chunks: list[Array] = []
         source = INPUT
@@ -41,16 +53,17 @@ class Program:
         self.block = tile if self.size <= CACHED else 4 * tile  # large weights are read once for four tiles
 
     def arrays(self) -> tuple[Array, Array, Array]:
-        """weights (float32, 64-byte aligned), ops (n, 8) int32, table int32."""
+        """weights (float32, 64-byte aligned), ops (n,) of ``_cpu.OP``, table int32."""
         buffer = np.zeros(self.size + ALIGN, np.float32)
         weights = buffer[(-buffer.ctypes.data // 4) % ALIGN :][: self.size]
         weights[:] = np.concatenate(self.chunks)
-        return weights, np.array(self.ops, np.int32), np.array(self.table, np.int32)
+        return weights, np.array(self.ops, OP), np.array(self.table, np.int32)
 
     def _plan(self, plan: Plan, source: int) -> int:
         """Append the operations of one plan that reads from column ``source``; returns the column of its z."""
         v = self._slot(plan.inputs)
-        self.ops.append((CENTRE, v, plan.inputs, self._put(plan.m), self._put(plan.s), source, 0, 0))
+        centre, scale = self._put(plan.m), self._put(plan.s)
+        self._op(kind=CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, table=source)
         u = v
         if plan.L is not None:
             u = self._slot(plan.state)
@@ -125,7 +138,8 @@ class Program:
         index = u + np.pad(plan.gather, (0, -plan.outputs % self.vector), mode="edge").reshape(-1, self.vector)
         table = len(self.table)
         self.table += [number for run in _runs(index) for number in run]
-        self.ops.append((GATHER, z, plan.outputs, self._put(plan.S), self._put(plan.t), table, len(self.table), 0))
+        scale, bias, indices = self._put(plan.S), self._put(plan.t), len(self.table)
+        self._op(kind=GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, table=table, parts=indices)
         self.table += index.ravel().tolist()
 
     def _product(
@@ -144,9 +158,12 @@ class Program:
             biases.append(np.pad(bias[low : low + wide], (0, spare)))
         table = len(self.table)
         self.table += [number for chain in chains for number in chain]
-        offsets = self._put(np.concatenate(panels)), self._put(np.concatenate(biases))
-        self.ops.append((PRODUCT, to, columns, *offsets, table, len(chains), mode))
+        w, b = self._put(np.concatenate(panels)), self._put(np.concatenate(biases))
+        self._op(kind=PRODUCT, to=to, columns=columns, weights=w, bias=b, table=table, parts=len(chains), mode=mode)
         self.cost += weight.size
+
+    def _op(self, **fields: int) -> None:
+        self.ops.append(record(OP, fields))
 
     def _whole(self, width: int) -> int:
         """``width`` in whole vectors."""
@@ -186,14 +203,14 @@ def _joined(parts: list[Part]) -> list[tuple[int, int, int]]:
 
 
 def _runs(index: Array) -> list[list[int]]:
-    """[order, first source, vectors] for the rows of ``index``: order 0 for consecutive sources, 1 for descending
-    ones, each joined with the row before when it goes on from there, and 2 for any other.
+    """[order, first source, vectors] for the rows of ``index``: ASCENDING for consecutive sources, DESCENDING where
+    they fall by one, each joined with the row before when it goes on from there, and SCATTERED for any other.
     """
     runs: list[list[int]] = []
     for before, row in zip([index[0], *index[:-1]], index, strict=True):
         steps = np.diff(row)
-        order = 0 if (steps == 1).all() else 1 if (steps == -1).all() else 2
-        if runs and order == runs[-1][0] and (order == 2 or row[0] - before[-1] == steps[0]):
+        order = ASCENDING if (steps == 1).all() else DESCENDING if (steps == -1).all() else SCATTERED
+        if runs and order == runs[-1][0] and (order == SCATTERED or row[0] - before[-1] == steps[0]):
             runs[-1][2] += 1
         else:
             runs.append([order, int(row[0]), 1])

@@ -1,16 +1,14 @@
 /* Every product of every instruction set of this machine against float64, and AMX against its emulation, without Python:
    for cross-compiled builds and emulators. Exits with the number of products that are wrong. Build and run:
 
-     cc -std=c11 -O3 -ffp-contract=off -Ikernels/cpu tests/native/products.c $(ls kernels/cpu/[a-z]*.c) -pthread -lm */
+     cc -std=c11 -O3 -ffp-contract=off -Ikernels/c tests/native/products.c $(find kernels/c -name '*.c') -pthread -lm */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "encoder.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "encoder/encoder.h"
+#include "mxcsr.h"
 
 enum { COLUMNS = 96, MOST_ROWS = 257, MOST_INNER = 832, ROOM = 288 };
 
@@ -40,7 +38,8 @@ static float bfloat16(float value)
 static ff_linear pack(int isa, int format, int inner)
 {
     const int panel = 2 * ff_isa_vector(isa), bytes = format == FF_FLOAT ? 4 : format <= FF_BF16_WIDE ? 2 : 1;
-    const int lanes = 4 / bytes, steps = inner / lanes, stored = format == FF_INT8_TILES ? (steps + 15) / 16 * 16 : steps;
+    const int lanes = 4 / bytes, steps = inner / lanes, tiles = (steps + FF_TILE_STEPS - 1) / FF_TILE_STEPS;
+    const int stored = format == FF_INT8_TILES ? tiles * FF_TILE_STEPS : steps;
     float *b = (float *)(void *)memory, *scale = b + COLUMNS;
     int32_t *shift = (int32_t *)(void *)(scale + COLUMNS);
     char *packed = (char *)(shift + COLUMNS);
@@ -63,7 +62,7 @@ static ff_linear pack(int isa, int format, int inner)
             }
         }
     }
-    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format, 0};
+    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format};
 }
 
 /* The result in float64, and what a rounding of the largest sum may cost. */
@@ -101,7 +100,6 @@ static double check(int isa, int format, const ff_body *body)
             for (int k = 0; k < inner; k++)
                 weights[c][k] = draw();
         const ff_linear l = pack(isa, format, inner);
-        const ff_encoder e = {.memory = memory, .linears = &l, .isa = isa};
         memset(operand, 0xff, sizeof operand);  /* beyond the rows and their widths: NaN */
         for (int r = 0; r < MOST_ROWS; r++) {
             for (int k = 0; k < inner; k++)
@@ -115,10 +113,10 @@ static double check(int isa, int format, const ff_body *body)
         for (int n = 0; n < (int)(sizeof row_counts / sizeof *row_counts); n++) {
             const int rows = row_counts[n];
             ff_tiles(isa, 1);
-            product(&e, &l, operand[0], lda, rows, 0, 1, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
-            product(&e, &l, operand[0], lda, rows, 1, panels, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
+            product(memory, &l, operand[0], lda, rows, 0, 1, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
+            product(memory, &l, operand[0], lda, rows, 1, panels, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
             const int last = rows - 1;
-            product(&e, &l, operand[last], lda, 1, 0, panels, again[0], ldc, FF_LINEAR_ONLY, add[last], COLUMNS);
+            product(memory, &l, operand[last], lda, 1, 0, panels, again[0], ldc, FF_LINEAR_ONLY, add[last], COLUMNS);
             ff_tiles(isa, 0);
             if (memcmp(found[last], again[0], sizeof(float) * COLUMNS))
                 return -1;
@@ -158,16 +156,8 @@ static int agree(void)
 
 int main(void)
 {
-    static const ff_body *const bodies[FF_ISAS] = {
-        &ff_body_portable,
-#if defined(__x86_64__)
-        &ff_body_avx2, &ff_body_avx512, &ff_body_avx512, &ff_body_avx512,
-#endif
-    };
     int wrong = 0;
-#if defined(__x86_64__)
-    _mm_setcsr(FF_FLUSH);
-#endif
+    ff_set_mxcsr(FF_FLUSH);
     for (int c = 0; c < COLUMNS; c++)
         bias[c] = draw();
     for (int r = 0; r < ROOM; r++)
@@ -182,7 +172,7 @@ int main(void)
     for (int isa = 0; isa < FF_ISAS; isa++)
         for (int format = 0; ff_isa_usable(isa) && format < FF_FORMATS; format++)
             if (ff_product_of(isa, format)) {
-                const double error = check(isa, format, bodies[isa]);
+                const double error = check(isa, format, ff_body_of(isa));
                 const int right = error >= 0 && error <= 12;
                 printf("%-13s %-17s %s%.2f roundings\n", ff_isa_name(isa), names[format], right ? "" : "WRONG ", error);
                 wrong += !right;

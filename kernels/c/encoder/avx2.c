@@ -1,0 +1,20 @@
+/* The encoder with AVX2 and FMA: 8 floats, tiles of up to 6 rows by 16 columns in 12 of the 16 registers. */
+#if defined(__x86_64__)
+#include <math.h>
+#include <string.h>
+
+#include "encoder.h"
+#include "vector_avx2.h"
+FF_TARGET(FF_AVX2_FEATURES)
+
+#define BODY ff_body_avx2
+#define FLOAT ff_float_avx2
+#define WIDE ff_wide_avx2
+#define SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define WIDE_MR 5
+#define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5)
+
+#include "body.inc"
+
+FF_TARGET_END
+#endif

@@ -1,0 +1,20 @@
+/* The encoder with AVX-512: 16 floats, tiles of up to 14 rows by 32 columns in 28 of the 32 registers. */
+#if defined(__x86_64__)
+#include <math.h>
+#include <string.h>
+
+#include "encoder.h"
+#include "vector_avx512.h"
+FF_TARGET(FF_AVX512_FEATURES)
+
+#define BODY ff_body_avx512
+#define FLOAT ff_float_avx512
+#define WIDE ff_wide_avx512
+#define SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define WIDE_MR 12
+#define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+
+#include "body.inc"
+
+FF_TARGET_END
+#endif

@@ -1,0 +1,87 @@
+/* The frozen encoder as a list of steps over packed tokens. The lists are built by encoder/cpu.py. Every width is padded
+   to whole panels of ff_isa_vector(isa) * 2 columns; padding columns hold zeros from end to end. */
+#ifndef FASTFLOW_ENCODER_H
+#define FASTFLOW_ENCODER_H
+
+#include "gemm/gemm.h"
+
+enum { FF_BUFFERS = 16 };  /* at most */
+#define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
+enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_STEP_KINDS };
+
+void ff_trim(void);  /* give freed memory back to the system, where the C library keeps it and can */
+
+typedef struct {
+    int64_t kind;
+    int64_t from, to;   /* buffers; FF_POOL and FF_FIRST read `from` */
+    int64_t linear;     /* FF_LINEAR: which; FF_POOL: 1 to set the sum, 0 to add to it */
+    int64_t activation; /* FF_LINEAR */
+    int64_t add;        /* FF_LINEAR: buffer added to the result, or -1 */
+    int64_t scale, bias; /* FF_EMBED, FF_NORM: offsets of float32 vectors of the step's width */
+    int64_t width;      /* FF_EMBED, FF_NORM, FF_POOL, FF_FIRST: true columns; FF_CONVERT: padded columns */
+    int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
+    int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
+    int64_t format;     /* FF_CONVERT */
+} ff_step;
+
+typedef struct {
+    const char *memory;
+    const ff_linear *linears;
+    const ff_step *steps;
+    const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
+    const float *positions;   /* (position rows, width of the embeddings), segment 0 added */
+    const void *words;        /* (vocabulary, width) */
+    const float *token_weights;  /* (vocabulary), between 1e-30 and 1e30, for FF_POOL; NULL: every token counts alike */
+    int32_t half;             /* words are IEEE half, not float32 */
+    int32_t count, buffers;
+    int32_t heads, head;      /* head: padded columns of one head */
+    int32_t hidden;           /* true columns of a hidden state */
+    int32_t position_start, pad_id;  /* pad_id -1: every token is numbered */
+    int32_t vocabulary, position_rows;
+    int32_t layers;           /* wanted layers, whose means are averaged */
+    int32_t isa;
+    float eps;
+} ff_encoder;
+
+typedef struct {
+    const int32_t *ids;      /* (N) */
+    const int64_t *offsets;  /* (texts + 1) */
+    int64_t texts;
+    float *pooled;           /* (texts, hidden) */
+    float *states;           /* (layers, N, hidden), or NULL: hidden states of the wanted layers are not kept */
+} ff_texts;
+
+/* Packed texts -> pooled vectors. Every text has the same bits whatever its company, the order and the threads.
+   0; -1: out of memory. texts = 0 does nothing. The texts must have passed ff_check_texts. */
+int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads);
+/* The first text without tokens, with more than the position table has, or with an id outside the vocabulary; or -1. */
+int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
+
+typedef struct {
+    /* softmax(Q K^T) V of one head of one text; q points at [q|k|v], scratch as ff_attention_floats says */
+    void (*attend)(const float *q, ptrdiff_t ldq, int64_t tokens, int head, float *out, ptrdiff_t ldout, float *scratch);
+    /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
+    void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
+    void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
+    /* add the mean over `tokens` rows, each counted by its weight, times `share`, to `to`, or set it when `first` */
+    void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float share, int first,
+                 float *to);
+    void (*convert)(const float *x, int64_t columns, int format, char *to);
+} ff_body;
+const ff_body *ff_body_of(int isa);
+
+typedef struct {  /* neighbouring texts and their buffers */
+    int64_t text, texts, row, rows;
+    char *at[FF_BUFFERS];
+} ff_group;
+
+/* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, sets `largest` to the most
+   tokens of one, and fills `groups` if any. */
+int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *largest);
+/* The `limit` for groups that stay in a second-level cache and leave no thread idle at the end; 0 < `longest` text. */
+int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
+
+size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);
+extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
+
+#endif

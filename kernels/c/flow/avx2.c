@@ -1,0 +1,14 @@
+/* The flow with AVX2 and FMA: 8 floats, tiles of 6 rows by 16 columns in 12 of the 16 registers. */
+#if defined(__x86_64__)
+#include <math.h>
+
+#include "flow.h"
+#include "vector_avx2.h"
+FF_TARGET(FF_AVX2_FEATURES)
+
+#define SIZES(X) X(2) X(3) X(4) X(5) X(6)
+#define NAME ff_flow_avx2
+#include "body.inc"
+
+FF_TARGET_END
+#endif

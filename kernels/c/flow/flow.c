@@ -1,0 +1,62 @@
+/* Runs a packed flow over many rows: cuts them into blocks and lets threads take blocks. A block's rows never mix, so
+   how they are cut changes no bit of any row.
+
+   Counts for D = 768, 3 levels of 3 steps, width 32: 153,600 multiply-adds a row, 0.61 MB of weights. One row alone reads
+   every weight once from the second-level cache, 9,600 cache lines: at most one a clock, so 2.4 us at 4 GHz. In tiles of
+   14 rows a weight is used 14 times and two AVX-512 units are the limit: 4,800 clocks, 1.2 us a row on one core. */
+#include <stdatomic.h>
+
+#include "flow.h"
+#include "mxcsr.h"
+
+#define WORTH_A_THREAD 1000000  /* multiply-adds, about the time it takes to wake one */
+
+typedef struct {
+    const ff_flow *flow;
+    const float *x;
+    float *z;
+    int64_t rows, blocks;
+    int32_t keep;
+    int normalize;
+    _Atomic int64_t next;
+    _Atomic int failed;
+} job;
+
+static void run_blocks(void *context, int thread)
+{
+    static const ff_flow_body bodies[FF_ISAS] = {
+        [FF_PORTABLE] = ff_flow_portable,
+#if defined(__x86_64__)
+        [FF_AVX2] = ff_flow_avx2, [FF_AVX512] = ff_flow_avx512, [FF_AMX] = ff_flow_avx512, [FF_AMX_EMULATED] = ff_flow_avx512,
+#endif
+    };
+    job *j = context;
+    const ff_flow *f = j->flow;
+    float *scratch = ff_scratch(sizeof(float) * (size_t)f->block * (size_t)f->stride);
+    if (!scratch) {
+        if (thread == 0)  /* the caller's share is what must be done; other threads' blocks fall to it */
+            atomic_store(&j->failed, 1);
+        return;
+    }
+    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+    for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->blocks;) {
+        int64_t from = i * j->rows / j->blocks, to = (i + 1) * j->rows / j->blocks;
+        bodies[f->isa](f, j->x + from * f->inputs, j->z + from * j->keep, (int)(to - from), j->keep, j->normalize, scratch);
+    }
+    ff_set_mxcsr(csr);
+}
+
+int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int32_t keep, int normalize, int threads)
+{
+    if (rows <= 0)
+        return 0;
+    int64_t worth = rows * flow->cost / WORTH_A_THREAD;
+    if (threads > worth)
+        threads = worth < 1 ? 1 : (int)worth;
+    int64_t blocks = (rows + flow->block - 1) / flow->block;
+    if (blocks < 4 * (int64_t)threads)  /* few blocks: as many for each thread, of equal size */
+        blocks = (blocks + threads - 1) / threads * threads;
+    job j = {flow, x, z, rows, blocks < rows ? blocks : rows, keep, normalize, 0, 0};
+    ff_run(run_blocks, &j, threads);
+    return j.failed ? -1 : 0;
+}

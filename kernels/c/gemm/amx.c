@@ -1,0 +1,18 @@
+/* Products with AMX: bfloat16 accumulated in float32 (TDPBF16PS), bytes exactly in int32 (TDPBSSD). */
+#include "gemm.h"
+
+#if FF_HAS_AMX
+#include <math.h>
+
+#include "mxcsr.h"
+#include "vector_avx512.h"
+FF_TARGET(FF_AVX512_FEATURES ",amx-tile,amx-bf16,amx-int8")
+
+#define BF16 ff_bf16_amx
+#define INT8 ff_int8_amx
+#define SWITCH ff_tiles_amx
+#define TRIAL ff_trial_amx
+#include "amx.inc"
+
+FF_TARGET_END
+#endif

@@ -1,0 +1,22 @@
+/* The products of amx.c with AMX's tiles in C: what they compute on a processor without AMX, to the last bit, and
+   under sanitizers, which do not see tile operations touch memory. For tests. */
+#include "gemm.h"
+
+#if FF_HAS_AMX
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mxcsr.h"
+#include "vector_avx512.h"
+FF_TARGET(FF_AVX512_FEATURES)
+
+#define EMULATED
+#define BF16 ff_bf16_amx_emulated
+#define INT8 ff_int8_amx_emulated
+#define SWITCH ff_tiles_amx_emulated
+#define TRIAL ff_trial_amx_emulated
+#include "amx.inc"
+
+FF_TARGET_END
+#endif

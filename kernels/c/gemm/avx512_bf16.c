@@ -1,0 +1,30 @@
+/* Products of bfloat16 with AVX512-BF16: two products a lane, accumulated in float32. */
+#if defined(__x86_64__)
+#include <math.h>
+
+#include "gemm.h"
+#include "vector_avx512.h"
+FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
+
+#include "common.inc"
+
+#define NAME(x) x##_bf16
+#define PRODUCT ff_bf16_avx512
+#define ROWS 14
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define LANE int32_t
+#define PER_STEP 1
+#define ACC vec
+#define ZERO SET1(0)
+#define LOAD_ACC LOAD
+#define STORE_ACC STORE
+#define ADD_ACC ADD
+#define WEIGHTS(b) const __m512bh b0 = (__m512bh)LOADI(b), b1 = (__m512bh)LOADI(b + VL)
+#define MULTIPLY(x, acc0, acc1) \
+    const __m512bh y = (__m512bh)SET1I(*(x)); \
+    acc0 = _mm512_dpbf16_ps(acc0, y, b0); \
+    acc1 = _mm512_dpbf16_ps(acc1, y, b1)
+#include "body.inc"
+
+FF_TARGET_END
+#endif

@@ -1,0 +1,51 @@
+/* Which product computes a format on an instruction set. */
+#include "gemm.h"
+
+ff_product ff_product_of(int isa, int format)
+{
+    static const ff_product products[FF_ISAS][FF_FORMATS] = {
+        [FF_PORTABLE] = {ff_float_portable, [FF_BF16_WIDE] = ff_wide_portable, [FF_INT8_SIGNED] = ff_int8_portable},
+#if defined(__x86_64__)
+        [FF_AVX2] = {ff_float_avx2, [FF_BF16_WIDE] = ff_wide_avx2, [FF_INT8_SIGNED] = ff_int8_avx2,
+#if FF_HAS_AVXVNNI
+                     [FF_INT8] = ff_int8_avxvnni,
+#endif
+        },
+        [FF_AVX512] = {ff_float_avx512, ff_bf16_avx512, ff_wide_avx512, ff_int8_avx512},
+#if FF_HAS_AMX
+        [FF_AMX] = {ff_float_avx512, ff_bf16_amx, [FF_INT8_TILES] = ff_int8_amx},
+        [FF_AMX_EMULATED] = {ff_float_avx512, ff_bf16_amx_emulated, [FF_INT8_TILES] = ff_int8_amx_emulated},
+#endif
+#endif
+    };
+#if defined(__x86_64__)
+    if (isa == FF_AVX2 && format == FF_INT8 && !ff_avxvnni_usable())
+        return NULL;
+    if (isa == FF_AVX512 && format == FF_BF16 && !__builtin_cpu_supports("avx512bf16"))
+        return NULL;
+    if (isa == FF_AVX512 && format == FF_INT8 && !__builtin_cpu_supports("avx512vnni"))
+        return NULL;
+#endif
+    return products[isa][format];
+}
+
+void ff_tiles(int isa, int on)
+{
+#if FF_HAS_AMX
+    if (isa == FF_AMX)
+        ff_tiles_amx(on);
+    if (isa == FF_AMX_EMULATED)
+        ff_tiles_amx_emulated(on);
+#else
+    (void)isa, (void)on;
+#endif
+}
+
+void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
+{
+#if FF_HAS_AMX
+    (isa == FF_AMX ? ff_trial_amx : ff_trial_amx_emulated)(whole, a, b, c);
+#else
+    (void)isa, (void)whole, (void)a, (void)b, (void)c;
+#endif
+}

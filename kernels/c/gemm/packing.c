@@ -1,0 +1,234 @@
+/* Weights as they are stored -> as the products read them, in one pass over each panel that stays in the cache. Everything
+   here is integer arithmetic, single roundings or comparisons, so the compiler may vectorise it and no bit can change. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "mxcsr.h"
+#include "packing.h"
+#include "scalar.h"
+
+#define CHUNK 16384              /* numbers that ff_convert takes at a time */
+#define STEPS 16                 /* of a panel, transposed together: a cache line of each row */
+
+typedef struct {
+    const ff_matrix *matrices;
+    int64_t count;
+    int panel;
+    int32_t *bad;
+    char *workspace;             /* the caller's scratch */
+    size_t space;
+    _Atomic int64_t next;        /* panels taken, of all matrices in a row */
+    _Atomic int32_t *flags;
+} packing;
+
+typedef struct {
+    const char *from;
+    char *to;
+    int64_t count;
+    int stored, half;
+    _Atomic int64_t next;
+    _Atomic int32_t largest;
+} conversion;
+
+int ff_stored_size(int stored)
+{
+    return stored == FF_STORED_FLOAT ? 4 : 2;
+}
+
+/* `n` stored numbers as float32, which is exact; returns the bits of the largest magnitude, of NaN above infinity's. */
+static int32_t widen(const char *restrict from, int stored, int64_t n, float *restrict to)
+{
+    int32_t largest = 0;
+    if (stored == FF_STORED_FLOAT) {
+        memcpy(to, from, (size_t)n * 4);
+    } else if (stored == FF_STORED_BF16) {
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t h;
+            memcpy(&h, from + 2 * i, 2);
+            const uint32_t bits = (uint32_t)h << 16;
+            memcpy(to + i, &bits, 4);
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {  /* 2^112 moves the exponent from half's bias to float's, subnormals too */
+            uint16_t h;
+            memcpy(&h, from + 2 * i, 2);
+            const uint32_t small = (uint32_t)(h & 0x7fff) << 13;
+            uint32_t bits = ff_bits(ff_of_bits(small) * 0x1p112f);
+            bits |= (uint32_t)(h & 0x8000) << 16 | (small >= 0x0f800000 ? FF_NOT_FINITE : 0u);
+            memcpy(to + i, &bits, 4);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t bits = (int32_t)(ff_bits(to[i]) & 0x7fffffff);
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+static void to_bfloat16(const float *restrict from, int64_t n, uint16_t *restrict to)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = ff_bfloat16(ff_bits(from[i]));
+}
+
+/* Returns the sum. `inverse` is so that no product leaves -127 ... 127 by more than its rounding. */
+static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int8_t *restrict to)
+{
+    int32_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t whole = (int32_t)(ff_bits(from[i] * inverse + FF_ROUNDER) - FF_ROUNDER_BITS);
+        sum += whole;
+        to[i] = (int8_t)whole;
+    }
+    return sum;
+}
+
+static void to_half(const float *restrict from, int64_t n, char *restrict to)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = ff_bits(from[i]);
+        const uint32_t sign = bits >> 16 & 0x8000;
+        bits &= 0x7fffffff;
+        const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* the last place of 0.5 is worth half's least subnormal */
+        const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
+        const uint16_t half = (uint16_t)(sign | (bits < 0x38800000 ? low - 0x3f000000 : normal));
+        memcpy(to + 2 * i, &half, 2);
+    }
+}
+
+/* (panel) rows of `bytes` bytes, `stride` apart -> [bytes / 4][panel] of 32-bit lanes */
+static void transpose(const char *restrict from, size_t stride, size_t bytes, int panel, char *restrict to)
+{
+    const int64_t steps = (int64_t)bytes / 4;
+    for (int64_t s = 0; s < steps; s += STEPS) {
+        const int64_t stop = s + STEPS < steps ? s + STEPS : steps;
+        for (int64_t i = s; i < stop; i++)
+            for (int r = 0; r < panel; r++)
+                memcpy(to + 4 * (i * panel + r), from + (size_t)r * stride + 4 * (size_t)i, 4);
+    }
+}
+
+/* Row `r` of the packed matrix, before the transposition, to `staged`; `row` is scratch whose padding is zero. */
+static void stage(const ff_matrix *m, int64_t r, float *row, char *staged, _Atomic int32_t *bad)
+{
+    const int64_t inner = m->groups * m->padded, size = m->columns / m->groups, from = m->rows[r];
+    const size_t bytes = (size_t)(inner / m->lanes) * 4;
+    int32_t largest = 0, sum;
+    if (from < 0) {
+        memset(staged, 0, bytes);
+        if (m->lanes == 4)
+            m->scale[r] = 0, m->shift[r] = 0;
+        return;
+    }
+    const int64_t part = from / m->part_rows;
+    const char *source = m->parts[part] + from % m->part_rows * m->columns * ff_stored_size(m->stored);
+    for (int64_t g = 0; g < m->groups; g++, source += size * ff_stored_size(m->stored)) {
+        const int32_t found = widen(source, m->stored, size, row + g * m->padded);
+        largest = found > largest ? found : largest;
+    }
+    if (largest > FF_LARGEST) {  /* nothing below may compute with it */
+        atomic_fetch_or(bad, 1 << part);
+        return;
+    }
+    const float factor = part ? 1.0f : m->factor;
+    if (factor != 1.0f)
+        for (int64_t i = 0; i < inner; i++)
+            row[i] *= factor;
+    if (m->lanes == 1) {
+        memcpy(staged, row, bytes);
+    } else if (m->lanes == 2) {
+        to_bfloat16(row, inner, (uint16_t *)(void *)staged);
+    } else {
+        const float scale = ff_of_bits((uint32_t)largest) * factor / 127.0f;  /* rounding keeps the order of magnitudes */
+        sum = to_int8(row, inner, scale >= 0x1p-126f ? 1.0f / scale : 0.0f, (int8_t *)staged);
+        m->scale[r] = scale;
+        m->shift[r] = -m->zero * sum;
+    }
+}
+
+static size_t align(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static void pack(void *context, int thread)
+{
+    packing *p = context;
+    char *scratch = thread ? ff_scratch(p->space) : p->workspace;
+    int64_t first = 0, padding_of = -1;
+    if (!scratch)  /* a helper without memory leaves its share to the others */
+        return;
+    const unsigned csr = ff_set_mxcsr(FF_DEFAULT);
+    const ff_matrix *m = p->matrices;
+    for (int64_t i; (i = atomic_fetch_add(&p->next, 1)) >= 0;) {
+        while (m < p->matrices + p->count && i - first >= m->height / p->panel)
+            first += m->height / p->panel, m++;
+        if (m == p->matrices + p->count)
+            break;
+        const int64_t inner = m->groups * m->padded, r = (i - first) * p->panel;
+        const size_t bytes = (size_t)(inner / m->lanes) * 4, stride = align(bytes) + 64;  /* rows in different cache sets */
+        float *row = (float *)(void *)scratch;
+        char *staged = scratch + align((size_t)inner * 4);
+        if (padding_of != m - p->matrices)
+            memset(row, 0, (size_t)inner * 4), padding_of = m - p->matrices;
+        for (int k = 0; k < p->panel; k++)
+            stage(m, r + k, row, staged + (size_t)k * stride, p->flags + padding_of);
+        const size_t spare = (size_t)m->spare * 4 * (size_t)p->panel;
+        char *panel = m->panels + (size_t)(i - first) * (bytes * (size_t)p->panel + spare);
+        transpose(staged, stride, bytes, p->panel, panel);
+        memset(panel + bytes * (size_t)p->panel, 0, spare);
+    }
+    ff_set_mxcsr(csr);
+}
+
+int ff_pack(const ff_matrix *matrices, int64_t count, int panel, int32_t *bad, int threads)
+{
+    packing p = {.matrices = matrices, .count = count, .panel = panel};
+    for (int64_t i = 0; i < count; i++) {
+        const size_t inner = (size_t)(matrices[i].groups * matrices[i].padded);
+        const size_t space = align(inner * 4) + (size_t)panel * (align(inner / (size_t)matrices[i].lanes * 4) + 64);
+        p.space = space > p.space ? space : p.space;
+    }
+    const size_t flags = align(sizeof(_Atomic int32_t) * (size_t)count);
+    char *scratch = count ? ff_scratch(p.space + flags) : NULL;
+    if (!scratch)
+        return count ? -1 : 0;
+    p.workspace = scratch;
+    p.flags = (_Atomic int32_t *)(void *)(scratch + p.space);
+    for (int64_t i = 0; i < count; i++)
+        atomic_init(p.flags + i, 0);
+    ff_run(pack, &p, threads);
+    for (int64_t i = 0; i < count; i++)
+        bad[i] = atomic_load(p.flags + i);
+    return 0;
+}
+
+static void convert(void *context, int thread)
+{
+    conversion *c = context;
+    float row[256];
+    int32_t largest = 0;
+    (void)thread;
+    const unsigned csr = ff_set_mxcsr(FF_DEFAULT);
+    for (int64_t i; (i = atomic_fetch_add(&c->next, CHUNK)) < c->count;)
+        for (int64_t k = i, n; k < c->count && k < i + CHUNK; k += n) {
+            n = c->count - k < 256 ? c->count - k : 256;
+            const int32_t found = widen(c->from + k * ff_stored_size(c->stored), c->stored, n, row);
+            largest = found > largest ? found : largest;
+            if (c->to && c->half)
+                to_half(row, n, c->to + 2 * k);
+            else if (c->to)
+                memcpy(c->to + 4 * k, row, (size_t)n * 4);
+        }
+    for (int32_t seen = atomic_load(&c->largest); seen < largest;)
+        if (atomic_compare_exchange_weak(&c->largest, &seen, largest))
+            break;
+    ff_set_mxcsr(csr);
+}
+
+int32_t ff_convert(const char *from, int stored, int64_t count, void *to, int half, int threads)
+{
+    conversion c = {.from = from, .to = to, .count = count, .stored = stored, .half = half};
+    ff_run(convert, &c, threads);
+    return atomic_load(&c.largest);
+}

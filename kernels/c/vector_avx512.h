@@ -1,0 +1,38 @@
+/* Vectors of 16 floats, as math.inc describes them. Include it before FF_TARGET: intrinsics have targets of their own. */
+#include <immintrin.h>
+
+#include "cpu.h"
+#include "target.h"
+
+#define VL FF_AVX512_VECTOR
+#define MR FF_AVX512_ROWS
+#define LOAD(p) _mm512_loadu_ps(p)
+#define STORE(p, v) _mm512_storeu_ps(p, v)
+#define SET1(x) _mm512_set1_ps(x)
+#define ADD(a, b) _mm512_add_ps(a, b)
+#define SUB(a, b) _mm512_sub_ps(a, b)
+#define MUL(a, b) _mm512_mul_ps(a, b)
+#define DIV(a, b) _mm512_div_ps(a, b)
+#define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define MAX(a, b) _mm512_max_ps(a, b)
+#define MIN(a, b) _mm512_min_ps(a, b)
+#define ROUND(a) _mm512_roundscale_ps(a, 8)
+#define POWER2(n) _mm512_scalef_ps(_mm512_set1_ps(1), n)
+#define REVERSE(v) _mm512_permutexvar_ps(_mm512_set_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), v)
+#define INDEX(first) \
+    _mm512_set_epi32(first + 23, first + 7, first + 22, first + 6, first + 21, first + 5, first + 20, first + 4, \
+                     first + 19, first + 3, first + 18, first + 2, first + 17, first + 1, first + 16, first)
+#define LOW(a, b) _mm512_permutex2var_ps(a, INDEX(0), b)
+#define HIGH(a, b) _mm512_permutex2var_ps(a, INDEX(8), b)
+#define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+typedef __m512 vec;
+
+/* LOADI ... on lanes of 32-bit integers; LOWER and UPPER: the two bfloat16 in a lane, as floats. */
+#define LOADI(p) _mm512_loadu_si512(p)
+#define STOREI(p, v) _mm512_storeu_si512(p, v)
+#define SET1I(x) _mm512_set1_epi32(x)
+#define ADDI(a, b) _mm512_add_epi32(a, b)
+#define TO_FLOAT(a) _mm512_cvtepi32_ps(a)
+#define LOWER(w) _mm512_castsi512_ps(_mm512_slli_epi32(w, 16))
+#define UPPER(w) _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)))
+typedef __m512i ivec;

@@ -1,0 +1,153 @@
+"""The bits of the CPU kernels: one SHA-256 for each combination of instruction set, format, shape and batch.
+
+A change of the C code that must not change results is checked by comparing two runs on one machine, before and after:
+
+    python tests/native/hashes.py > before.txt;  python tests/native/hashes.py > after.txt;  diff before.txt after.txt
+
+Inputs come from seeded generators, and their own hash stands first. The last line is the hash of all others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tests' builders are
+
+import stages as make
+from packed import pack, random_encoder, token_weights
+
+from fastflow.kernels import _cpu
+from fastflow.kernels.encoder import cpu as cpu_encoder
+from fastflow.kernels.flow import cpu
+from fastflow.plan.fold import fold
+
+WIDTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # on both sides of whole vectors
+BATCHES = (1, 7, 64)
+FORMATS = ("FLOAT", "BF16", "BF16_WIDE", "INT8", "INT8_SIGNED", "INT8_TILES")
+POOLINGS = {"first-last": "mean", "cls": "cls", "pooler": "pooler", "weighted": "mean"}
+# name -> arguments of random_encoder, and whether all batches run (the emulation of AMX is slow on wide ones)
+ENCODERS: dict[str, tuple[dict[str, Any], bool]] = {
+    "bert": ({"layers": 3, "hidden": 96, "heads": 4, "intermediate": 200}, True),
+    "minilm": ({"layers": 2, "hidden": 48, "heads": 12, "intermediate": 192}, True),
+    "roberta": ({"layers": 2, "hidden": 72, "heads": 3, "intermediate": 130, "pad_id": 1}, True),
+    "electra": ({"layers": 2, "hidden": 64, "heads": 4, "intermediate": 97, "width": 24}, True),
+    "gelu_tanh, half": (
+        {"layers": 2, "hidden": 64, "heads": 2, "intermediate": 65, "activation": "gelu_tanh", "half": True},
+        True,
+    ),
+    "relu, odd": ({"layers": 2, "hidden": 35, "heads": 5, "intermediate": 33, "activation": "relu"}, True),
+    "bert-base": ({"layers": 1, "hidden": 768, "heads": 12, "intermediate": 3072}, False),
+}
+
+
+@contextmanager
+def forced(isa: str) -> Iterator[None]:
+    """FASTFLOW_ISA is ``isa`` inside."""
+    before = os.environ.get("FASTFLOW_ISA")
+    os.environ["FASTFLOW_ISA"] = isa
+    try:
+        yield
+    finally:
+        del os.environ["FASTFLOW_ISA"]
+        if before is not None:
+            os.environ["FASTFLOW_ISA"] = before
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """SHA-256 of the arrays' shapes and bytes."""
+    out = sha256()
+    for array in arrays:
+        out.update(repr((array.shape, array.dtype.str)).encode())
+        out.update(np.ascontiguousarray(array).tobytes())
+    return out.hexdigest()
+
+
+def calibrations() -> Iterator[tuple[str, int, list[Any]]]:
+    """(name, input width, stages) of every kind of calibration."""
+    rng = np.random.default_rng(20)
+    for n in WIDTHS:
+        yield f"standardize, whiten {n}", n, [make.standardize(rng, n), make.whiten(rng, n, max(1, n - 2))]
+        for coupling in ("additive", "affine"):
+            dim = 2 * n + 8 - 2 * n % 4
+            yield f"{coupling} width {n}", dim, [make.flow(rng, dim, 2, 2, n, coupling)]
+        if n > 3:
+            yield f"nullspace {n}", n, [make.nullspace(rng, n)]
+    for permutation in ("random", "lu"):
+        for coupling in ("additive", "affine"):
+            yield f"{coupling} {permutation}", 80, [make.flow(rng, 80, 3, 2, 40, coupling, permutation)]
+    chain = [make.whiten(rng, 104, 96), make.flow(rng, 96, 3, 2, 20), make.nullspace(rng, 96)]
+    yield "chain", 104, [*chain, make.flow(rng, 96, 2, 2, 70, "affine", "random")]
+    for coupling in ("additive", "affine"):
+        yield f"{coupling} of the paper", 768, [make.flow(rng, 768, coupling=coupling)]
+
+
+def flows(isa: str) -> Iterator[tuple[str, str]]:
+    """(combination, hash) of the flow on ``isa``, normalised and truncated too."""
+    rng = np.random.default_rng(21)
+    for name, dim, stages in calibrations():
+        x = rng.normal(size=(max(BATCHES), dim)).astype(np.float32)
+        x[:, dim // 3] = 20 + 3 * x[:, dim // 3]
+        flow = cpu.CpuFlow(fold(stages, dim), threads=1)
+        for rows in BATCHES:
+            keep = max(1, flow.outputs - 3)
+            outputs = flow(x[:rows]), flow(x[:rows], normalize=True), flow(x[:rows], normalize=True, truncate=keep)
+            assert all(np.isfinite(z).all() for z in outputs), (isa, name)
+            yield f"{isa}, flow, {name}, {rows} rows", digest(*outputs)
+
+
+def encoders(isa: str) -> Iterator[tuple[str, str]]:
+    """(combination, hash) of the encoder on ``isa`` in every format of its products."""
+    usable = cpu_encoder.formats(cpu.isas()[isa][0])
+    for form, (name, (arguments, whole)) in ((f, e) for f in FORMATS for e in ENCODERS.items()):
+        number = getattr(_cpu, form)
+        if number not in usable:
+            continue
+        cpu_encoder.DTYPES[form] = (number,)  # this format, also where another one of its dtype comes first
+        weights, shape = random_encoder(30, **arguments)
+        for pooling, mode in POOLINGS.items():
+            layers = (1, shape.layers) if mode == "mean" and shape.layers > 1 else (shape.layers,)
+            table = token_weights(31) if pooling == "weighted" else None
+            encoder = cpu_encoder.CpuEncoder(weights, shape, mode, layers, form, threads=1, token_weights=table)
+            assert encoder.isa == isa
+            outputs = []
+            for texts in BATCHES if whole else BATCHES[:2]:
+                lengths = [17] if texts == 1 else [WIDTHS[i * i % len(WIDTHS)] for i in range(1, texts + 1)]
+                ids, offsets = pack(lengths, texts)
+                outputs += [encoder(ids, offsets), *encoder.states(ids, offsets).values()]
+            assert all(np.isfinite(z).all() for z in outputs), (isa, form, name)
+            yield f"{isa}, encoder, {form}, {name}, {pooling}", digest(*outputs)
+        del cpu_encoder.DTYPES[form]
+
+
+def inputs() -> Iterator[tuple[str, str]]:
+    """(input, hash): where these differ, nothing can be said of the kernels."""
+    plans = [plan for _, dim, stages in calibrations() for plan in fold(stages, dim)]
+    yield "inputs, plans", digest(*(a for plan in plans for _, a in sorted(plan.astype(np.float32).arrays().items())))
+    weights = [random_encoder(30, **arguments)[0] for arguments, _ in ENCODERS.values()]
+    yield "inputs, encoders", digest(*(array for table in weights for _, array in sorted(table.items())))
+
+
+def hashes() -> Iterator[tuple[str, str]]:
+    """(combination, hash) of everything that this machine can run."""
+    yield from inputs()
+    for isa, (_, usable, _, _) in cpu.isas().items():
+        if usable:
+            with forced(isa):
+                yield from () if isa in cpu.TILES else flows(isa)  # there the flow is that of AVX-512
+                yield from encoders(isa)
+
+
+if __name__ == "__main__":
+    whole = sha256()
+    for combination, found in hashes():
+        whole.update(f"{found} {combination}\n".encode())
+        print(found, combination, flush=True)
+    print(whole.hexdigest(), "all")
