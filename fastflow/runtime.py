@@ -17,7 +17,7 @@ from fastflow.backends.ahead import ahead
 from fastflow.backends.choose import open_backend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.architecture import encoder_size, read_config
-from fastflow.model.artifact import Model, Opening
+from fastflow.model.artifact import DEFAULT, Model, Opening, named
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
@@ -65,7 +65,7 @@ class Runtime:
         if not (model is None or isinstance(model, Model)):
             if not isinstance(model, str | os.PathLike):
                 raise UsageError(f"a model is the path of a directory, not {short(model)}")
-            model = Path(os.path.abspath(model))  # a pickle may be opened in another folder
+            model = None if named(Path(model)) == DEFAULT else Path(os.path.abspath(model))  # a pickle may move
         self._arguments = (model, device, dtype, threads, backend, allow_download)
         with Opening(model, allow_download) as opening:
             self.tokenize = Tokenizer(opening.model.encoder, opening.model.max_length)

@@ -59,6 +59,9 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
             raise
         except FastflowError as reason:
             return _step_down("reference", reason, model, device, dtype, threads)
+    if dtype not in ReferenceBackend.dtypes:
+        usable = ", ".join(("auto", *CpuBackend.dtypes, "float64"))
+        raise UsageError(f"dtype {dtype!r} runs on a GPU alone (device cuda); on the CPU use {usable}")
     return _open_named("reference", model, device, dtype, threads)
 
 
@@ -108,7 +111,9 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
         if find_spec(module) is None:
             return missing_extra(extra, module, f"the {name} backend" + " (device 'cuda')" * (device == "cuda"))
     if (name == "triton" or device == "cuda") and not _has_cuda():
-        return FastflowError(f"{name}: PyTorch finds no CUDA device; usable here: cpu, torch on the CPU, reference")
+        return FastflowError(
+            f"{name}: PyTorch finds no CUDA device; usable here: cpu, which device cpu and device auto take"
+        )
     return None
 
 
