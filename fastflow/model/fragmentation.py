@@ -43,8 +43,8 @@ def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
         return None
     if unknown > UNKNOWN * total:
         return (
-            f"{unknown / total:.0%} of the word pieces are unknown to the encoder: their vectors are poor; use an encoder "
-            "that was made for this language"
+            f"{unknown / total:.0%} of the word pieces are unknown to the encoder: their vectors are poor; use "
+            "an encoder that was made for this language"
         )
     spaced = [word for word in words if not UNSPACED.search(word)]
     if not spaced or (count := vocabulary.pieces(spaced)[0]) < FEWEST:
