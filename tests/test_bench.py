@@ -442,13 +442,13 @@ def test_a_whole_run_writes_json_table_and_plot(hasty, tmp_path, capsys):
 
 
 def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkeypatch):
-    from fastflow.kernels.flow import cpu
+    from fastflow.kernels import isa as instructions
 
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
     results = flow.run_flow(None, ["folded"], False, "cpu", 2, lambda message: None)
     first = [r for r in results.rows if r["threads"] == 2 and r["subject"] == results.rows[0]["subject"]]
     ours = {r["name"]: r["backend"] for r in first if r["name"].startswith("fastflow")}
-    best, *others = cpu.usable_isas()
+    best, *others = instructions.usable_isas()
     assert ours == {"fastflow": f"cpu {best}", **{f"fastflow-{isa}": f"cpu {isa}" for isa in others}}
     assert {r["batch"] for r in first} == {1, 9, 40}
     assert {r["note"] is None for r in first if r["batch"] == 40 and r["backend"] == "torch"} == {False}

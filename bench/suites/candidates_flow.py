@@ -133,20 +133,20 @@ def ours(subject: Subject, device: str, threads: int, quick: bool) -> list[Candi
 
 
 def _cpu(subject: Subject, threads: int, quick: bool) -> list[Candidate]:
-    cpu = cpu_kernels()
-    best = cpu.isa()
+    cpu, instructions = cpu_kernels("flow.cpu"), cpu_kernels("isa")
+    best = instructions.isa()
     found = []
-    for isa in cpu.usable_isas():
+    for isa in instructions.usable_isas():
         if isa == best or not quick:
             flow = _forced(cpu, isa, subject, threads)
             found.append(Candidate("fastflow" if isa == best else f"fastflow-{isa}", f"cpu {flow.isa}", _numpy(flow)))
     return sorted(found, key=lambda candidate: candidate.name != "fastflow")
 
 
-def cpu_kernels() -> Any:
-    """The module of the compiled CPU kernels; a FastflowError where they were not built."""
+def cpu_kernels(module: str) -> Any:
+    """A module of the compiled CPU kernels; a FastflowError where they were not built."""
     try:
-        return importlib.import_module("fastflow.kernels.flow.cpu")
+        return importlib.import_module(f"fastflow.kernels.{module}")
     except ImportError as error:
         raise FastflowError(
             f"the compiled kernels cannot be imported ({error}); build them with "

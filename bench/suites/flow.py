@@ -24,8 +24,9 @@ from fastflow.bench.measure.timing import Effort, Watch, alternate, cpu_watch, c
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios import flow_ratios
-from fastflow.bench.suites.candidates_flow import WHOLE, chosen, cpu_kernels, names, ours, torch_peers
+from fastflow.bench.suites.candidates_flow import WHOLE, chosen, names, ours, torch_peers
 from fastflow.bench.suites.subjects import Subject, of_model, synthetic
+from fastflow.kernels.threads import default_threads
 
 BATCHES = (1, 8, 32, 256, 1024, WHOLE, 1_000_000)
 QUICK_BATCHES = (1, 32, 1024)
@@ -72,7 +73,7 @@ def run_flow(
 ) -> Results:
     """Run the suite on ``device`` (cpu or cuda); ``threads`` None: one for each core."""
     peers = frozenset(chosen(against, device, quick))
-    threads = threads or (cpu_kernels().default_threads() if device == "cpu" else torch.get_num_threads())
+    threads = threads or (default_threads() if device == "cpu" else torch.get_num_threads())
     results, counts = Results(), [threads] if device == "cuda" or quick or threads == 1 else [threads, 1]
     say("measuring the machine's ceilings")
     limits = {threads: cuda_ceilings()} if device == "cuda" else ceilings(counts, 0.1 if quick else 0.4)
