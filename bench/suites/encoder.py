@@ -18,6 +18,7 @@ import numpy as np
 from fastflow.backends.choose import open_backend
 from fastflow.bench.measure.machine import Ceilings, ceilings
 from fastflow.bench.measure.probe import Probe
+from fastflow.bench.measure.row import Row
 from fastflow.bench.measure.timing import Effort, alternate
 from fastflow.bench.peers.encoder import PEERS, Engine, chosen, left_out, open_peers, said
 from fastflow.bench.peers.pytorch import compiling, settings
@@ -67,7 +68,7 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, quick: bool, th
             rng = np.random.default_rng(batch * 1000 + tokens)
             ids = rng.integers(5, vocabulary(subject), (batch, tokens))
             limits = partial(floors_ms, limit, read)
-            results.rows += compare(subject, engines, ids, exact, quick, threads, limits, results.skipped)
+            results.add(compare(subject, engines, ids, exact, quick, threads, limits, results.skipped))
     results.ratios = encoder_ratios(results.rows)
     return results
 
@@ -156,7 +157,7 @@ def compare(
     subject: Subject, engines: list[Engine], ids: Array, reference: Callable[[Array, Array], Array], quick: bool,
     threads: int, limits: Limits, skipped: list[dict[str, Any]],
     how: Callable[[int, int, bool], Effort] | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Row]:  # fmt: skip
     """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
     batch, tokens = ids.shape
     mask = np.ones_like(ids)
@@ -185,13 +186,11 @@ def compare(
         compute, reading = limits(engine.dtype, flop, traffic)
         floor = max(compute, reading)
         rows.append(
-            {
-                "suite": "encoder", "subject": subject.label, "name": engine.name, "backend": engine.backend,
-                "dtype": engine.dtype, "threads": threads, "batch": batch, "tokens": tokens, "median_ms": ms,
-                "p20_ms": timing.p20_ms, "p80_ms": timing.p80_ms, "runs": timing.runs, "calls_per_run": timing.inner,
-                "max_abs_err": off, "least_cosine": cosine, "gflops": flop / ms / 1e6, "gbs": traffic / ms / 1e6,
-                "compute_fraction": compute / ms, "bandwidth_fraction": reading / ms, "floor_ms": floor,
-                "times_floor": ms / floor, "note": None,
-            }
+            Row.timed(
+                timing, suite="encoder", subject=subject.label, name=engine.name, backend=engine.backend,
+                dtype=engine.dtype, threads=threads, batch=batch, tokens=tokens, max_abs_err=off, least_cosine=cosine,
+                gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, compute_fraction=compute / ms,
+                bandwidth_fraction=reading / ms, floor_ms=floor, times_floor=ms / floor,
+            )
         )  # fmt: skip
     return rows

@@ -57,9 +57,7 @@ def measure(
             continue
         say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
         ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary(subject), (batch, tokens))
-        results.rows += compare(
-            subject, engines, ids, exact, quick, threads, limits.floors_ms, results.skipped, effort
-        )  # fmt: skip
+        results.add(compare(subject, engines, ids, exact, quick, threads, limits.floors_ms, results.skipped, effort))
 
 
 def effort(batch: int, tokens: int, quick: bool) -> Effort:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fastflow.bench.measure.row import Row
 from fastflow.bench.measure.timing import Effort, alternate
 from fastflow.bench.peers.encoder import PEERS, Engine, chosen, left_out, missing, open_peers, said
 from fastflow.bench.peers.pytorch import settings
@@ -101,18 +102,15 @@ def run_subject(
     flop = sum(subject.flop(1, int(length)) for length in lengths)
     runs = 1 if flop > ONCE_FLOP else 3
     timings = alternate(calls, Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=5e-2))
-    for key, (engine, cosine, off) in found.items():
-        timing = timings[key]
-        results.rows.append(
-            {
-                "suite": "end-to-end", "subject": subject.label, "name": engine.name, "backend": engine.backend,
-                "dtype": engine.dtype, "threads": threads, "batch": len(texts), "tokens": int(lengths.sum()),
-                "median_ms": timing.median_ms, "p20_ms": timing.p20_ms, "p80_ms": timing.p80_ms, "runs": timing.runs,
-                "calls_per_run": timing.inner, "max_abs_err": off, "least_cosine": cosine,
-                "texts_per_s": len(texts) / timing.median_ms * 1e3, "gflops": flop / timing.median_ms / 1e6,
-                "note": None,
-            }
-        )  # fmt: skip
+    results.add(
+        Row.timed(
+            timings[key], suite="end-to-end", subject=subject.label, name=engine.name, backend=engine.backend,
+            dtype=engine.dtype, threads=threads, batch=len(texts), tokens=int(lengths.sum()), max_abs_err=off,
+            least_cosine=cosine, texts_per_s=len(texts) / timings[key].median_ms * 1e3,
+            gflops=flop / timings[key].median_ms / 1e6,
+        )
+        for key, (engine, cosine, off) in found.items()
+    )  # fmt: skip
 
 
 def _on(embed: Embed, texts: Sequence[str]) -> Callable[[], Any]:

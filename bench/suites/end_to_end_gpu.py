@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fastflow.bench.measure.row import Row
 from fastflow.bench.peers.encoder import Engine, left_out, said
 from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.peers.pytorch import settings
@@ -77,13 +78,12 @@ def run_subject(
         for key, seconds in timings.items():
             quantiles = latency_quantiles(seconds)
             ms = quantiles["median_ms"]
-            results.rows.append(
-                {
-                    "suite": "end-to-end", "subject": subject.label, "name": key[0], "dtype": key[1],
-                    "threads": threads, "batch": batch, "tokens": tokens, "runs": len(seconds), "calls_per_run": 1,
-                    "texts_per_s": batch / ms * 1e3, "gflops": flop / ms / 1e6, "note": None, **quantiles, **facts[key],
-                }
+            row = Row(
+                suite="end-to-end", subject=subject.label, name=key[0], dtype=key[1], threads=threads, batch=batch,
+                tokens=tokens, runs=len(seconds), calls_per_run=1, texts_per_s=batch / ms * 1e3,
+                gflops=flop / ms / 1e6, **quantiles, **facts[key],
             )  # fmt: skip
+            results.add([row])
 
 
 def in_turn(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastflow.bench.measure.compare import Candidate, checked, errors
 from fastflow.bench.measure.machine import Ceilings, ceilings, cuda_ceilings, memory_available
+from fastflow.bench.measure.row import Row
 from fastflow.bench.measure.timing import Effort, Watch, alternate, cpu_watch, cuda_watch
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.pytorch import compiling, settings
@@ -65,6 +66,10 @@ class Results:
     ratios: list[dict[str, Any]] = field(default_factory=list)
     subjects: list[dict[str, Any]] = field(default_factory=list)
     ceilings: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append ``rows`` as the JSON has them."""
+        self.rows += [row.as_dict() for row in rows]
 
 
 def run_flow(
@@ -123,11 +128,11 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: fl
             left_out += more
         results.skipped += left_out
         rows = compare(one, taking_part, x, out, exact, limits, results.skipped)
-        failed = {c.name for c in taking_part} - {row["name"] for row in rows}
+        failed = {c.name for c in taking_part} - {row.name for row in rows}
         candidates = [c for c in candidates if c.name not in failed]
         for row in rows:
-            speed[row["name"]] = min(row["p20_ms"] / 1e3 / batch, speed.get(row["name"], math.inf))
-        results.rows += rows
+            speed[row.name] = min(row.p20_ms / 1e3 / batch, speed.get(row.name, math.inf))
+        results.add(rows)
 
 
 def too_large(subject: Subject, batch: int, device: str) -> str | None:
@@ -174,7 +179,7 @@ def compare(
     exact: NDArray[Any],
     limits: Ceilings,
     skipped: list[dict[str, Any]],
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """The rows of one comparison on ``x``: every output checked, then all timed. Adds failures to ``skipped``."""
     batch, device = len(x), x.device.type
     part = x[: len(exact)]
@@ -205,14 +210,12 @@ def compare(
         timing, off = timings[c.name], found[c.name]
         ms, pieces = timing.median_ms, out is not None and c.piece is not None
         rows.append(
-            {
-                "suite": "flow", "subject": one.subject.label, "name": c.name, "backend": c.backend, "dtype": c.dtype,
-                "threads": one.threads, "batch": batch, "tokens": None, "median_ms": ms, "p20_ms": timing.p20_ms,
-                "p80_ms": timing.p80_ms, "runs": timing.runs, "calls_per_run": timing.inner,
-                "max_abs_err": off.max_abs, "relative_err": off.relative,
-                "err_against_unfused": off.max_abs / scale.max_abs if scale.max_abs else None,
-                "gflops": flop / ms / 1e6, "gbs": traffic / ms / 1e6, "floor_ms": floor, "times_floor": ms / floor,
-                "note": f"in pieces of {c.piece} rows" if pieces else None, **c.details,
-            }
+            Row.timed(
+                timing, suite="flow", subject=one.subject.label, name=c.name, backend=c.backend, dtype=c.dtype,
+                threads=one.threads, batch=batch, tokens=None, max_abs_err=off.max_abs, relative_err=off.relative,
+                err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,
+                gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, floor_ms=floor, times_floor=ms / floor,
+                note=f"in pieces of {c.piece} rows" if pieces else None, **c.details,
+            )
         )  # fmt: skip
     return rows
