@@ -1,8 +1,9 @@
-"""One row of the published JSON: who was timed, on what, and with which result."""
+"""The rows of the published JSON: who was timed, on what, and with which result."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastflow.bench.measure.timing import Timing
@@ -78,3 +79,18 @@ class Row:
         keys = KEYS[self.suite] if self.p99_ms is None else SINGLE_CALLS
         counts = {key: getattr(self, key) for key in COUNTS if getattr(self, key) is not None}
         return {key: getattr(self, key) for key in keys} | counts
+
+
+@dataclass
+class Results:
+    """What a suite hands to the report: the parts of the JSON beside ``machine``."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    ratios: list[dict[str, Any]] = field(default_factory=list)
+    subjects: list[dict[str, Any]] = field(default_factory=list)
+    ceilings: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append ``rows`` as the JSON has them."""
+        self.rows += [row.as_dict() for row in rows]

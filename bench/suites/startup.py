@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.measure.row import Row
+from fastflow.bench.measure.compare import least_cosine
+from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.timing import summarise
 from fastflow.bench.peers.encoder import chosen, left_out, missing, said
 from fastflow.bench.report.ratios_encoder import startup_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
-from fastflow.bench.suites.end_to_end import padded
-from fastflow.bench.suites.flow import Results
-from fastflow.bench.suites.workbench import Array, Subject, Workbench, least_cosine, reference
+from fastflow.bench.suites.texts import padded
+from fastflow.bench.suites.workbench import Array, Subject, Workbench, reference
 from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokenizer
 from fastflow.runtime import Runtime
