@@ -47,6 +47,11 @@ class Fit:
         return list(self.choice.fitted.stages)
 
     @property
+    def refused(self) -> bool:
+        """Whether the named method was refused and raw pooling kept."""
+        return self.choice.method != self.training["method"] != "auto"
+
+    @property
     def report(self) -> dict[str, Any]:
         """The lines that fastflow-train prints, as data that json can write; the caller may change its copy.
 
