@@ -55,7 +55,7 @@ def main(debug: bool) -> None:
 )
 @click.option("--format", metavar="F", help="txt, tsv, csv or jsonl. [default: by the suffix]")
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
-@click.option("--id-field", metavar="F", help="A column to keep as id.")
+@click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines or .npz.")
 @click.option("--delimiter", metavar="C", help="What separates the columns of a csv or tsv.  [default: by line 1]")
 @click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
 @click.option(
@@ -130,7 +130,8 @@ def embed(
         rate = done.texts / max(time.monotonic() - start, 1e-9)
         odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
         odd += [f"{done.cut} cut at {runtime.info()['max_length']} tokens"] * bool(done.cut)
-        say(f"fastflow: {done.texts} texts ({', '.join(odd) or 'none empty or cut'}), {rate:,.0f} a second")
+        written = "" if output is None else f"; written to {output}"
+        say(f"fastflow: {done.texts:,} texts ({', '.join(odd) or 'none empty or cut'}), {rate:,.0f} a second{written}")
 
 
 @main.command("eval")
@@ -274,12 +275,13 @@ def info(model: str | None) -> None:
 
 
 @main.command()
-@click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
-def verify(model: Path) -> None:
+@click.argument("model", required=False)
+def verify(model: str | None) -> None:
     """Check every file of a model directory against its hashes, and that it loads."""
+    from fastflow.model.artifact import named
     from fastflow.model.artifact import verify as check
 
-    emit("\n".join(check(model)))
+    emit("\n".join(check(named(model))))
 
 
 @main.command()

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.ahead import ahead
+from fastflow.backends.base import Backend
 from fastflow.backends.choose import open_backend
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.architecture import encoder_size, read_config
-from fastflow.model.artifact import Model, Opening
+from fastflow.model.artifact import DEFAULT, Model, Opening, named
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
@@ -34,7 +34,6 @@ from fastflow.stages.vectors import (
     quantise,
 )
 
-BATCH_TOKENS = 8192  # tokens a backend sees at once: enough to keep BLAS busy, small enough for a small machine
 WINDOW = 4096  # texts that stream() holds and sorts by length at a time
 
 
@@ -65,13 +64,12 @@ class Runtime:
         if not (model is None or isinstance(model, Model)):
             if not isinstance(model, str | os.PathLike):
                 raise UsageError(f"a model is the path of a directory, not {short(model)}")
-            model = Path(os.path.abspath(model))  # a pickle may be opened in another folder
+            model = None if named(Path(model)) == DEFAULT else Path(os.path.abspath(model))  # a pickle may move
         self._arguments = (model, device, dtype, threads, backend, allow_download)
         with Opening(model, allow_download) as opening:
             self.tokenize = Tokenizer(opening.model.encoder, opening.model.max_length)
-            self._backend: Any = open_backend(opening.model, backend, device, dtype, threads)
+            self._opened: Backend | None = open_backend(opening.model, backend, device, dtype, threads)
         self._model = opening.model
-        self._pooled_dim = encoder_size(read_config(self._model.encoder), self._model.encoder).hidden
         self.truncated = 0  # texts cut at max_length so far
 
     def encode(
@@ -143,12 +141,13 @@ class Runtime:
         several = not isinstance(iterable, Sized) or len(iterable) > size
 
         def embed(tokens: Tokens) -> NDArray[Any]:
-            return self._embed(tokens, batch_size, batch_tokens, normalize_embeddings, truncate_dim)
+            batches = self._batches(tokens, batch_size, batch_tokens)
+            return self._backend.embed(tokens, batches, normalize_embeddings, truncate_dim)
 
         def quantised(z: NDArray[Any]) -> NDArray[Any]:
             return quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
 
-        return self._blocks(ahead(windows) if several and self._overlaps else windows, embed, quantised)
+        return self._blocks(ahead(windows) if several and self._backend.overlaps else windows, embed, quantised)
 
     def _blocks(
         self, windows: Iterator[Tokens], embed: Callable[[Tokens], Any], quantised: Callable[[Any], Any]
@@ -170,7 +169,7 @@ class Runtime:
 
     def transform(self, array: Any) -> NDArray[Any]:
         """Calibrate pooled vectors (B, D) made elsewhere: (B, D'). Raises on a wrong shape, or NaN, naming the row."""
-        z = np.asarray(self._backend.calibration(check_pooled(array, self._pooled_dim, self.dtype)))
+        z = np.asarray(self._backend.calibrate(check_pooled(array, self._backend.pooled_dim, self.dtype)))
         return check_finite(z, "transform: row")
 
     def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
@@ -178,7 +177,7 @@ class Runtime:
         check_count("batch_size", batch_size)
         tokens = self.tokenize([_text(t, i) for i, t in enumerate(_texts(texts))])
         self._count_truncated(len(tokens.cut))
-        return check_finite(self._pool(tokens, batch_size, None), "text")
+        return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, None)), "text")
 
     def similarity(self, a: Any, b: Any) -> NDArray[Any]:
         """(m, n) cosines between embeddings (m, D'), (n, D'), or the texts that are embedded for it.
@@ -187,38 +186,21 @@ class Runtime:
         """
         return cosine(*(self._vectors(side) for side in (a, b)))
 
-    def _embed(
-        self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None, normalize: bool, truncate: int | None
-    ) -> NDArray[Any]:
-        """(B, D') embeddings; a backend that overlaps takes its batches from tokens to embeddings in one go."""
-        if self._overlaps:
-            batches = self._batches(tokens, batch_size, batch_tokens)
-            return np.asarray(self._backend.embed(tokens, batches, normalize, truncate))
-        return np.asarray(self._backend.calibration(self._pool(tokens, batch_size, batch_tokens), normalize, truncate))
-
-    def _pool(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> NDArray[Any]:
-        """The data's path as far as pooling: length-sorted, cut by tokens, unsorted again."""
-        out = np.empty((len(tokens.offsets) - 1, self._pooled_dim), self.dtype)
-        for rows in self._batches(tokens, batch_size, batch_tokens):
-            batch = tokens.select(rows)
-            hidden = self._backend.encoder(batch)
-            out[rows] = self._backend.pooling(hidden, batch)
-        return out
-
     def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
-        if batch_tokens is None:
-            batch_tokens = getattr(self._backend, "batch_tokens", BATCH_TOKENS)
-        return tokens.batches(batch_size or len(tokens.offsets), batch_tokens)
+        """Row numbers of each batch, cut by texts and by tokens."""
+        return tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self._backend.batch_tokens)
 
     @property
-    def _overlaps(self) -> bool:
-        return bool(getattr(self._backend, "overlaps", False))
+    def _backend(self) -> Backend:
+        if self._opened is None:
+            raise FastflowError("this Runtime is closed; make a new one")
+        return self._opened
 
     def _nothing(self, normalize_embeddings: bool, precision: str, truncate_dim: int | None) -> NDArray[Any]:
         """(0, D') as if of texts."""
         check_truncation(truncate_dim, self.dim)
-        none = np.zeros((0, self._pooled_dim), self.dtype)
-        z = self._backend.calibration(none, normalize_embeddings, truncate_dim)
+        none = np.zeros((0, self._backend.pooled_dim), self.dtype)
+        z = self._backend.calibrate(none, normalize_embeddings, truncate_dim)
         return quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
 
     def _spread(self, truncate_dim: int | None) -> NDArray[Any] | None:
@@ -244,17 +226,17 @@ class Runtime:
     @property
     def dim(self) -> int:
         """D', the width of an embedding."""
-        return output_dim(self._model.calibration, self._pooled_dim)
+        return output_dim(self._model.calibration, self._backend.pooled_dim)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of embeddings: float32, or float64 when it was asked for."""
-        return np.dtype(np.float64 if self._backend.dtype == "float64" else np.float32)
+        return self._backend.floats
 
     @property
     def backend(self) -> str:
         """The backend that runs: cpu, triton, torch or reference."""
-        return str(self._backend.name)
+        return self._backend.name
 
     @property
     def fingerprint(self) -> str:
@@ -274,7 +256,7 @@ class Runtime:
             "device": self._backend.device,
             "dtype": self._backend.dtype,
             "dim": self.dim,
-            "pooled_dim": self._pooled_dim,
+            "pooled_dim": self._backend.pooled_dim,
             "pooling": self._model.pooling.describe(),
             "max_length": self._model.max_length,
             "calibration": describe(self._model.calibration),
@@ -292,7 +274,7 @@ class Runtime:
 
     def close(self) -> None:
         """Let go of weights; the Runtime cannot be used afterwards."""
-        self._backend = _Closed()
+        self._opened = None
 
     def __enter__(self) -> Runtime:
         return self
@@ -304,13 +286,6 @@ class Runtime:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, self._arguments
-
-
-class _Closed:
-    """Stands where a closed Runtime's backend was."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise FastflowError("this Runtime is closed; make a new one")
 
 
 def _rebuild(model: Any, device: str, dtype: str, threads: int | None, backend: str, allow_download: bool) -> Runtime:

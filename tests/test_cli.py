@@ -92,6 +92,12 @@ def test_embed_reads_tables_without_a_header_by_column_number(model, tmp_path):
     assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
 
 
+def test_default_is_the_model_in_the_package_wherever_a_model_is_named(corpus):
+    assert run("info", "default").stdout == run("info").stdout
+    assert run("verify", "default").exit_code == 0
+    assert run("embed", corpus, "-m", "default", "--quiet").stdout == run("embed", corpus, "--quiet").stdout
+
+
 def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
     source = tmp_path / "data.bin"
     source.write_text("".join(json.dumps(text) + "\n" for text in sentences[:10]))
@@ -176,6 +182,12 @@ WRONG = [
     (["in.txt", "--threads", "0"], 2, "threads must be a whole number of at least 1"),
     (["in.txt", "--batch-tokens", "0"], 2, "0 is not in the range"),
     (["in.txt", "--device", "tpu"], 2, "unknown device 'tpu'"),
+    (
+        ["in.txt", "--dtype", "float16"],
+        2,
+        "dtype 'float16' runs on a GPU alone (device cuda); on the CPU use auto, float32",
+    ),
+    (["The dog runs."], 1, "a text itself is given through standard input"),
     (["in.txt", "--dtype", "int3"], 2, "unknown dtype 'int3'; known are auto, float32"),
     (["in.txt", "-m", "absent"], 1, "absent: no such model directory"),
     (["in.txt", "-m", "folder"], 1, "is not a model"),
@@ -258,7 +270,7 @@ def test_eval_of_constant_scores_is_null_in_json(model, tmp_path):
         (["eval", "."], 1, "bad.tsv, line 1"),
         (["eval", "good.tsv", "--json", "absent/out.json"], 1, "absent/out.json cannot be written: No such file"),
         (["info", "absent"], 1, "absent: no such model directory"),
-        (["verify", "absent"], 2, "does not exist"),
+        (["verify", "absent"], 1, "fastflow.json cannot be read: No such file"),
         (["verify", "."], 1, "fastflow.json cannot be read: No such file"),
         (["nothing"], 2, "No such command 'nothing'"),
     ],

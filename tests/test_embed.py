@@ -206,7 +206,7 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, tmp_path, target, s
     target = target.with_suffix(suffix)
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(sentences[:128])))
-    settings = Settings(Layout(id_field="id"), shard=shard)
+    settings = Settings(Layout(id_field="id" if suffix in (".npz", ".jsonl") else None), shard=shard)
     embed_file(Runtime(model), str(source), target, settings, quiet=True)
     whole = target.read_bytes()
     target.unlink()
@@ -236,7 +236,7 @@ def test_resume_refuses_what_is_not_the_same_run(model, bert, tmp_path, target, 
     partial = target.with_name("out.npy.partial")
     before = partial.read_bytes()
     runtime, settings = Runtime(model), Settings()
-    message = "from a run with another input, model or options; remove it"
+    message = r"from a run with another .*; give the same again, or remove .*out\.npy\.partial"
     if other == "input":
         write(tmp_path / "in.txt", [*sentences, "one more"])
     elif other == "option":
@@ -277,11 +277,13 @@ def test_an_error_before_the_first_row_leaves_nothing(model, corpus, target):
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_run_without_resume_replaces_what_an_earlier_one_left(model, runtime, tmp_path, target, monkeypatch):
+def test_a_run_without_resume_replaces_what_an_earlier_one_left(model, runtime, tmp_path, target, monkeypatch, capsys):
     monkeypatch.setattr(module, "WINDOW", 16)
     source = write(tmp_path / "in.txt", ["the dog"] * 100)
     interrupted(model, source, target)
+    capsys.readouterr()
     assert embed_file(runtime, source, target, Settings(), quiet=True) == Summary(texts=100)
+    assert "starts again and replaces 48 finished rows in " in capsys.readouterr().err
     assert np.load(target).shape == (100, 32)
     assert list(target.parent.iterdir()) == [target]
 
@@ -323,7 +325,7 @@ def test_an_input_that_is_replaced_during_the_run_is_not_joined_with_its_success
 
     with pytest.raises(KeyboardInterrupt):
         embed_file(watched(replace)(model), str(source), target, Settings(), quiet=True)
-    with pytest.raises(FastflowError, match="from a run with another input"):
+    with pytest.raises(FastflowError, match="from a run with another input; give"):
         embed_file(Runtime(model), str(source), target, Settings(), resume=True, quiet=True)
 
 
@@ -379,6 +381,14 @@ def test_a_file_that_is_written_on_the_way_is_never_the_input(runtime, tmp_path,
     with pytest.raises(UsageError, match=rf"{name} is the input; choose another output with -o"):
         embed_file(runtime, str(source), target, Settings(Layout("txt")), quiet=True)
     assert source.read_text() == "the dog\n"
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_ids_are_refused_where_the_output_has_no_place_for_them(runtime, tmp_path, target, suffix):
+    (tmp_path / "in.csv").write_text("key,text\nk1,the dog\n")
+    with pytest.raises(UsageError, match=r"has no place for ids; write \.npz or \.jsonl"):
+        embed_file(runtime, str(tmp_path / "in.csv"), target.with_suffix(suffix), Settings(Layout(id_field="key")))
+    assert list(target.parent.iterdir()) == []
 
 
 def test_json_ids_keep_their_type(runtime, tmp_path, target):

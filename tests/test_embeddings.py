@@ -45,13 +45,13 @@ def runner(request, monkeypatch):
 @pytest.fixture
 def passes(monkeypatch, runner):
     """The texts of each batch that the encoder is given."""
-    seen, run = [], RUNNERS[runner].encoder
+    seen, run = [], RUNNERS[runner].pool
 
     def count(self, tokens):
         seen.append(len(tokens.offsets) - 1)
         return run(self, tokens)
 
-    monkeypatch.setattr(RUNNERS[runner], "encoder", count)
+    monkeypatch.setattr(RUNNERS[runner], "pool", count)
     return seen
 
 
@@ -152,7 +152,7 @@ def test_damaged_cache_is_made_anew(bert, sentences, tmp_path, passes, how):
 
 def stop_at(monkeypatch, runner, batch, error=KeyboardInterrupt):
     """The encoder's ``batch``-th batch, from 1, raises ``error``."""
-    calls, run = [], RUNNERS[runner].encoder
+    calls, run = [], RUNNERS[runner].pool
 
     def stop(self, tokens):
         calls.append(1)
@@ -160,7 +160,7 @@ def stop_at(monkeypatch, runner, batch, error=KeyboardInterrupt):
             raise error
         return run(self, tokens)
 
-    monkeypatch.setattr(RUNNERS[runner], "encoder", stop)
+    monkeypatch.setattr(RUNNERS[runner], "pool", stop)
 
 
 def test_interruption_in_the_first_window_leaves_no_file(bert, sentences, tmp_path, monkeypatch, runner):
@@ -333,8 +333,8 @@ def test_dropout_is_live_only_when_asked(bert, sentences):
 
 def test_encoder_that_overflows_is_an_error_naming_the_text(bert_copy, sentences, tmp_path, monkeypatch, runner):
     monkeypatch.setattr(embeddings, "WINDOW", 40)
-    pooling = RUNNERS[runner].pooling
-    monkeypatch.setattr(RUNNERS[runner], "pooling", lambda *given: pooling(*given) * np.float32(np.inf))
+    pooling = RUNNERS[runner].pool
+    monkeypatch.setattr(RUNNERS[runner], "pool", lambda *given: pooling(*given) * np.float32(np.inf))
     with pytest.raises(FastflowError, match=r"bert: the encoder gives NaN or infinity for the text '"):
         embed_corpus(sentences, opened(bert_copy), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []

@@ -75,9 +75,9 @@ def test_every_backend_refuses_ids_that_it_has_no_row_for(bert, odd, name, monke
     runtime = Runtime(bert, "cuda" if name == "triton" else "cpu", backend=name)
     tokens = Tokens(np.array([2, 7, 3, 2, odd, 3], np.int32), np.array([0, 3, 6]), np.empty(0, np.int64))
     with pytest.raises(FastflowError, match=r"token id|id outside the vocabulary"):
-        runtime._backend.encoder(tokens)
+        runtime._backend.pool(tokens)
     with pytest.raises(FastflowError, match=r"token id|id outside the vocabulary"):
-        runtime._embed(tokens, None, None, False, None)
+        runtime._backend.embed(tokens, [np.arange(2)])
 
 
 # ---- config.json

@@ -377,7 +377,7 @@ def test_similarity_refuses_and_says_why(rt, a, b, message):
 
 def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, backend, monkeypatch):
     opened = Runtime(model, backend=backend)
-    inner, bad = opened._backend.calibration, iter((7, 0, None, 2))
+    inner, bad = opened._backend.calibrate, iter((7, 0, None, 2))
 
     def spoilt(pooled, *options):
         z = np.array(inner(pooled, *options))
@@ -385,7 +385,7 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, back
             z[row, 3] = np.nan
         return z
 
-    monkeypatch.setattr(opened._backend, "calibration", spoilt)
+    monkeypatch.setattr(opened._backend, "calibrate", spoilt)
     with pytest.raises(FastflowError, match="text 7 gives NaN or infinity"):
         opened.encode(["a"] * 9)
     with pytest.raises(FastflowError, match="text 0 gives NaN or infinity"):
@@ -418,7 +418,7 @@ def test_transform_finds_what_overflows(model, backend):
 
 
 def test_float16_holds_what_is_asked_of_it(rt, monkeypatch):
-    inner = rt._backend.calibration
-    monkeypatch.setattr(rt._backend, "calibration", lambda *given: 1e5 * inner(*given))
+    inner = rt._backend.calibrate
+    monkeypatch.setattr(rt._backend, "calibrate", lambda *given: 1e5 * inner(*given))
     with pytest.raises(FastflowError, match="precision 'float16' ends at 65504"):
         rt.encode(["a"], precision="float16")

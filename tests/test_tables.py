@@ -34,16 +34,20 @@ def test_a_known_column_decides_between_two_delimiters(tmp_path):
 
 
 AMBIGUOUS = [
-    ("a;b,c\n1;2,x\n", {}, r"line 1: is ',' or ';' the delimiter\? .*2 columns: a;b, c; or 2 columns: a, b,c"),
+    ("a;b,c\n1;2,x\n", {}, r"line 1: is ',' or ';' the delimiter\? .*2 columns: 'a;b', 'c'; or 2 columns: 'a', 'b,c'"),
     ("A man, a plan; a dog\n", {"header": False}, r"line 1: is ',' or ';' the delimiter\?"),
-    ("the dog runs\na cat sleeps\n", {}, r"line 1: is this the header or the first text\? .*--no-header.*the dog runs"),
-    ("body\na\n", {}, "line 1: is this the header or the first text.* found the column body"),
+    (
+        "the dog runs\na cat sleeps\n",
+        {},
+        r"line 1: is this the header or the first text\? .*--text-field 'the dog runs', for a text --no-header",
+    ),
+    ("body\na\n", {}, "line 1: is this the header or the first text.*--text-field 'body'"),
     (
         "the dog\t1\na cat\t2\n",
         {},
-        r"line 1: is this a header, and which column is the text\?.* the columns the dog, 1",
+        r"line 1: which column is the text\? .*--no-header --text-field NUMBER; found the columns 'the dog', '1'",
     ),
-    ("a,b\n1,2\n", {}, "line 1: is this a header.* the columns a, b"),
+    ("a,b\n1,2\n", {}, "line 1: which column is the text.* the columns 'a', 'b'"),
     ("the dog,1\na cat,2\n", {"header": False}, r"which column is the text\? .* 1 \(the dog\), 2 \(1\)"),
     ("text,n,text\na,1,b\n", {}, "line 1: the column 'text' comes 2 times: text, n, text"),
     ("id,text,id\na,1,b\n", {"id_field": "id"}, "line 1: the column 'id' comes 2 times"),
@@ -74,7 +78,7 @@ def test_columns_without_a_header_are_numbered(tmp_path):
     assert [(record.id, record.line) for record in found] == [("k1", 1), ("k2", 2)]
     with pytest.raises(FastflowError, match="no field '3'; the fields are 1, 2"):
         texts(tmp_path, content, header=False, field="3")
-    with pytest.raises(FastflowError, match="line 2: has 1 fields, line 1 2"):
+    with pytest.raises(FastflowError, match="line 2: has 1 fields, line 1 2; quote a text that holds the delimiter"):
         texts(tmp_path, "a;b\nc\n", header=False, field="1")
 
 

@@ -104,7 +104,7 @@ class Layers:
         out: NDArray[np.float32] | None = None
         for rows in tokens.batches(len(texts), 4096):
             batch = tokens.select(rows)
-            output, mask = backend.encoder(batch)
+            output, mask = backend.hidden_states(batch)
             weights = self._weights(torch.from_numpy(batch.ids).long(), mask, pooling)[:, :, None]
             total = weights.sum(1).clamp(min=1e-6)  # a text of special tokens alone, or one cut before its [MASK]
             means = torch.stack([(s * weights).sum(1) / total for s in output.hidden_states], 1).numpy()

@@ -54,7 +54,7 @@ class Compiled(Embedded):
         tokens = self._tokenize(new)
         for rows in tokens.batches(len(new), BATCH_TOKENS):
             batch = tokens.select(rows)
-            pooled = self._backend.pooling(self._backend.encoder(batch), batch)
+            pooled = self._backend.pool(batch)
             self._rows |= dict(zip((new[i] for i in rows), pooled, strict=True))
         return np.array([self._rows[text] for text in texts], np.float64)
 

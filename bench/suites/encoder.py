@@ -140,7 +140,7 @@ def packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
     """The call that gives ``backend`` the tokens of (B, T) ids, without padding."""
     offsets = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
     tokens = Tokens(ids[mask.astype(bool)].astype(np.int32), offsets, np.zeros(0, np.int64))
-    return lambda: backend.encoder(tokens)
+    return lambda: backend.pool(tokens)
 
 
 def effort(batch: int, tokens: int, quick: bool) -> Effort:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fastflow.backends.base import Backend
 from fastflow.backends.cpu import CpuBackend, auto_dtype
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend
@@ -21,7 +22,7 @@ from fastflow.model.artifact import Model
 from fastflow.model.reading import short
 from fastflow.stages.vectors import check_count
 
-BACKENDS: dict[str, Any] = {
+BACKENDS: dict[str, type[Backend]] = {
     "cpu": CpuBackend,
     "triton": TritonBackend,
     "torch": TorchBackend,
@@ -33,7 +34,7 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux's driver, and the one under 
 NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "transformers"))}
 
 
-def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Any:
+def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Backend:
     """The backend for ``model``; raises with what is usable here when a named choice cannot run."""
     check_count("threads", threads)
     check_choices(backend=(backend, ("auto", *BACKENDS)), device=(device, DEVICES), dtype=(dtype, DTYPES))
@@ -59,6 +60,9 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
             raise
         except FastflowError as reason:
             return _step_down("reference", reason, model, device, dtype, threads)
+    if dtype not in ReferenceBackend.dtypes:
+        usable = ", ".join(("auto", *CpuBackend.dtypes, "float64"))
+        raise UsageError(f"dtype {dtype!r} runs on a GPU alone (device cuda); on the CPU use {usable}")
     return _open_named("reference", model, device, dtype, threads)
 
 
@@ -69,7 +73,7 @@ def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
             raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(known)}")
 
 
-def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Any:
+def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Backend:
     """The slower backend ``name``, which says why it was taken; where it cannot run either, both reasons."""
     if lacking := cannot_run(name, device):
         raise FastflowError(f"{reason}; {lacking}") from reason
@@ -78,7 +82,7 @@ def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtyp
     return opened
 
 
-def _open_named(name: str, model: Model, device: str, dtype: str, threads: int | None) -> Any:
+def _open_named(name: str, model: Model, device: str, dtype: str, threads: int | None) -> Backend:
     if reason := cannot_run(name, device):
         raise reason
     kind = BACKENDS[name]
@@ -108,7 +112,9 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
         if find_spec(module) is None:
             return missing_extra(extra, module, f"the {name} backend" + " (device 'cuda')" * (device == "cuda"))
     if (name == "triton" or device == "cuda") and not _has_cuda():
-        return FastflowError(f"{name}: PyTorch finds no CUDA device; usable here: cpu, torch on the CPU, reference")
+        return FastflowError(
+            f"{name}: PyTorch finds no CUDA device; usable here: cpu, which device cpu and device auto take"
+        )
     return None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fastflow.backends.base import Backend, Floats
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import Model
@@ -14,9 +14,6 @@ from fastflow.model.tokens import Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.plan.fold import fold
 from fastflow.stages.truncation import Truncation
-
-Floats = NDArray[np.floating[Any]]
-
 
 LEAST_COSINE = 0.9995  # what bfloat16 must reach on a model's own corpus to run without being asked for
 
@@ -39,7 +36,7 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
 
 
-class CpuBackend:
+class CpuBackend(Backend):
     """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
 
     A text has the same bits whatever its company, the order and the number of threads. bfloat16 and int8 are the
@@ -47,7 +44,7 @@ class CpuBackend:
     """
 
     name = "cpu"
-    dtypes: tuple[str, ...] = ("float32", "bfloat16", "int8")
+    dtypes = ("float32", "bfloat16", "int8")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
@@ -55,11 +52,11 @@ class CpuBackend:
         from fastflow.kernels.flow.cpu import CpuFlow
         from fastflow.kernels.panels import NotFinite
 
-        self.dtype, self.device = dtype, "cpu"
+        super().__init__(model, dtype, "cpu", threads)
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        self._stages, self._truncation, self._pooled_dim = model.calibration, model.truncation, shape.hidden
+        self._stages = model.calibration
         self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, made when first asked for
         plans = [plan.astype(np.float32) for plan in fold(model.calibration, shape.hidden)]
         try:
@@ -73,25 +70,22 @@ class CpuBackend:
         except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
             raise UsageError(str(error)) from error
         trim()  # what was copied on the way would else stay in the C library's heap
-        self.notes: list[str] = []
-        self.details = [f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"]
+        self.details.append(
+            f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
+        )
 
-    def encoder(self, tokens: Tokens) -> Floats:
+    def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""
         try:
             return np.asarray(self._encoder(tokens.ids, tokens.offsets))
         except ValueError as error:
             raise FastflowError(str(error)) from error
 
-    def pooling(self, hidden: Floats, tokens: Tokens) -> Floats:
-        """What ``encoder`` pooled."""
-        return hidden
-
-    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
         flow = self._flow
-        if truncate is not None and self._truncation is not None:
-            flow, truncate = self._cut(truncate, self._truncation), None
+        if truncate is not None and self._order is not None:
+            flow, truncate = self._cut(truncate, self._order), None
         return np.asarray(flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
 
     def _cut(self, width: int, truncation: Truncation) -> Any:
@@ -99,6 +93,6 @@ class CpuBackend:
         from fastflow.kernels.flow.cpu import CpuFlow
 
         if width not in self._cuts:
-            plans = fold([*self._stages, truncation.stage(width)], self._pooled_dim)
+            plans = fold([*self._stages, truncation.stage(width)], self.pooled_dim)
             self._cuts[width] = CpuFlow([plan.astype(np.float32) for plan in plans], self._flow.threads)
         return self._cuts[width]

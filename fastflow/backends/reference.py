@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from fastflow.backends.base import Backend, Floats
 from fastflow.kernels.encoder import reference
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import Model
@@ -15,32 +13,32 @@ from fastflow.model.weights import load_weights
 from fastflow.stages import calibration
 from fastflow.stages.vectors import shorten
 
-Floats = NDArray[np.floating[Any]]
 
-
-class ReferenceBackend:
+class ReferenceBackend(Backend):
     """NumPy, from the equations: the oracle, and what runs where nothing faster does. float32 or float64."""
 
     name = "reference"
-    dtypes: tuple[str, ...] = ("float32", "float64")
+    dtypes = ("float32", "float64")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        self.dtype, self.device, self.details = dtype, "cpu", list[str]()
-        self.notes = [] if threads is None else ["threads: NumPy's BLAS decides"]
-        self._np_dtype = np.dtype(dtype)
-        self._pooling = model.pooling
+        super().__init__(model, dtype, "cpu", threads)
+        if threads is not None:
+            self.notes.append("threads: NumPy's BLAS decides")
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
-        self._weights = load_weights(model.encoder, config, self._shape, self._np_dtype)
-        self._stages = [stage.astype(self._np_dtype) for stage in model.calibration]
-        self._order = model.truncation
+        self._weights = load_weights(model.encoder, config, self._shape, self.floats)
+        self._stages = [stage.astype(self.floats) for stage in model.calibration]
 
-    def encoder(self, tokens: Tokens) -> dict[int, Floats]:
+    def pool(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors of one batch."""
+        return self.pooling(self.hidden_states(tokens), tokens)
+
+    def hidden_states(self, tokens: Tokens) -> dict[int, Floats]:
         """Hidden states of the layers that pooling needs, {layer: (N, D)}."""
         tokens.check(len(self._weights["word"]))
         layers = self._pooling.layers
         with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
-            return reference.encode(self._weights, tokens.ids, tokens.offsets, self._shape, layers, self._np_dtype)
+            return reference.encode(self._weights, tokens.ids, tokens.offsets, self._shape, layers, self.floats)
 
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
         """(B, D) pooled vectors."""
@@ -48,12 +46,12 @@ class ReferenceBackend:
             table = self._pooling.weights
             weights = None if table is None else table[tokens.ids]
             layers = [reference.pool_mean(hidden[i], tokens.offsets, weights) for i in self._pooling.layers]
-            return np.mean(layers, axis=0, dtype=self._np_dtype)
+            return np.mean(layers, axis=0, dtype=self.floats)
         first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
         return reference.pooler(first, self._weights) if self._pooling.mode == "pooler" else first
 
-    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        with np.errstate(over="ignore", invalid="ignore"):  # as in ``encoder``
-            z = np.asarray(calibration.apply(self._stages, pooled.astype(self._np_dtype, copy=False)))
+        with np.errstate(over="ignore", invalid="ignore"):  # as in ``hidden_states``
+            z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
             return shorten(z, normalize, truncate, self._order)

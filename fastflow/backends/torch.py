@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.backends.base import Backend, Floats
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.architecture import encoder_shape, read_config
@@ -19,8 +20,6 @@ from fastflow.model.tokens import Tokens
 from fastflow.model.weights import BAD, load_weights
 from fastflow.stages import calibration
 from fastflow.stages.vectors import shorten
-
-Floats = NDArray[np.floating[Any]]
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
@@ -55,11 +54,11 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
     return encoder.requires_grad_(False)
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """PyTorch and transformers, padded and unfused: the reference to beat."""
 
     name = "torch"
-    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float64")
+    dtypes = ("float32", "bfloat16", "float64")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         import torch
@@ -67,10 +66,7 @@ class TorchBackend:
         if threads is not None:
             torch.set_num_threads(threads)
         self._torch, self._process = torch, os.getpid()
-        self.dtype, self.device = dtype, "cuda" if device == "cuda" else "cpu"
-        self.notes: list[str] = []
-        self.details: list[str] = []
-        self._pooling, self._order = model.pooling, model.truncation
+        super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
         flow_dtype = torch.float64 if dtype == "float64" else torch.float32
         self._flow_dtype = flow_dtype
         with suppress(UnsupportedArchitecture):  # where the native reader knows the weights, it says best what is wrong
@@ -100,7 +96,11 @@ class TorchBackend:
         tensor = self._torch.tensor(np.array(array), device=self.device)
         return tensor.to(self._flow_dtype) if tensor.is_floating_point() else tensor
 
-    def encoder(self, tokens: Tokens) -> Any:
+    def pool(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors of one batch."""
+        return self.pooling(self.hidden_states(tokens), tokens)
+
+    def hidden_states(self, tokens: Tokens) -> Any:
         """transformers' output with hidden states (B, T, D), and the padding mask (B, T)."""
         torch = self._torch
         self._mind_fork()
@@ -127,7 +127,7 @@ class TorchBackend:
             weights[mask] = self._tensor(self._pooling.weights[tokens.ids])[:, None]
         return self._numpy(sum((s * weights).sum(1) / weights.sum(1) for s in states) / len(states))
 
-    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         self._mind_fork()
         with self._torch.inference_mode():

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.backends.base import Backend, Floats
 from fastflow.backends.gpu.device import CudaDevice, Device, Tensor
 from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.pipeline import Pipeline
@@ -29,8 +30,7 @@ from fastflow.model.weights import load_weights
 from fastflow.plan.fold import fold
 from fastflow.stages.vectors import shorten
 
-Floats = NDArray[np.floating[Any]]
-PIECE = 65536  # pooled vectors calibrated at a time by ``calibration``
+PIECE = 65536  # pooled vectors calibrated at a time by ``calibrate``
 
 
 class Task(NamedTuple):
@@ -40,7 +40,7 @@ class Task(NamedTuple):
     unit: bool
 
 
-class TritonBackend:
+class TritonBackend(Backend):
     """Triton kernels between cuBLASLt's products, without transformers and without padding. Safe for several threads.
 
     The encoder computes in ``dtype``; pooling and calibration are of float32 grade always. A text's vector depends on
@@ -49,17 +49,16 @@ class TritonBackend:
     """
 
     name = "triton"
-    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    dtypes = ("float32", "bfloat16", "float16")
     on = "cuda"  # where the kernels run
     overlaps = True  # texts are tokenised while the device computes
     batch_tokens = 32768
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        self.dtype, self.device = dtype, "cuda"
-        self.details: list[str] = []
-        self.notes = [] if threads is None else ["threads: a GPU has its own"]
-        self._process, self._lock, self._pooling = os.getpid(), RLock(), model.pooling
-        self._order = model.truncation
+        super().__init__(model, dtype, "cuda", threads)
+        if threads is not None:
+            self.notes.append("threads: a GPU has its own")
+        self._process, self._lock = os.getpid(), RLock()
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
         self._vocabulary = whole_number(config, "vocab_size", model.encoder)
@@ -95,19 +94,15 @@ class TritonBackend:
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
-        """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibration`` shortens them."""
+        """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibrate`` shortens them."""
         unit = normalize and truncate is None  # else the length is that of what is cut, and found after it
         return shorten(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate, self._order)
 
-    def encoder(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch: pooling is part of the same graph."""
+    def pool(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors of one batch: encoder and pooling are one graph."""
         return self._run(tokens, [np.arange(len(tokens.offsets) - 1)], Task(False, False))
 
-    def pooling(self, hidden: Floats, tokens: Tokens) -> Floats:
-        """What ``encoder`` pooled."""
-        return hidden
-
-    def calibration(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         with self._lock:
             self._mind_fork()

@@ -75,6 +75,10 @@ def embed_file(
         with Input(source) as texts:
             return _run(runtime, texts, _standard_output(), None, settings, 0, quiet)
     kind = writer_for(target)
+    if settings.layout.id_field is not None and not kind.keeps_ids:
+        raise UsageError(
+            f"{target}: a {target.suffix} file has no place for ids; write .npz or .jsonl, or leave out --id-field"
+        )
     check_output(target, source)
     with Input(source) as texts:
         if resume and texts.identity is None:
@@ -83,6 +87,9 @@ def embed_file(
         key = _key(runtime, settings)
         state = State(target, texts.identity, key | {"options": vars(settings) | {"layout": settings.layout._asdict()}})
         with kind(target, key) as writer:
+            if not resume and (lost := state.left()):
+                again = f"starts again and replaces {lost:,} finished rows in {writer.partial}"
+                say(f"fastflow: {again}; --resume would have kept them")
             rows, position = state.load() if resume else state.forget()
             writer.begin(position)
             try:

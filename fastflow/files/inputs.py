@@ -34,6 +34,8 @@ class Input:
             self.identity = self._stat()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
+            if isinstance(error, FileNotFoundError) and " " in path:
+                reason = f"{reason}; a text itself is given through standard input: echo TEXT | fastflow embed -"
             raise FastflowError(f"{path} cannot be opened: {reason}") from error
 
     def __enter__(self) -> Input:

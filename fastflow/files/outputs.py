@@ -34,6 +34,7 @@ class OutputFile:
     """A growing NAME.partial, held for this run alone; subclasses say how rows become bytes and what surrounds them."""
 
     header_bytes = 0
+    keeps_ids = False
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         """``meta`` describes the run (fingerprint, precision ...). Nothing is changed before ``begin``."""
@@ -103,6 +104,8 @@ class OutputFile:
 class JsonLinesFile(OutputFile):
     """.jsonl: the lines that standard output would get."""
 
+    keeps_ids = True
+
     def encode(self, block: Block) -> bytes:
         return json_lines(block).encode("utf-8")
 
@@ -154,6 +157,8 @@ class SafetensorsFile(VectorFile):
 
 class NpzFile(NpyFile):
     """.npz with ``embeddings``, ``index``, ``ids`` where asked for, and the run's description as ``meta`` (JSON)."""
+
+    keeps_ids = True
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         super().__init__(target, meta)

@@ -99,11 +99,26 @@ class State:
             raise FastflowError(f"{self.path} is damaged; remove it and {self._partial} to start again") from error
         if not same or size < position:
             raise FastflowError(
-                f"{self._partial} is from a run with another input, model or options; remove it and {self.path} to "
-                "start again"
+                f"{self._partial} is from a run with another {self._difference(saved['run'])}; give the same again, or "
+                f"remove {self._partial} to start again"
             )
         self.rows = rows
         return rows, position
+
+    def left(self) -> int:
+        """How many finished rows an earlier run left here, as far as its record can be read."""
+        try:
+            return int(json.loads(self.path.read_text(encoding="utf-8"))["rows"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return 0
+
+    def _difference(self, other: Any) -> str:
+        """What makes another run of it, in words."""
+        names = {"input": "input", "options": "set of options", "fingerprint": "model"}
+        if not isinstance(other, dict):
+            return "version of fastflow"
+        found = [names.get(name, name) for name, value in self._run.items() if other.get(name) != value]
+        return " and another ".join(found) or "file, of which a part is missing"
 
     def save(self, rows: int, position: int) -> None:
         """Record that ``rows`` rows, ``position`` bytes, are safely written."""

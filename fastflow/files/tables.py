@@ -44,7 +44,10 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
                 raise FastflowError(f"{path}, line {blank}: is empty, {model} has {len(names)} fields")
             values = values or [""]
             if len(values) != len(names):
-                raise FastflowError(f"{path}, line {rows.line_num}: has {len(values)} fields, {model} {len(names)}")
+                raise FastflowError(
+                    f"{path}, line {rows.line_num}: has {len(values)} fields, {model} {len(names)}; "
+                    f"quote a text that holds the delimiter, or name another --delimiter"
+                )
             yield _record(values, fields, key, rows.line_num)
     except csv.Error as error:
         raise FastflowError(f"{path}, line {rows.line_num}: {error}") from error
@@ -68,7 +71,9 @@ def _delimiter(line: str, path: str, layout: Layout) -> str:
         found = by_name if len(by_name) == 1 else found
     if len(found) > 1:
         marks = " or ".join(DELIMITERS[mark] for mark in found)
-        readings = "; or ".join(f"{len(columns)} columns: {listed(columns)}" for columns in found.values())
+        readings = "; or ".join(
+            f"{len(columns)} columns: {listed(list(map(repr, columns)))}" for columns in found.values()
+        )
         raise FastflowError(f"{path}, line 1: is {marks} the delimiter? Name it with --delimiter ({readings})")
     return next(iter(found), ",")
 
@@ -86,10 +91,15 @@ def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -
     if layout.field is not None or known_fields(names):
         return text_fields(names, path, 1, layout.field)
     if layout.header:
-        what = "the header or the first text" if len(names) == 1 else "a header, and which column is the text"
+        quoted = listed(list(map(repr, names)))
+        if len(names) == 1:
+            raise FastflowError(
+                f"{path}, line 1: is this the header or the first text? For a header use --text-field {quoted}, for a "
+                "text --no-header"
+            )
         raise FastflowError(
-            f"{path}, line 1: is this {what}? Name the column with --text-field, or use --no-header if line 1 holds a "
-            f"text; found {'the column' if len(names) == 1 else 'the columns'} {listed(names)}"
+            f"{path}, line 1: which column is the text? If these are names, use --text-field NAME; if line 1 is data, "
+            f"--no-header --text-field NUMBER; found the columns {quoted}"
         )
     if len(names) == 1:
         return (names[0],)

@@ -58,6 +58,11 @@ class Model:
     spread: NDArray[np.float32] | None = None  # of each dimension, where the calibration leaves it open and it is known
 
 
+def named(model: str | Path | None) -> Path:
+    """The directory of a model as commands name it: None, and ``default`` where no such directory is, the package's."""
+    return DEFAULT if model is None or (str(model) == "default" and not Path(model).exists()) else Path(model)
+
+
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
     """The model at ``path``; None is the one shipped in the package; a plain Hugging Face encoder is accepted too.
 
@@ -84,14 +89,17 @@ class Opening:
         if isinstance(path, Model):
             self.model = path
             return
-        directory = DEFAULT if path is None else Path(path)
+        directory = named(path)
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
             elif is_file(directory / "config.json"):
                 self.model = self._encoder_alone(directory)
             elif not directory.exists():
-                raise FastflowError(f"{directory}: no such model directory")
+                raise FastflowError(
+                    f"{directory}: no such model directory; make one with fastflow-train, or download an encoder from "
+                    "the Hub into a folder with: hf download NAME --local-dir FOLDER"
+                )
             else:
                 raise FastflowError(f"{directory} is not a model: it holds neither {MANIFEST} nor config.json")
         except FastflowError:

@@ -142,7 +142,7 @@ class Embedder:
         tokens = self._tokenizer(texts)
         for rows in tokens.batches(len(texts), BATCH_TOKENS):
             batch = tokens.select(rows)
-            out[rows] = self.backend.pooling(self.backend.encoder(batch), batch)
+            out[rows] = self.backend.pool(batch)
             advance(len(rows))
         if len(bad := np.flatnonzero(~np.isfinite(out).all(axis=1))):
             raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {texts[bad[0]][:60]!r}")

@@ -172,12 +172,12 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
         saved: Any = ReferenceBackend(model, "float32", "cpu", None)
     except UnsupportedArchitecture:  # only PyTorch runs this encoder: what is proved is files, tokenizer, calibration
         saved = TorchBackend(model, "float32", "cpu", None)
-    ours, theirs = saved.pooling(saved.encoder(tokens), tokens), Embedder(encoder, "cpu", backend="torch")(texts)
+    ours, theirs = saved.pool(tokens), Embedder(encoder, "cpu", backend="torch")(texts)
     _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
     exact = _unit(_prove_stages(model.calibration, fitted, theirs.astype(np.float64)))
     # a calibration that amplifies small deviations is as inexact in PyTorch's float32
     unavoidable = float(np.abs(_unit(_torch_chain(fitted, theirs)) - exact).max(initial=0.0))
-    _agree("the embedding", _unit(saved.calibration(theirs)), exact, AGREEMENT + 2 * unavoidable)
+    _agree("the embedding", _unit(saved.calibrate(theirs)), exact, AGREEMENT + 2 * unavoidable)
 
 
 def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -26,5 +26,5 @@ def least_cosines(model: Model, texts: Sequence[str]) -> dict[str, float]:
     found = {}
     for dtype in ("float32", *REDUCED):
         backend = CpuBackend(model, dtype, "cpu", None)
-        found[dtype] = backend.calibration(backend.encoder(tokens), normalize=True).astype(np.float64)
+        found[dtype] = backend.calibrate(backend.pool(tokens), normalize=True).astype(np.float64)
     return {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
