@@ -248,6 +248,7 @@ cdef class Encoder:
 
 
 cdef extern from "gemm/packing.h":
+    enum: FF_LARGEST
     enum: FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS
     enum: FF_PARTS
     int ff_stored_size(int stored)
@@ -264,6 +265,7 @@ cdef extern from "gemm/packing.h":
     int32_t ff_convert(const char *, int, int64_t, void *, int, int) nogil
 
 
+LARGEST_BITS = FF_LARGEST  # of panels.LARGEST as float32
 STORED_FLOAT, STORED_HALF, STORED_BF16 = FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16
 
 

@@ -17,7 +17,6 @@ BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits u
 STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # in the order of _cpu.STORED_FLOAT ...
 # no weight is larger: what trained encoders hold is far below, and squares and products of it far below float32's limit
 LARGEST = 1e6
-LARGEST_BITS = 0x49742400  # of LARGEST as float32; those of infinity and NaN are above
 
 
 class NotFinite(ValueError):

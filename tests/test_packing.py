@@ -10,13 +10,12 @@ from packed import pack as pack_texts
 from packed import random_encoder
 
 from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, convert, pack
+from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, LARGEST_BITS, convert, pack
 from fastflow.kernels.encoder import cpu_layout as encoder_packing
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layout import EncoderProgram
 from fastflow.kernels.panels import (
     BFLOAT16,
-    LARGEST_BITS,
     STORED,
     Matrix,
     NotFinite,
@@ -228,3 +227,9 @@ def test_nothing_to_pack_or_convert():
         convert(np.empty(8, np.uint8), 0, np.empty(9, np.uint8), False, 1)
     with pytest.raises(ValueError, match="64-byte aligned"):
         pack([matrix()], aligned(256)[1:], 8, 1)
+
+
+def test_the_largest_weight_is_one_number_in_c_and_in_python():
+    from fastflow.kernels.panels import LARGEST
+
+    assert np.float32(LARGEST).view(np.uint32) == _cpu.LARGEST_BITS

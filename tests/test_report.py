@@ -19,7 +19,7 @@ from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, find_sets
 from fastflow.evaluation.isotropy import isoscore, mean_cosine
 from fastflow.model.artifact import MANIFEST, fingerprint, read_manifest
 from fastflow.report.plots import apart
-from fastflow.report.verdict import verdict
+from fastflow.report.verdict import FEW_PAIRS, verdict
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.methods.against import fit_named
@@ -148,7 +148,11 @@ def test_the_verdict_stands_before_any_section_with_the_figures_of_the_table(who
     text, result = whole
     assert text.index('id="verdict"') < text.index("<dl>") < text.index("<nav>") < text.index("<section")
     means = {name: found["average"]["all"] for name, found in result["sections"]["similarity"].items()}
-    assert result["verdict"] == verdict("Spearman ×100 with human scores, over one set", means)
+    pairs = result["sections"]["similarity"]["model"]["rows"][0]["pairs"]
+    assert (
+        result["verdict"]
+        == verdict(f"Spearman ×100 with human scores, over one set of {pairs} pairs", means) + FEW_PAIRS
+    )
     assert f'<p class="verdict" id="verdict">{result["verdict"]}</p>' in text
 
 

@@ -68,10 +68,21 @@ def test_no_verdict_without_scores_or_on_an_undefined_figure():
 def test_verdict_is_on_similarity_before_qnli():
     qnli = Section("qnli", "", "", {"model": {"auc": 61.0}, "raw": {"auc": 60.0}})
     averages = {"model": {"all": 1.0, "sets": ["a", "b"]}, "raw": {"all": 2.0, "sets": ["a", "b"]}}
-    similarity = Section("similarity", "", "", {name: {"average": found} for name, found in averages.items()})
+    similarity = Section(
+        "similarity",
+        "",
+        "",
+        {
+            name: {
+                "average": found,
+                "rows": [{"set": "a", "pairs": 700}, {"set": "b", "pairs": 20}, {"set": "c", "pairs": 9}],
+            }
+            for name, found in averages.items()
+        },
+    )
     assert of_sections([qnli])[0] == "By AUC ×100 on QNLI, the model is the best of 2: 61.00, 1.00 above raw (60.00)."
     assert of_sections([similarity, qnli])[0].startswith(
-        "By Spearman ×100 with human scores, averaged over 2 sets, raw"
+        "By Spearman ×100 with human scores, averaged over 2 sets of 720 pairs, raw"
     )
 
 

@@ -15,6 +15,8 @@ SPEARMAN = (
     "Spearman ×100 compares two orders of the same sentence pairs, by cosine and by human score: 100 is the same "
     "order, 0 no relation."
 )
+FEW = 500  # pairs; the standard error of a Spearman of 0.6 is then about 3 points
+FEW_PAIRS = " With so few pairs a difference of several points may be chance."
 AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 is always, 50 a coin's toss."
 
 
@@ -23,10 +25,13 @@ def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
     found = {section.id: section.data for section in sections}
     if "similarity" in found:
         means = {name: result["average"] for name, result in found["similarity"].items()}
-        count = len(next(iter(means.values()))["sets"])
-        over = "over one set" if count == 1 else f"averaged over {count} sets"
+        result = next(iter(found["similarity"].values()))
+        count = len(result["average"]["sets"])
+        pairs = sum(row["pairs"] for row in result["rows"] if row["set"] in result["average"]["sets"])
+        over = f"over one set of {pairs:,} pairs" if count == 1 else f"averaged over {count} sets of {pairs:,} pairs"
         values = {name: mean["all"] for name, mean in means.items()}
-        return verdict(f"Spearman ×100 with human scores, {over}", values), SPEARMAN
+        few = FEW_PAIRS if pairs < FEW else ""
+        return verdict(f"Spearman ×100 with human scores, {over}", values) + few, SPEARMAN
     if "qnli" in found:
         return verdict("AUC ×100 on QNLI", {n: row["auc"] for n, row in found["qnli"].items()}), AUC
     return NO_SCORES, ""

@@ -15,6 +15,7 @@ from fastflow.kernels._cpu import (
     INT8,
     INT8_SIGNED,
     INT8_TILES,
+    LARGEST_BITS,
     Encoder,
     amx_missing,
     convert,
@@ -24,7 +25,7 @@ from fastflow.kernels._cpu import (
 from fastflow.kernels.encoder.cpu_layout import EncoderProgram, Stored, parts_of
 from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, EncoderShape
 from fastflow.kernels.flow.cpu import forced_isa, usable_isas
-from fastflow.kernels.panels import LARGEST_BITS, STORED, NotFinite, raw, storable
+from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
 
 # dtype -> products in the order of preference, and what is said of them

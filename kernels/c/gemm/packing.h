@@ -8,7 +8,7 @@ enum { FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS };  /* l
 enum { FF_PARTS = 3 };
 int ff_stored_size(int stored);  /* bytes of a number */
 #define FF_NOT_FINITE 0x7f800000  /* ff_convert: a largest magnitude with at least these bits is infinity or NaN */
-#define FF_LARGEST 0x49742400     /* the bits of 1e6: no weight is larger (packing.LARGEST) */
+#define FF_LARGEST 0x49742400     /* the bits of 1e6: no weight is larger (panels.LARGEST) */
 
 typedef struct {
     const char *parts[FF_PARTS]; /* (part_rows, columns) each, in the dtype `stored` */
