@@ -1,4 +1,4 @@
-"""The documentation: its commands and programs run, its links lead somewhere, its prose keeps the rules it was given."""
+"""The documentation: its commands and programs run, its links lead somewhere, its prose keeps the rules."""
 
 from __future__ import annotations
 
