@@ -37,7 +37,7 @@ def main(debug: bool) -> None:
     fastflow embed input.txt                       JSON Lines on standard output
     fastflow embed input.csv --text-field body -o out.npy
     fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
-    fastflow report MODEL --sts DIR --html OUT     what calibration changed, as a page
+    fastflow report MODEL --sts DIR --html OUT     the model beside other methods, on a page
     fastflow info MODEL
 
     A model is trained with fastflow-train.
@@ -51,7 +51,7 @@ def main(debug: bool) -> None:
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="OUT.npy, .npz, .jsonl or .safetensors. [default: JSON Lines on standard output]",
+    help="OUT.npy, .npz, .jsonl or .safetensors. [default: JSON Lines to a pipe, short lines to a terminal]",
 )
 @click.option("--format", metavar="F", help="txt, tsv, csv or jsonl. [default: by the suffix]")
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
@@ -63,7 +63,7 @@ def main(debug: bool) -> None:
     type=click.Choice(["strict", "replace"]),
     default="strict",
     show_default=True,
-    help="What to do with bytes that are not UTF-8.",
+    help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
 )
 @DTYPE
 @click.option(
@@ -71,12 +71,13 @@ def main(debug: bool) -> None:
     type=click.Choice(["float32", "float16", "int8", "ubinary"]),
     default="float32",
     show_default=True,
-    help="How the output stores numbers.",
+    help="Numbers in the output: int8 has one fixed range, ubinary packs the signs, eight to a byte.",
 )
 @click.option(
     "--dim",
     type=int,
-    help="Keep DIM dimensions: the leading directions where the model holds their order, as info says, else the first.",
+    help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
+    "else the first ones.",
 )
 @click.option(
     "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
@@ -92,7 +93,7 @@ def main(debug: bool) -> None:
     type=click.Choice(["right", "error"]),
     default="right",
     show_default=True,
-    help="What to do with a text longer than the model's limit.",
+    help="right: cut a text that is longer than the model's limit; error: refuse it.",
 )
 @click.option("--prompt", metavar="S", help="Put S before every text.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
@@ -269,7 +270,7 @@ def report(
 @main.command()
 @click.argument("model", required=False)
 def info(model: str | None) -> None:
-    """What a model is and how it would run here, as JSON."""
+    """Print as JSON: a model, its pooling and calibration, and how it runs on this machine."""
     runtime = open_runtime(model, "auto", "auto", None, quiet=True)
     emit(json.dumps(runtime.info(), indent=2))
 

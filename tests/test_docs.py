@@ -1,0 +1,200 @@
+"""The documentation: its commands and programs run, its links lead somewhere, its prose keeps the rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import click
+import pytest
+from conftest import ROOT, USERS
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"))]
+MODEL = "my-model"
+
+INSTALLS = "installs packages"
+NOT_RUN = {  # every documented command that no test here runs, and why
+    "pip install -e . && fastflow embed examples/sentences.txt": "installs packages; .ci/run runs it",
+    "pip install -e '.[dev]' -c constraints.txt && pytest": "installs packages and is this suite; .ci/run runs it",
+    "pip install -e '.[train]' -c constraints.txt": INSTALLS,
+    "pip install -e '.[report]' -c constraints.txt": INSTALLS,
+    "pip install -e '.[gpu]'": INSTALLS,
+    "fastflow embed examples/novels.txt --device cuda --dtype bfloat16 -o vectors.npy": "needs a GPU",
+    "bench/gpu.sh": "needs a GPU; tests/test_gpu_script.py runs it dry",
+}
+SLOW = ("fastflow-train ", "fastflow report ", "fastflow bench ")  # run with -m whole
+
+GONE = (  # house rules: sentences that nobody outside could parse
+    "by how rare they are",
+    "tells little of it",
+    "whatever the corpus",
+    "without the one that the rule of --stop finds best",
+    "are best told from other texts",
+    "whatever it does",
+    "int8 loses nothing",
+    "is as the flow gives it",
+    "what rescales every direction",
+    "than what does not",
+    "unlisted it is never read",
+    "then lacks it",
+)
+
+
+def page_name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+
+
+def commands(page: Path) -> list[str]:
+    """The command lines of a page, without their comments."""
+    lines = [re.sub(r"\s+#.*", "", line).strip() for block in blocks(page, "bash") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def is_slow(command: str) -> bool:
+    return command.startswith(SLOW)
+
+
+def makes_a_model(page: Path) -> bool:
+    return any(f"--out {MODEL}" in command for command in commands(page))
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """A folder as a reader's: the examples, and a cache and a home of its own."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+def copy_model(folder: Path, name: str = MODEL) -> None:
+    shutil.copytree(ROOT / "fastflow" / "default", folder / name)
+
+
+def do(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    env = USERS | {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "home" / "cache"), "PATH": path}
+    return subprocess.run(
+        arguments, cwd=folder, env=env, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
+    )
+
+
+def run_command(folder: Path, command: str) -> None:
+    done = do(folder, ["bash", "-euo", "pipefail", "-c", command])
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def run_programs(folder: Path, page: Path) -> None:
+    for program in blocks(page, "python"):
+        done = do(folder, [sys.executable, "-W", "error", "-c", program])
+        assert done.returncode == 0, f"{program}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_the_quick_commands_and_the_programs_run(page, desk):
+    copy_model(desk)
+    if "plain-model" in page.read_text(encoding="utf-8"):
+        copy_model(desk, "plain-model")
+    for command in commands(page):
+        if command not in NOT_RUN and not is_slow(command):
+            run_command(desk, command)
+    run_programs(desk, page)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(is_slow(command) for command in commands(page))], ids=page_name
+)
+def test_every_command_runs_as_a_reader_types_it(page, desk):
+    """In the order of the page, training included; a page that makes no model has one given."""
+    if not makes_a_model(page):
+        copy_model(desk)
+    for command in commands(page):
+        if command not in NOT_RUN:
+            run_command(desk, command)
+    run_programs(desk, page)
+
+
+def test_the_list_of_commands_not_run_is_exact():
+    documented = {command for page in PAGES for command in commands(page)}
+    assert set(NOT_RUN) <= documented, "stale entries"
+    for command, reason in NOT_RUN.items():
+        runs_nothing = command.startswith("pip install") or "cuda" in command or command == "bench/gpu.sh"
+        assert runs_nothing, f"{command}: {reason} is no reason"
+    assert len(documented - set(NOT_RUN)) > 20, "the commands were not found"
+
+
+def test_a_command_that_fails_is_noticed(desk):
+    with pytest.raises(AssertionError, match=r"no-such\.txt"):
+        run_command(desk, "fastflow embed no-such.txt | cat")
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=page_name)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), link
+        assert target.is_relative_to(ROOT), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_every_page_is_reached_from_the_readme():
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {page_name(page) for page in PAGES[1:]} <= set(links)
+
+
+def test_pages_are_short():
+    lengths = {page_name(page): len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
+    assert lengths.pop("README.md") <= 120
+    assert {name: length for name, length in lengths.items() if length >= 150} == {}
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split()).lower()
+
+
+def help_texts() -> dict[str, str]:
+    from fastflow.cli import main
+    from fastflow.train.cli import main as train
+
+    found = {"fastflow": main, "fastflow-train": train, **{f"fastflow {name}": c for name, c in main.commands.items()}}
+    return {name: command.get_help(click.Context(command, info_name=name)) for name, command in found.items()}
+
+
+def test_no_sentence_that_had_to_go_is_left():
+    texts = {page_name(page): page.read_text(encoding="utf-8") for page in LINKED} | help_texts()
+    left = [(name, gone) for name, text in texts.items() for gone in GONE if gone.lower() in plain(text)]
+    assert left == []
+
+
+def test_the_picture_is_of_committed_results(tmp_path):
+    pytest.importorskip("matplotlib")
+    from fastflow.bench.research import speed_quality
+
+    speed_quality.draw(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    last = [line for line in readme.splitlines() if line.startswith("| token weights and `auto`")]
+    assert f"{speed_quality.qualities()['default']:.1f} / " in last[0]
+    assert f"{speed_quality.qualities()['raw, first-last']:.1f} / " in readme
+    speeds = speed_quality.speeds()
+    assert f"{speeds['fastflow bfloat16'] / speeds['sentence-transformers float32']:.1f}" in readme
