@@ -92,6 +92,30 @@ def test_the_runtime_needs_no_saved_model_and_leaves_nothing(bert, sentences, em
     assert list(empty.iterdir()) == []
 
 
+FORKED = """
+import gc, os, pickle, sys, tempfile
+import fastflow
+tempfile.tempdir = sys.argv[2]
+texts = [line.strip() for line in open(sys.argv[3])]
+runtime = fastflow.fit(texts, sys.argv[1], "standardize").runtime()
+if os.fork() == 0:
+    del runtime
+    gc.collect()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+again = pickle.loads(pickle.dumps(runtime))
+assert (again.encode("the dog") == runtime.encode("the dog")).all()
+"""
+
+
+def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_removes_it(
+    bert, corpus, empty, run_python
+):
+    done = run_python(FORKED, bert, empty, corpus)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert list(empty.glob("fastflow-*")) == []  # PyTorch may leave a folder of its own
+
+
 def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     rows = [f"a\t{i}\t{sentences[i]}\t{sentences[i + 30]}" for i in range(30)]

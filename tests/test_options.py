@@ -53,7 +53,7 @@ def test_a_whole_number_of_epochs_is_recorded_like_any_other():
     assert repr(Options(epochs=2).epochs) == "2.0"
 
 
-def test_importing_the_options_loads_no_array_library(run_python):
-    program = "import sys, fastflow.train, fastflow.train.options; print({'torch', 'numpy'} & set(sys.modules))"
+def test_the_options_and_the_name_of_fit_load_no_array_library(run_python):
+    program = "import sys, fastflow.train.cli; fastflow.fit; print({'torch', 'numpy'} & set(sys.modules))"
     done = run_python(program)
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -223,9 +223,7 @@ def _has_flow(options: Options, frozen: FrozenEncoder) -> bool:
 
 
 def _schedule(options: Options) -> Schedule:
-    return Schedule(
-        options.epochs, options.batch_size, options.lr, options.seed, options.init, options.save_steps
-    )  # every field by its place
+    return Schedule(**{field.name: getattr(options, field.name) for field in fields(Schedule)})
 
 
 def _steps(corpus: Corpus, options: Options) -> int:
