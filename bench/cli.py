@@ -14,6 +14,7 @@ from fastflow.bench.measure.row import Results
 from fastflow.bench.report.table import plot, table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.kernels.threads import default_threads
 
 SUITES = ("flow", "encoder", "end-to-end", "startup")
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
@@ -33,9 +34,9 @@ def run(
     """Run ``suites``, print the table on standard output, write the files asked for, and return the report.
 
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda where there is one).
-    ``threads``: for every candidate, None for one a core. ``sizes``: None for QUICK where ``quick`` is set, else FULL.
-    The report is {machine, rows, ratios, subjects, skipped}; the table leaves out the project's targets, which each of
-    the ratios holds with ``reached``, None on a machine that others keep busy.
+    ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK where
+    ``quick`` is set, else FULL. The report is {machine, rows, ratios, subjects, skipped}; the table leaves out the
+    project's targets, which each of the ratios holds with ``reached``, None on a machine that others keep busy.
     """
     for suite in suites:
         if suite not in SUITES:
@@ -89,7 +90,7 @@ def _run(
     texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup}
     if device == "cuda":
         texts |= {"encoder": run_encoder_gpu, "end-to-end": run_end_to_end_gpu}
-    every, count = Results(), threads or usable_threads()
+    every, count = Results(), threads or default_threads()
     with workbench(model, sizes.bert) as bench:
         for suite in suites:
             if suite == "flow":

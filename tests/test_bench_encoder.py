@@ -249,3 +249,9 @@ def test_installed_peers_agree_with_pytorch(family):
         exact = workbench.reference(subject)(ids, mask)
         for engine in engines:
             assert least_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
+
+
+def test_without_a_number_of_threads_a_run_takes_fastflows_default(hasty, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    done = cli.run(suites=["encoder"], against=["torch-eager"], sizes=TINY, device="cpu")
+    assert {row["threads"] for row in done["rows"]} == {1}

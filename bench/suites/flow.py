@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 def run_flow(
     model: str | None, against: Sequence[str] | None, sizes: Sizes, device: str, threads: int | None, say: Say
 ) -> Results:
-    """Run the suite on ``device`` (cpu or cuda); ``threads`` None: one for each core."""
+    """Run the suite on ``device`` (cpu or cuda); ``threads`` None: OMP_NUM_THREADS, else one for each core."""
     peers = frozenset(chosen(against, device, sizes.quick))
     threads = threads or (cpu_kernels().default_threads() if device == "cpu" else torch.get_num_threads())
     results, counts = Results(), [threads] if device == "cuda" or sizes.quick or threads == 1 else [threads, 1]
