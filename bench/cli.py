@@ -12,7 +12,9 @@ from typing import Any
 from fastflow.bench.measure.machine import Neighbours, describe, usable_threads
 from fastflow.bench.measure.row import Results
 from fastflow.bench.report.table import plot, table, write_json
+from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.kernels.threads import default_threads
 
 SUITES = ("flow", "encoder", "end-to-end", "startup")
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
@@ -27,13 +29,14 @@ def run(
     plot_path: str | Path | None = None,
     device: str = "auto",
     threads: int | None = None,
+    sizes: Sizes | None = None,
 ) -> dict[str, Any]:
     """Run ``suites``, print the table on standard output, write the files asked for, and return the report.
 
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda where there is one).
-    ``threads``: for every candidate, None for one a core. The report is {machine, rows, ratios, subjects, skipped}; the
-    table leaves out the project's targets, which each of the ratios holds with ``reached``, None on a machine that
-    others keep busy.
+    ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK where
+    ``quick`` is set, else FULL. The report is {machine, rows, ratios, subjects, skipped}; the table leaves out the
+    project's targets, which each of the ratios holds with ``reached``, None on a machine that others keep busy.
     """
     for suite in suites:
         if suite not in SUITES:
@@ -47,9 +50,9 @@ def run(
         raise missing_extra("bench", "torch", "fastflow bench")
     if find_spec("transformers") is None and set(suites) != {"flow"}:
         raise missing_extra("bench", "transformers", "fastflow bench of texts")
-    device = _device(device)
+    device, sizes = _device(device), sizes or (QUICK if quick else FULL)
     start, neighbours = time.monotonic(), Neighbours()
-    results = _run(model, suites, against, quick, device, threads)
+    results = _run(model, suites, against, sizes, device, threads)
     others = neighbours.processors()
     machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
     if others is not None and others > QUIET * usable_threads():
@@ -57,7 +60,7 @@ def run(
             ratio["reached"] = None
     report = {
         "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
-        "skipped": results.skipped, "quick": quick, "seconds": time.monotonic() - start,
+        "skipped": results.skipped, "quick": sizes.quick, "seconds": time.monotonic() - start,
     }  # fmt: skip
     print(table(report))
     if json_path is not None:
@@ -71,7 +74,7 @@ def _run(
     model: str | None,
     suites: Sequence[str],
     against: Sequence[str] | None,
-    quick: bool,
+    sizes: Sizes,
     device: str,
     threads: int | None,
 ) -> Results:
@@ -87,13 +90,13 @@ def _run(
     texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup}
     if device == "cuda":
         texts |= {"encoder": run_encoder_gpu, "end-to-end": run_end_to_end_gpu}
-    every, count = Results(), threads or usable_threads()
-    with workbench(model) as bench:
+    every, count = Results(), threads or default_threads()
+    with workbench(model, sizes.bert) as bench:
         for suite in suites:
             if suite == "flow":
-                one = run_flow(model, against, quick, device, threads, _say)
+                one = run_flow(model, against, sizes, device, threads, _say)
             else:
-                one = texts[suite](bench, against, quick, count, _say)
+                one = texts[suite](bench, against, sizes, count, _say)
             for part in ("rows", "skipped", "ratios", "subjects", "ceilings"):
                 getattr(every, part).extend(getattr(one, part))
     return every

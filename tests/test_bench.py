@@ -23,6 +23,7 @@ from fastflow.bench.peers.folded import folded, folded_state
 from fastflow.bench.report import table as report
 from fastflow.bench.report.ratios import flow_ratios
 from fastflow.bench.suites import candidates_flow, flow, flow_limits
+from fastflow.bench.suites.sizes import QUICK, FlowSizes, Sizes
 from fastflow.bench.suites.subjects import Subject, sentences, synthetic, trained_like, weights
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.plan.fold import fold
@@ -282,7 +283,7 @@ def test_ratios_put_each_bound_to_each_form():
 
 
 def test_the_slowest_are_left_out_by_name_until_the_rest_fits():
-    one = flow_limits.Pass(synthetic(1, 1, 4, "additive", 2, dim=8), 2, (1,), frozenset(), quick=True)
+    one = flow_limits.Pass(synthetic(1, 1, 4, "additive", 2, dim=8), 2, (1,), frozenset(), QUICK)
     candidates = [
         Candidate(name, "float32", "torch", lambda x, out: lambda: x) for name in ("quick", "slow", "slower", "new")
     ]
@@ -301,12 +302,19 @@ def test_a_batch_that_does_not_fit_says_what_it_needs(monkeypatch):
     assert "GiB are free" in flow_limits.too_large(subject, 10, "cpu")
 
 
+TINY = Sizes(
+    quick=True,
+    flow=FlowSizes(
+        batches=(1, 3), affine=(1, 3), whole=32, dim=64, model_rows=8,
+        effort=Effort(budget_s=0, min_runs=2, sample_s=1e-5, pause_s=0),
+    ),
+)  # fmt: skip
 LIMITS = Ceilings(1, "", 100.0, 50.0, {"L2": 200.0, "L3": 100.0, "memory": 10.0}, {"L2": 1e6, "L3": 1e7})
 
 
-def test_no_comparison_is_begun_after_the_end(hasty, monkeypatch):
-    monkeypatch.setattr(flow, "QUICK_SECONDS", -1)
-    results = flow.run_flow(None, ["lean"], True, "cpu", 1, lambda message: None)
+def test_no_comparison_is_begun_after_the_end(hasty):
+    late = replace(TINY, flow=replace(TINY.flow, seconds=-1))
+    results = flow.run_flow(None, ["lean"], late, "cpu", 1, lambda message: None)
     assert results.rows == []
     assert results.ratios == []
     assert [(entry["batch"], entry["reason"]) for entry in results.skipped] == [
@@ -362,7 +370,7 @@ WORDS = ("must", "aim", "target", "REACHED", "reached", "judged")
 def test_no_target_is_judged_on_a_busy_machine_and_none_is_printed(hasty, monkeypatch, capsys):
     for others, reached in ((0.0, {True, False}), (usable_threads() / 2, {None})):
         monkeypatch.setattr(Neighbours, "processors", lambda self, others=others: others)
-        done = cli.run(against=["lean", "folded"], device="cpu", threads=1, quick=True)
+        done = cli.run(against=["lean", "folded"], device="cpu", threads=1, sizes=TINY)
         judged = {ratio["reached"] for ratio in done["ratios"] if (ratio["must"] or ratio["aim"]) is not None}
         assert judged
         assert judged <= reached
@@ -402,15 +410,9 @@ def test_sentences_differ():
 
 @pytest.fixture
 def hasty(monkeypatch) -> None:
-    """Real suites with small samples and batches; the machine's ceilings are measured in tests of their own."""
+    """The machine's ceilings are measured in tests of their own."""
     pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
-    monkeypatch.setattr(flow, "QUICK_BATCHES", (1, 3))
-    monkeypatch.setattr(flow, "BATCHES", (1, 9, 40))
-    monkeypatch.setattr(flow, "WHOLE", 32)
-    monkeypatch.setattr(flow, "synthetic", lambda *args: synthetic(*args[:4], rows=16, dim=64))
     monkeypatch.setattr(flow, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
-    effort = Effort(budget_s=0, min_runs=2, sample_s=1e-5, pause_s=0)
-    monkeypatch.setattr(flow.Pass, "effort", lambda self, batch: effort)
 
 
 ROW_KEYS = {
@@ -422,7 +424,7 @@ ROW_KEYS = {
 def test_a_whole_run_writes_json_table_and_plot(hasty, tmp_path, capsys):
     data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     against = ["ukp", "lean", "torch-folded-state-eager"]
-    cli.run(against=against, json_path=data, plot_path=picture, device="cpu", threads=1, quick=True)
+    cli.run(against=against, json_path=data, plot_path=picture, device="cpu", threads=1, sizes=TINY)
     written = json.loads(data.read_text())
     names = {"fastflow", "torch-ukp-eager", "torch-lean-eager", "torch-folded-state-eager"}
     assert {(r["name"], r["batch"]) for r in written["rows"]} == {(name, batch) for name in names for batch in (1, 3)}
@@ -447,7 +449,8 @@ def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkey
     from fastflow.kernels import isa as instructions
 
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
-    results = flow.run_flow(None, ["folded"], False, "cpu", 2, lambda message: None)
+    long = replace(TINY, quick=False, flow=replace(TINY.flow, batches=(1, 9, 40)))
+    results = flow.run_flow(None, ["folded"], long, "cpu", 2, lambda message: None)
     first = [r for r in results.rows if r["threads"] == 2 and r["subject"] == results.rows[0]["subject"]]
     ours = {r["name"]: r["backend"] for r in first if r["name"].startswith("fastflow")}
     best, *others = instructions.usable_isas()
@@ -459,9 +462,8 @@ def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkey
     assert len({r["subject"] for r in results.rows}) == 2  # the affine flow comes last
 
 
-def test_a_model_is_timed_on_its_own_embeddings(hasty, monkeypatch, model):
-    monkeypatch.setattr(flow, "MODEL_ROWS", 8)
-    results = flow.run_flow(str(model), ["torch-eager"], True, "cpu", 1, lambda message: None)
+def test_a_model_is_timed_on_its_own_embeddings(hasty, model):
+    results = flow.run_flow(str(model), ["torch-eager"], TINY, "cpu", 1, lambda message: None)
     assert "made-up sentences" in results.subjects[0]["inputs"]
     assert {r["name"] for r in results.rows} == {"fastflow", "torch-eager"}
 
@@ -476,7 +478,7 @@ def test_a_candidate_that_disagrees_stops_the_run(hasty, monkeypatch):
 
     monkeypatch.setattr(flow, "torch_peers", with_liar)
     with pytest.raises(FastflowError, match="liar differs from float64"):
-        flow.run_flow(None, ["lean"], True, "cpu", 1, lambda message: None)
+        flow.run_flow(None, ["lean"], TINY, "cpu", 1, lambda message: None)
 
 
 def test_what_needs_a_compiler_may_be_left_out_and_nothing_else(hasty, monkeypatch):
@@ -490,13 +492,13 @@ def test_what_needs_a_compiler_may_be_left_out_and_nothing_else(hasty, monkeypat
         monkeypatch.setattr(flow, "torch_peers", lambda *args: ([*honest(*args)[0], failing], []))
 
     with_failure(optional=True)
-    results = flow.run_flow(None, ["lean"], True, "cpu", 1, lambda message: None)
+    results = flow.run_flow(None, ["lean"], TINY, "cpu", 1, lambda message: None)
     assert {r["name"] for r in results.rows} == {"fastflow", "torch-lean-eager"}
     assert [(entry["name"], entry["batch"]) for entry in results.skipped] == [("failing", 1)]
     assert results.skipped[0]["reason"] == "its first call failed: no compiler"
     with_failure(optional=False)
     with pytest.raises(RuntimeError, match="no compiler"):
-        flow.run_flow(None, ["lean"], True, "cpu", 1, lambda message: None)
+        flow.run_flow(None, ["lean"], TINY, "cpu", 1, lambda message: None)
 
 
 def test_wrong_usage(tmp_path, monkeypatch):

@@ -17,11 +17,20 @@ from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers.encoder import PEERS, chosen, left_out, missing, open_peers
 from fastflow.bench.report.ratios_encoder import encoder_ratios, ragged_ratios, startup_ratios
 from fastflow.bench.suites import encoder, startup, texts, workbench
+from fastflow.bench.suites.sizes import EncoderSizes, Sizes, TextSizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
 LIMITS = Ceilings(2, "", 100.0, 50.0, {"L2": 200.0, "memory": 10.0}, {"L2": 1e6})
 SMALL = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 512}
+TINY = Sizes(
+    quick=True,
+    encoder=EncoderSizes(
+        shapes=((1, 3), (2, 9)), chosen=frozenset({(1, 3)}),
+        effort=Effort(budget_s=0, min_runs=2, sample_s=0, pause_s=0),
+    ),
+    texts=TextSizes(most=40), starts=1, bert=SMALL,
+)  # fmt: skip
 COMMON = {
     *("suite", "subject", "name", "backend", "dtype", "threads", "batch", "tokens", "median_ms", "p20_ms", "p80_ms"),
     *("runs", "calls_per_run", "max_abs_err", "note"),
@@ -30,21 +39,14 @@ COMMON = {
 
 @pytest.fixture
 def hasty(monkeypatch, tmp_path):
-    """Real suites on a small BERT in BERT-base's place, few shapes, texts and processes; no engine but PyTorch's."""
+    """A small BERT in BERT-base's place; no engine but PyTorch's."""
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
-    monkeypatch.setattr(workbench, "BASE", SMALL)
-    monkeypatch.setattr(encoder, "QUICK_SHAPES", ((1, 3), (2, 9)))
-    monkeypatch.setattr(encoder, "SHAPES", ((1, 3), (2, 9), (3, 17)))
-    monkeypatch.setattr(encoder, "CHOSEN", frozenset({(1, 3)}))
     monkeypatch.setattr(encoder, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
     monkeypatch.setattr(encoder, "read_gbs", lambda threads, seconds: 20.0)
-    monkeypatch.setattr(encoder, "effort", lambda *args: Effort(budget_s=0, min_runs=2, sample_s=0, pause_s=0))
-    monkeypatch.setattr(texts, "QUICK_TEXTS", 40)
-    monkeypatch.setattr(startup, "QUICK_RUNS", 1)
     absent = {"onnx", "onnxruntime", "openvino", "nncf", "ctranslate2", "sentence_transformers"}
     real = peers_encoder.find_spec
     monkeypatch.setattr(peers_encoder, "find_spec", lambda name: None if name in absent else real(name))
-    with workbench.workbench(None) as bench:
+    with workbench.workbench(None, TINY.bert) as bench:
         yield bench
 
 
@@ -61,7 +63,7 @@ def absent(modules: str) -> str:
 def test_a_whole_run_has_every_suite_and_names_who_is_missing(hasty, tmp_path, capsys):
     data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     suites = ["encoder", "end-to-end", "startup"]
-    cli.run(suites=suites, quick=True, json_path=data, plot_path=picture, device="cpu", threads=2)
+    cli.run(suites=suites, sizes=TINY, json_path=data, plot_path=picture, device="cpu", threads=2)
     written, shown = json.loads(data.read_text()), capsys.readouterr().out
     rows = written["rows"]
     assert all(set(row) >= COMMON for row in rows)
@@ -88,7 +90,8 @@ def test_a_whole_run_has_every_suite_and_names_who_is_missing(hasty, tmp_path, c
 
 
 def test_rows_of_the_encoder_agree_with_pytorch_and_count_what_the_layers_need(hasty):
-    results = encoder.run_encoder(hasty, ["torch-eager"], False, 2, quiet)
+    long = replace(TINY, quick=False, encoder=replace(TINY.encoder, shapes=((1, 3), (2, 9), (3, 17))))
+    results = encoder.run_encoder(hasty, ["torch-eager"], long, 2, quiet)
     subject = hasty.base()
     per_layer = 4 * 128 * 128 + 2 * 128 * 512
     assert subject.matrix_weights() == 3 * per_layer
@@ -109,7 +112,7 @@ def test_rows_of_the_encoder_agree_with_pytorch_and_count_what_the_layers_need(h
 def test_a_model_given_takes_the_place_of_bert_base(hasty, model):
     given = workbench.Workbench(hasty.folder / "other", str(model))
     given.folder.mkdir()
-    results = encoder.run_encoder(given, ["torch-eager"], True, 1, quiet)
+    results = encoder.run_encoder(given, ["torch-eager"], TINY, 1, quiet)
     assert {row["subject"] for row in results.rows} == {"the model given: 3 layers, 32 wide"}
     assert {row["name"] for row in results.rows} == {"fastflow", "torch-eager"}
 
@@ -122,7 +125,7 @@ def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(hasty, monkeypat
 
     failing = Candidate("failing", "int8", "x", lambda ids, mask: broken)
     monkeypatch.setattr(encoder, "open_peers", lambda *args: iter([liar, failing]))
-    results = encoder.run_encoder(hasty, ["torch-eager"], True, 1, quiet)
+    results = encoder.run_encoder(hasty, ["torch-eager"], TINY, 1, quiet)
     assert {row["name"] for row in results.rows} == {"fastflow"}
     reasons = {entry["name"]: entry["reason"] for entry in results.skipped}
     assert set(reasons) == {"liar float32", "failing int8"}
@@ -131,7 +134,7 @@ def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(hasty, monkeypat
     ours = Candidate("fastflow", "float32", "x", liar.prepare)
     monkeypatch.setattr(encoder, "ours", lambda *args: iter([ours]))
     with pytest.raises(FastflowError, match="fastflow float32 differs"):
-        encoder.run_encoder(hasty, ["torch-eager"], True, 1, quiet)
+        encoder.run_encoder(hasty, ["torch-eager"], TINY, 1, quiet)
 
 
 def test_an_engine_that_cannot_be_opened_is_named_with_the_reason(hasty, monkeypatch):
@@ -232,12 +235,11 @@ def test_ratios_of_lists_and_of_starts():
 
 
 @pytest.mark.parametrize("family", ["onnxruntime", "openvino", "ctranslate2"])
-def test_installed_peers_agree_with_pytorch(family, monkeypatch):
+def test_installed_peers_agree_with_pytorch(family):
     for module in (*PEERS[family][0], *peers_encoder.MODULES.get((family, "int8"), ())):
         pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
     importlib.import_module("fastflow.bench.peers.onnx")
-    monkeypatch.setattr(workbench, "BASE", SMALL)
-    with workbench.workbench(None) as bench:
+    with workbench.workbench(None, SMALL) as bench:
         subject, skipped = bench.base(), []
         engines = list(open_peers(subject, [(family, dtype) for dtype in PEERS[family][1]], 2, skipped))
         assert [entry for entry in skipped if "bfloat16" not in entry["name"]] == []
@@ -247,3 +249,9 @@ def test_installed_peers_agree_with_pytorch(family, monkeypatch):
         exact = workbench.reference(subject)(ids, mask)
         for engine in engines:
             assert least_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
+
+
+def test_without_a_number_of_threads_a_run_takes_fastflows_default(hasty, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    done = cli.run(suites=["encoder"], against=["torch-eager"], sizes=TINY, device="cpu")
+    assert {row["threads"] for row in done["rows"]} == {1}

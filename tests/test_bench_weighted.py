@@ -77,8 +77,8 @@ def test_peers_agree_and_who_forgets_the_weights_is_refused(subject):
     wanted = [("torch-eager", dtype) for dtype in PEERS["torch-eager"][1]]
     engines = [*open_peers(subject, wanted, 1, skipped), plain(subject)]
     ids = np.random.default_rng(1).integers(5, len(subject.weights), (2, 9))
-    how = {"limits": lambda *_: (1.0, 1.0), "skipped": skipped, "how": lambda *_: ONCE}
-    rows = encoder.measure_shape(subject, engines, ids, reference(subject), True, 1, **how)
+    how = {"limits": lambda *_: (1.0, 1.0), "skipped": skipped, "effort": ONCE}
+    rows = encoder.measure_shape(subject, engines, ids, reference(subject), 1, **how)
     assert [(row.name, row.dtype) for row in rows] == wanted
     assert [entry["name"] for entry in skipped] == ["plain float32"]
     assert "plain float32 differs from PyTorch in float32: cosine 0.99" in skipped[0]["reason"]

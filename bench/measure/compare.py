@@ -34,7 +34,7 @@ class Candidate:
     backend: str  # torch, triton, cpu with the instruction set, or the library of a peer
     prepare: Callable[..., Callable[[], Any]]
     shapes: frozenset[tuple[int, int]] | None = None  # encoder: only these batch x tokens; None: all
-    largest: int | None = None  # flow: no batch above this
+    whole: bool = False  # flow: no batch so large that it is given in pieces
     piece: int | None = None  # flow: very large batches are given by so many rows at a time; None: whole
     optional: bool = False  # flow: it needs a compiler: when its first call fails it is left out, with the reason
     pool: Callable[..., Any] | None = None  # end-to-end: texts -> the pooled vectors that are checked; None: the call's

@@ -46,11 +46,11 @@ class Gpu:
     side: int = SIDE  # of the matrices that the probe multiplies
     capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = captured
 
-    def ceilings(self, quick: bool) -> GpuCeilings:
-        """The measured ceilings."""
+    def ceilings(self, seconds: float) -> GpuCeilings:
+        """The measured ceilings, ``seconds`` for each figure."""
         floats = 1 << (28 if self.side == SIDE else 16)
         whole = lambda call: self.capture(lambda _: call(), None)  # noqa: E731
-        return probe(self.device, whole, self.watch, self.side, floats, 0.02 if quick else 0.1)
+        return probe(self.device, whole, self.watch, self.side, floats, seconds)
 
 
 def chosen(against: Sequence[str] | None) -> list[str]:

@@ -17,10 +17,7 @@ from fastflow.bench.peers.folded import folded, folded_state
 from fastflow.bench.suites.subjects import Subject
 from fastflow.errors import FastflowError, UsageError
 
-WHOLE = (
-    16384  # the largest batch that PyTorch gets in one piece: the intermediate results of a million rows are too big
-)
-PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once beyond that; on CPUs what fits their caches runs fastest
+PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once of large batches; on CPUs what fits their caches runs fastest
 Function = Callable[[Tensor], Tensor]
 
 COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
@@ -85,11 +82,11 @@ def torch_peers(subject: Subject, device: str, wanted: set[str]) -> tuple[list[C
         counts = {"operations": operations, "synchronisations": reads}
         for name in rows:
             mode = name.removeprefix(f"{family}-")
-            largest, details = WHOLE if mode == "graph" else None, counts if mode == "eager" else {}
+            details = counts if mode == "eager" else {}
             prepare = _prepare(function, mode, PIECE[device])
             candidate = Candidate(
-                name, "float32", "torch", prepare, largest=largest, piece=PIECE[device], optional=mode in COMPILED,
-                details=details,
+                name, "float32", "torch", prepare, whole=mode == "graph", piece=PIECE[device],
+                optional=mode in COMPILED, details=details,
             )  # fmt: skip
             peers.append(candidate)
     return peers, skipped
@@ -193,12 +190,12 @@ def triton_candidates(subject: Subject, quick: bool, device: str = "cuda") -> li
         dtype = "tf32x3" if precision == "float32" else precision
         name = "fastflow" if precision == "float32" else f"fastflow-{precision}"
         found.append(Candidate(name, dtype, "triton", partial(_replayed, flow)))
-        found.append(Candidate(f"{name}-launches", dtype, "triton", partial(_launched, flow), largest=WHOLE))
+        found.append(Candidate(f"{name}-launches", dtype, "triton", partial(_launched, flow), whole=True))
     return found
 
 
 def _replayed(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Tensor]:
-    """In a CUDA graph, as behind an encoder; a launch is nothing beside a batch beyond WHOLE."""
+    """In a CUDA graph, as behind an encoder; a launch is nothing beside a batch given in pieces."""
     return captured(flow, x) if out is None else _launched(flow, x, out)
 
 

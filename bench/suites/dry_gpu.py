@@ -22,12 +22,17 @@ from fastflow.bench.measure.machine import Ceilings, describe
 from fastflow.bench.measure.timing import Effort, cpu_watch
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.report.table import plot, table, write_json
-from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, flow_limits, workbench
+from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, workbench
+from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.subjects import Subject, synthetic
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
 TEXTS = (["A dog.", "No"], "two made-up texts")
 ONCE = Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0)
+TINY = Sizes(
+    quick=True, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 3), effort=ONCE),
+    encoder=EncoderSizes(gpu=((1, 3),), effort=ONCE), texts=TextSizes(together=1), bert=SMALL,
+)  # fmt: skip
 
 
 class DryBackend(TritonBackend):
@@ -60,27 +65,23 @@ def run(folder: Path) -> dict[str, Any]:
     limits = Ceilings(1, "not measured", 1.0, 1.0, {"memory": 1.0}, {})
     real = flow.run_flow
 
-    def flow_on_cpu(model: Any, against: Any, quick: bool, device: str, threads: Any, say: Any) -> Any:
-        return real(model, ["torch-lean-eager"], True, "cpu", 1, say)
+    def flow_on_cpu(model: Any, against: Any, sizes: Sizes, device: str, threads: Any, say: Any) -> Any:
+        return real(model, ["torch-lean-eager"], sizes, "cpu", 1, say)
 
     changes = (
         mock.patch.dict(choice.BACKENDS, {"triton": DryBackend}), mock.patch.object(choice, "_has_cuda", always(True)),
-        mock.patch.object(workbench, "BASE", SMALL), mock.patch.object(workbench.Workbench, "named", base),
+        mock.patch.object(workbench.Workbench, "named", base),
         mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(candidates_flow, "captured", replayed),
         mock.patch.object(encoder_gpu, "WHERE", peers_gpu.Gpu("cpu", cpu_watch, 32, replayed)),
-        mock.patch.object(encoder_gpu, "QUICK_SHAPES", ((1, 3),)),
-        mock.patch.object(encoder_gpu, "effort", always(ONCE)),
         mock.patch.object(end_to_end_gpu, "real_texts", always(TEXTS)),
-        mock.patch.object(end_to_end_gpu, "TOGETHER", 1),
         mock.patch.object(flow, "run_flow", flow_on_cpu), mock.patch.object(flow, "ours", triton_flow),
-        mock.patch.object(flow, "QUICK_BATCHES", (1, 3)), mock.patch.object(flow, "synthetic", always(subject)),
+        mock.patch.object(flow, "synthetic", always(subject)),
         mock.patch.object(flow, "ceilings", always({1: limits})),
-        mock.patch.object(flow_limits.Pass, "effort", always(ONCE)),
     )  # fmt: skip
     for change in changes:
         change.start()
     try:
-        results = cli._run(None, ("flow", "encoder", "end-to-end"), None, True, "cuda", 1)
+        results = cli._run(None, ("flow", "encoder", "end-to-end"), None, TINY, "cuda", 1)
     finally:
         mock.patch.stopall()
     machine = describe() | {"ceilings": results.ceilings, "processors_used_by_others": None}

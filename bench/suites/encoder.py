@@ -25,14 +25,12 @@ from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, open_peers, said
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_encoder import encoder_ratios
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workbench import BYTES, Array, Subject, Workbench, reference
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
 
-SHAPES = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
-QUICK_SHAPES = ((1, 16), (8, 32))
-CHOSEN = frozenset(QUICK_SHAPES)  # where forced instruction sets and compiled PyTorch take part
 FORCED = ("avx2", "portable")
 DTYPES = ("float32", "bfloat16", "int8")
 RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations beside float32's, at equal vector width
@@ -41,35 +39,35 @@ Say = Callable[[str], None]
 Limits = Callable[[str, float, float], tuple[float, float]]  # dtype, operations, bytes -> milliseconds for either
 
 
-def run_encoder(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
+def run_encoder(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
     """Run the suite on the model given, else on BERT-base with random weights."""
-    families = [
-        name for name in chosen(against) if name != "sentence-transformers"
-    ]  # below its tokenizer it is PyTorch
+    # Sentence Transformers is PyTorch below its tokenizer
+    families = [name for name in chosen(against) if name != "sentence-transformers"]
     results = Results()
     say("encoder: measuring the machine's ceilings")
-    limit = ceilings([threads], 0.1 if quick else 0.4)[threads]
-    read = read_gbs(threads, 0.1 if quick else 0.4) or limit.gbs["memory"]
+    limit = ceilings([threads], sizes.probe_s)[threads]
+    read = read_gbs(threads, sizes.probe_s) or limit.gbs["memory"]
     results.ceilings = [limit.as_dict() | {"read_gbs": round(read, 1)}]
     say("encoder: opening the engines")
     subject = bench.base() if bench.model is None else bench.named()
     inputs = "random token ids, the same for everybody, texts of equal length; vectors are pooled but not calibrated"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
-    wanted = [(f, d) for f in families if not (quick and f == "torch-compile") for d in PEERS[f][1]]
-    with settings(threads), nullcontext() if quick else compiling():
-        engines = [*ours(subject, threads, quick, results.skipped)]
+    wanted = [(f, d) for f in families if not (sizes.quick and f == "torch-compile") for d in PEERS[f][1]]
+    with settings(threads), nullcontext() if sizes.quick else compiling():
+        engines = [*ours(subject, threads, sizes, results.skipped)]
         for engine in open_peers(subject, wanted, threads, results.skipped):
-            shapes = CHOSEN if engine.name == "torch-compile" else None  # it compiles for each shape, long
-            engines.append(replace(engine, shapes=shapes))
+            # torch.compile takes long for each shape
+            engines.append(replace(engine, shapes=sizes.encoder.chosen if engine.name == "torch-compile" else None))
         exact = reference(subject)
-        for batch, tokens in QUICK_SHAPES if quick else SHAPES:
+        for batch, tokens in sizes.encoder.shapes:
             if tokens > subject.shape.positions - subject.shape.position_start:
                 continue
             say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
             rng = np.random.default_rng(batch * 1000 + tokens)
             ids = rng.integers(5, vocabulary(subject), (batch, tokens))
             limits = partial(floors_ms, limit, read)
-            results.add(measure_shape(subject, engines, ids, exact, quick, threads, limits, results.skipped))
+            effort = sizes.encoder.effort or effort_of(batch, tokens, sizes.quick)
+            results.add(measure_shape(subject, engines, ids, exact, threads, limits, results.skipped, effort))
     results.ratios = encoder_ratios(results.rows)
     return results
 
@@ -94,7 +92,7 @@ def vocabulary(subject: Subject) -> int:
     return int(read_config(subject.encoder)["vocab_size"])
 
 
-def ours(subject: Subject, threads: int, quick: bool, skipped: list[dict[str, Any]]) -> Iterator[Candidate]:
+def ours(subject: Subject, threads: int, sizes: Sizes, skipped: list[dict[str, Any]]) -> Iterator[Candidate]:
     """fastflow's encoder: every precision on the best instruction set, then unless quick on lesser ones, forced."""
     model = load_model(subject.model)
 
@@ -102,17 +100,17 @@ def ours(subject: Subject, threads: int, quick: bool, skipped: list[dict[str, An
         backend = open_backend(model, "cpu", "cpu", dtype, threads)
         return lambda ids, mask: packed(backend, ids, mask)
 
-    best = {}
+    best, few = {}, sizes.encoder.chosen
     for dtype in DTYPES:
         best[dtype] = body = body_of(dtype)
         yield Candidate("fastflow", dtype, f"cpu {body}", opened(dtype))
-    for isa in () if quick else FORCED:
+    for isa in () if sizes.quick else FORCED:
         for dtype in DTYPES:
             if best[dtype] == isa:
                 continue
             try:
                 with forced(isa):
-                    yield Candidate(f"fastflow-{isa}", dtype, f"cpu {body_of(dtype)}", opened(dtype), CHOSEN)
+                    yield Candidate(f"fastflow-{isa}", dtype, f"cpu {body_of(dtype)}", opened(dtype), few)
             except (FastflowError, ValueError) as error:
                 skipped.append(left_out(subject, f"fastflow-{isa}", dtype, said(error)))
 
@@ -145,7 +143,7 @@ def packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
     return lambda: backend.pool(tokens)
 
 
-def effort(batch: int, tokens: int, quick: bool) -> Effort:
+def effort_of(batch: int, tokens: int, quick: bool) -> Effort:
     """Time for one shape, all candidates together."""
     few = batch * tokens > 256
     pause = 5e-3  # some libraries' threads spin a little after a call
@@ -155,9 +153,8 @@ def effort(batch: int, tokens: int, quick: bool) -> Effort:
 
 
 def measure_shape(
-    subject: Subject, candidates: list[Candidate], ids: Array, reference: Callable[[Array, Array], Array], quick: bool,
-    threads: int, limits: Limits, skipped: list[dict[str, Any]],
-    how: Callable[[int, int, bool], Effort] | None = None,
+    subject: Subject, candidates: list[Candidate], ids: Array, reference: Callable[[Array, Array], Array],
+    threads: int, limits: Limits, skipped: list[dict[str, Any]], effort: Effort,
 ) -> list[Row]:  # fmt: skip
     """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
     batch, tokens = ids.shape
@@ -177,7 +174,7 @@ def measure_shape(
 
     measured = compare(
         [c for c in candidates if c.shapes is None or (batch, tokens) in c.shapes], admit,
-        timer=lambda calls: alternate(calls, (how or effort)(batch, tokens, quick)),
+        timer=lambda calls: alternate(calls, effort),
         excuse=excuse, leave_out=leave_out,
     )  # fmt: skip
     return [row(subject, found, batch, tokens, threads, limits) for found in measured]

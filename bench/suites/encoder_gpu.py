@@ -16,54 +16,51 @@ from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_gpu import encoder_ratios
-from fastflow.bench.suites.encoder import QUICK_SHAPES, SHAPES, Say, measure_shape, packed, vocabulary
+from fastflow.bench.suites.encoder import Say, measure_shape, packed, vocabulary
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workbench import Subject, Workbench, reference
 
-MORE = ((128, 128),)  # what a CPU would take minutes for
-COMPILED = frozenset({(1, 16), (1, 32), (32, 128)})  # torch.compile takes long for each shape
 WHERE = Gpu()  # a dry run puts another in its place
 
 
-def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
+def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
     """Run the suite on the model given, else on BERT-base with random weights."""
     results, families = Results(), chosen(against)
     say("encoder: measuring the GPU's ceilings")
-    limits = WHERE.ceilings(quick)
+    limits = WHERE.ceilings(sizes.gpu_probe_s)
     results.ceilings = [limits.as_dict()]
     subject = bench.base() if bench.model is None else bench.named()
     inputs = "random token ids, the same for everybody, texts of equal length; from host memory to host memory"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
     say("encoder: opening the engines")
-    with settings(threads), nullcontext() if quick else compiling():
+    with settings(threads), nullcontext() if sizes.quick else compiling():
         engines = [
             Candidate("fastflow", dtype, "triton", lambda ids, mask, rt=runtime: packed(rt._backend, ids, mask))  # type: ignore[misc]
             for dtype, runtime in ours(subject)
         ]
-        for peer in open_peers(subject, families, WHERE, quick, results.skipped):
-            shapes = COMPILED if peer.name in MODES else None
+        for peer in open_peers(subject, families, WHERE, sizes.quick, results.skipped):
+            shapes = sizes.encoder.gpu_compiled if peer.name in MODES else None
             engines.append(replace(peer, shapes=shapes))
-        measure(subject, engines, QUICK_SHAPES if quick else SHAPES + MORE, limits, threads, quick, say, results)
+        measure(subject, engines, sizes, limits, threads, say, results)
     results.ratios = encoder_ratios(results.rows)
     return results
 
 
 def measure(
-    subject: Subject, engines: list[Candidate], shapes: Sequence[tuple[int, int]], limits: GpuCeilings, threads: int,
-    quick: bool, say: Say, results: Results,
+    subject: Subject, engines: list[Candidate], sizes: Sizes, limits: GpuCeilings, threads: int, say: Say,
+    results: Results,
 ) -> None:  # fmt: skip
     """Check and time everybody at every shape; adds to ``results``."""
-    exact = reference(subject)
-    for batch, tokens in shapes:
+    exact, effort = reference(subject), sizes.encoder.effort or effort_of(sizes.quick)
+    for batch, tokens in sizes.encoder.gpu:
         if tokens > subject.shape.positions - subject.shape.position_start:
             continue
         say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
         ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary(subject), (batch, tokens))
-        results.add(
-            measure_shape(subject, engines, ids, exact, quick, threads, limits.floors_ms, results.skipped, effort)
-        )
+        results.add(measure_shape(subject, engines, ids, exact, threads, limits.floors_ms, results.skipped, effort))
 
 
-def effort(batch: int, tokens: int, quick: bool) -> Effort:
+def effort_of(quick: bool) -> Effort:
     """Time for one shape, all candidates together; single calls, since the quantiles of single calls are asked for."""
     return Effort(budget_s=1.0 if quick else 3.0, min_runs=20, max_runs=300, limit_s=15.0, sample_s=0, pause_s=0)
 

@@ -19,6 +19,7 @@ from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, missin
 from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.report.ratios_encoder import ragged_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
 from fastflow.bench.suites.workbench import Subject, Workbench
 from fastflow.model.tokens import Tokenizer
@@ -28,10 +29,10 @@ PADDED = ("torch-eager", "onnxruntime", "openvino")
 ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds, and averages over the machine's moods
 
 
-def run_end_to_end(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
+def run_end_to_end(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
     """Run the suite on BERT-base with random weights and on the model given, else the one in the package."""
     families, results = chosen(against), Results()
-    texts, source = real_texts(quick)
+    texts, source = real_texts(sizes.texts.most)
     for subject in (bench.named(), bench.base()):
         with settings(threads):
             run_subject(subject, texts, source, families, threads, say, results)

@@ -19,31 +19,32 @@ from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.report.ratios_gpu import text_ratios
 from fastflow.bench.suites import encoder_gpu
 from fastflow.bench.suites.encoder_gpu import latency_quantiles
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
 from fastflow.bench.suites.workbench import Subject, Workbench
 from fastflow.model.tokens import Tokenizer
 
 Say = Callable[[str], None]
 SHORT = 32  # tokens of the longest text timed alone
-ALONE, QUICK_ALONE = 300, 40  # texts embedded one at a time
-TOGETHER = 4  # times that the whole list is embedded
 PADDED = ("torch-eager",)  # the others would compile or capture for every shape
 
 
-def run_end_to_end_gpu(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
+def run_end_to_end_gpu(
+    bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say
+) -> Results:
     """Run the suite on BERT-base with random weights and on the model given, else the one in the package."""
     families, results = chosen(against), Results()
-    texts, source = real_texts(quick)
+    texts, source = real_texts(sizes.texts.most)
     for subject in dict.fromkeys((bench.named(), bench.base())):
         say(f"end-to-end: {subject.label}: opening the engines")
         with settings(threads):
-            run_subject(subject, texts, source, families, threads, quick, say, results)
+            run_subject(subject, texts, source, families, threads, sizes, say, results)
     results.ratios = text_ratios(results.rows)
     return results
 
 
 def run_subject(
-    subject: Subject, texts: list[str], source: str, families: Sequence[str], threads: int, quick: bool, say: Say,
+    subject: Subject, texts: list[str], source: str, families: Sequence[str], threads: int, sizes: Sizes, say: Say,
     results: Results,
 ) -> None:  # fmt: skip
     """Check and time everybody on ``texts``; adds to ``results``."""
@@ -51,9 +52,9 @@ def run_subject(
     lengths = np.diff(tokenize(texts).offsets)
     inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens; peers stop at pooled vectors"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
-    candidates = _candidates(subject, families, tokenize, quick, results.skipped)
+    candidates = _candidates(subject, families, tokenize, sizes.quick, results.skipped)
     short = [text for text, length in zip(texts, lengths, strict=True) if length <= SHORT]
-    short = short[: QUICK_ALONE if quick else ALONE] or texts[:1]
+    short = short[: sizes.texts.alone] or texts[:1]
     check = Check(subject, texts, tokenize)
 
     def admit(candidate: Candidate) -> tuple[Embed, Agreement]:
@@ -61,7 +62,7 @@ def run_subject(
 
     def timer(calls: Mapping[str, Embed]) -> dict[str, tuple[list[float], list[float]]]:
         say(f"end-to-end: {subject.label}: {len(short)} texts one at a time, then {len(texts)} together")
-        alone, together = in_turn(calls, [[text] for text in short]), in_turn(calls, [texts] * TOGETHER)
+        alone, together = in_turn(calls, [[text] for text in short]), in_turn(calls, [texts] * sizes.texts.together)
         return {key: (alone[key], together[key]) for key in calls}
 
     def leave_out(candidate: Candidate, reason: str) -> None:

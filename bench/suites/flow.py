@@ -24,32 +24,29 @@ from fastflow.bench.measure.timing import Call, Timing, Watch, alternate, cpu_wa
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios import flow_ratios
-from fastflow.bench.suites.candidates_flow import WHOLE, chosen, names, ours, torch_peers
+from fastflow.bench.suites.candidates_flow import chosen, names, ours, torch_peers
 from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_out, too_large
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.subjects import of_model, synthetic
 from fastflow.kernels.threads import default_threads
 
-BATCHES = (1, 8, 32, 256, 1024, WHOLE, 1_000_000)
-QUICK_BATCHES = (1, 32, 1024)
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
-SECONDS, QUICK_SECONDS = 300, 35  # no comparison is begun later: a busy machine shall not keep anybody for an hour
-MODEL_ROWS = 256  # distinct sentences embedded for a model's own inputs
 Say = Callable[[str], None]
 
 
 def run_flow(
-    model: str | None, against: Sequence[str] | None, quick: bool, device: str, threads: int | None, say: Say
+    model: str | None, against: Sequence[str] | None, sizes: Sizes, device: str, threads: int | None, say: Say
 ) -> Results:
-    """Run the suite on ``device`` (cpu or cuda); ``threads`` None: one for each core."""
-    peers = frozenset(chosen(against, device, quick))
+    """Run the suite on ``device`` (cpu or cuda); ``threads`` None: OMP_NUM_THREADS, else one for each core."""
+    peers = frozenset(chosen(against, device, sizes.quick))
     threads = threads or (default_threads() if device == "cpu" else torch.get_num_threads())
-    results, counts = Results(), [threads] if device == "cuda" or quick or threads == 1 else [threads, 1]
+    results, counts = Results(), [threads] if device == "cuda" or sizes.quick or threads == 1 else [threads, 1]
     say("measuring the machine's ceilings")
-    limits = {threads: cuda_ceilings()} if device == "cuda" else ceilings(counts, 0.1 if quick else 0.4)
+    limits = {threads: cuda_ceilings()} if device == "cuda" else ceilings(counts, sizes.probe_s)
     results.ceilings = [limit.as_dict() for limit in limits.values()]
-    end = time.monotonic() + (QUICK_SECONDS if quick else SECONDS)
-    with nullcontext() if quick else compiling():
-        for one in passes(model, peers, quick, device, counts):
+    end = time.monotonic() + sizes.flow.seconds
+    with nullcontext() if sizes.quick else compiling():
+        for one in passes(model, peers, sizes, device, counts):
             if not results.subjects or results.subjects[-1]["subject"] != one.subject.label:
                 results.subjects.append({"subject": one.subject.label, "inputs": one.subject.inputs})
             with settings(one.threads):
@@ -58,25 +55,28 @@ def run_flow(
     return results
 
 
-def passes(model: str | None, peers: frozenset[str], quick: bool, device: str, counts: Sequence[int]) -> Iterator[Pass]:
+def passes(
+    model: str | None, peers: frozenset[str], sizes: Sizes, device: str, counts: Sequence[int]
+) -> Iterator[Pass]:
     """The paper's flow, or a model's; then, unless quick, the same on one thread, and a smaller affine flow."""
-    batches = QUICK_BATCHES if quick else BATCHES
-    rows = min(WHOLE, max(batches))
-    subject = synthetic(3, 3, 32, "additive", rows) if model is None else of_model(model, MODEL_ROWS)
-    yield Pass(subject, counts[0], batches, peers, quick)
+    size = sizes.flow
+    rows = min(size.whole, max(size.batches))
+    subject = synthetic(3, 3, 32, "additive", rows, size.dim) if model is None else of_model(model, size.model_rows)
+    yield Pass(subject, counts[0], size.batches, peers, sizes)
     eager = frozenset(name for of_family in names(device, quick=True).values() for name in of_family) & peers
     for one_thread in counts[1:]:
-        yield Pass(subject, one_thread, tuple(b for b in batches if b <= 1024), eager, quick)
-    if not quick and model is None:
-        yield Pass(synthetic(2, 3, 32, "affine", 1024), counts[0], QUICK_BATCHES, eager, quick)
+        yield Pass(subject, one_thread, tuple(b for b in size.batches if b <= 1024), eager, sizes)
+    if not sizes.quick and model is None:
+        yield Pass(synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
 
 
 def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: float, say: Say) -> None:
     """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); adds to ``results``."""
     peers, cannot = torch_peers(one.subject, device, set(one.peers))
-    candidates = [*ours(one.subject, device, one.threads, one.quick), *peers]
+    candidates = [*ours(one.subject, device, one.threads, one.sizes.quick), *peers]
     results.skipped += cannot
     exact = peers_flow.unfused(one.subject.stages, "cpu", torch.float64)(torch.from_numpy(one.subject.x)).numpy()
+    whole = one.sizes.flow.whole
     speed: dict[str, float] = {}  # seconds a row, the best so far: medians follow the machine's moods
     for batch in one.batches:
         say(f"{one.subject.label}: {batch} rows, threads: {one.threads}")
@@ -84,12 +84,13 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: fl
         if reason or time.monotonic() > end:
             results.skipped.append(left_out(one, batch, "*", reason or "the suite has used up its time"))
             continue
-        taking_part = [c for c in candidates if c.largest is None or batch <= c.largest]
+        taking_part = [c for c in candidates if batch <= whole or not c.whole]
         taking_part, too_slow = affordable(taking_part, speed, batch, one)
         x = torch.from_numpy(one.subject.rows(batch)).to(device)
-        out = torch.empty(batch, exact.shape[1], device=device) if batch > WHOLE else None
+        out = torch.empty(batch, exact.shape[1], device=device) if batch > whole else None
         if out is not None:  # pieces are not a smaller batch, so try one
-            taking_part, more = affordable(taking_part, sound_out(taking_part, x, out, WATCHES[device]), batch, one)
+            tried = sound_out(taking_part, x, out, WATCHES[device], whole)
+            taking_part, more = affordable(taking_part, tried, batch, one)
             too_slow += more
         results.skipped += too_slow
         rows = measure(one, taking_part, x, out, exact, limits, results.skipped)

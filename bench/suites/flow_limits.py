@@ -12,7 +12,7 @@ from torch import Tensor
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.machine import memory_available
 from fastflow.bench.measure.timing import Effort, Watch
-from fastflow.bench.suites.candidates_flow import WHOLE
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.subjects import Subject
 
 
@@ -24,17 +24,24 @@ class Pass:
     threads: int
     batches: tuple[int, ...]
     peers: frozenset[str]
-    quick: bool
+    sizes: Sizes
 
     def effort(self, batch: int) -> Effort:
         """Time for a comparison; a million rows get three samples each."""
-        if batch > WHOLE:
+        size = self.sizes.flow
+        if size.effort is not None:
+            return size.effort
+        if batch > size.whole:
             return Effort(budget_s=0, min_runs=3, sample_s=0, limit_s=self.allowance_s(batch))
-        return Effort(budget_s=2.5, min_runs=5) if self.quick else Effort(budget_s=6.0 if batch < WHOLE else 10.0)
+        return (
+            Effort(budget_s=2.5, min_runs=5)
+            if self.sizes.quick
+            else Effort(budget_s=6.0 if batch < size.whole else 10.0)
+        )
 
     def allowance_s(self, batch: int) -> float:
         """The longest a comparison may take; the slowest candidates are left out, by name, until it fits."""
-        return 12.0 if self.quick else 120.0 if batch > WHOLE else 40.0
+        return 12.0 if self.sizes.quick else 120.0 if batch > self.sizes.flow.whole else 40.0
 
 
 def too_large(subject: Subject, batch: int, device: str) -> str | None:
@@ -44,11 +51,11 @@ def too_large(subject: Subject, batch: int, device: str) -> str | None:
     return None if need <= free else f"needs {need / 2**30:.0f} GiB of memory, and {free / 2**30:.0f} GiB are free"
 
 
-def sound_out(candidates: Sequence[Candidate], x: Tensor, out: Tensor, watch: Watch) -> dict[str, float]:
+def sound_out(candidates: Sequence[Candidate], x: Tensor, out: Tensor, watch: Watch, whole: int) -> dict[str, float]:
     """Seconds a row, {name: ...}, over the first piece of ``x``, done as all would be; the better of two."""
     speed = {}
     for c in candidates:
-        rows = c.piece or WHOLE
+        rows = c.piece or whole
         call = c.prepare(x[:rows], out[:rows])
         speed[c.name] = min(watch(call, 1), watch(call, 1)) / rows
     return speed

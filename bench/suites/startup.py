@@ -24,6 +24,7 @@ from fastflow.bench.measure.timing import summarise
 from fastflow.bench.peers.encoder import chosen, left_out, missing, said
 from fastflow.bench.report.ratios_encoder import startup_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import padded
 from fastflow.bench.suites.workbench import Array, Subject, Workbench, reference
 from fastflow.errors import FastflowError
@@ -31,7 +32,6 @@ from fastflow.model.tokens import Tokenizer
 from fastflow.runtime import Runtime
 
 TEXT = "The river was quiet that morning."
-RUNS, QUICK_RUNS = 5, 2
 TIMEOUT_S = 120
 PROCESSES = ("fastflow", "sentence-transformers", "onnxruntime")
 
@@ -74,7 +74,7 @@ print(flush=True)
 }
 
 
-def run_startup(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
+def run_startup(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
     """Run the suite on the model given, else the one in the package, and on BERT-base with random weights."""
     families, results = ["fastflow", *chosen(against)], Results()
     base = bench.base()
@@ -90,7 +90,7 @@ def run_startup(bench: Workbench, against: Sequence[str] | None, quick: bool, th
         }
         jobs = _jobs(subject, families, threads, results.skipped)
         samples: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = {}
-        rounds = 1 + (QUICK_RUNS if quick else RUNS)  # the first, which fills the page cache, is not kept
+        rounds = 1 + sizes.starts  # the first, which fills the page cache, is not kept
         for _ in range(rounds):
             for key, command in list(jobs.items()):
                 try:

@@ -17,14 +17,16 @@ from fastflow.model.tokens import Tokenizer
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
 LINES = CHECKOUT / "examples" / "novels.txt"
-QUICK_TEXTS = 128
 BATCH = 32  # texts in a padded batch: Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, whose vectors are compared with PyTorch's
 Embed = Callable[[Sequence[str]], Array]
 
 
-def real_texts(quick: bool) -> tuple[list[str], str]:
-    """The sentences of STSb-test where the data are, else lines of novels; and what they are, in words."""
+def real_texts(most: int | None) -> tuple[list[str], str]:
+    """The sentences of STSb-test where the data are, else lines of novels; and what they are, in words.
+
+    ``most``: so many of them, spread over the list; None: all.
+    """
     if STSB.is_file():
         lines = STSB.read_text(encoding="utf-8").splitlines()[1:]
         texts, source = [text for line in lines for text in line.split("\t")[2:4]], "the sentences of STSb-test"
@@ -32,8 +34,8 @@ def real_texts(quick: bool) -> tuple[list[str], str]:
         texts, source = LINES.read_text(encoding="utf-8").splitlines(), "the lines of examples/novels.txt"
     else:
         raise FastflowError(f"bench: no texts for the end-to-end suite: neither {STSB} nor {LINES} is there")
-    if quick:
-        texts, source = texts[:: max(1, len(texts) // QUICK_TEXTS)][:QUICK_TEXTS], f"some of {source}"
+    if most is not None:
+        texts, source = texts[:: max(1, len(texts) // most)][:most], f"some of {source}"
     return texts, source
 
 

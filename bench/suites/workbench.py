@@ -6,7 +6,7 @@ Latency does not depend on the values of weights, so BERT-base is made with rand
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import DEFAULT, load_model
 
 Array = NDArray[Any]
-BASE: dict[str, Any] = {}  # what differs from transformers' BertConfig, which is BERT-base
 SEED = 0
 BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
@@ -56,18 +55,21 @@ class Subject:
 
 
 class Workbench:
-    """Subjects on demand, with a temporary folder that lives as long as the run."""
+    """Subjects on demand, with a temporary folder that lives as long as the run.
 
-    def __init__(self, folder: Path, model: str | None) -> None:
-        self.folder, self.model = folder, model
+    ``bert``: how the random BERT differs from BERT-base, as settings of transformers' BertConfig.
+    """
+
+    def __init__(self, folder: Path, model: str | None, bert: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.model, self.bert = folder, model, bert or {}
         self._made: dict[str, Subject] = {}
 
     def base(self) -> Subject:
         """BERT-base with random weights, mean of the last layer."""
         directory = self.folder / "base"
         if not directory.is_dir():
-            make_base(directory)
-        return self._subject("BERT-base, random weights" if not BASE else "BERT, random weights", str(directory))
+            make_base(directory, self.bert)
+        return self._subject("BERT-base, random weights" if not self.bert else "BERT, random weights", str(directory))
 
     def named(self) -> Subject:
         """The model that was asked for, else the one in the package."""
@@ -89,19 +91,19 @@ class Workbench:
 
 
 @contextmanager
-def workbench(model: str | None) -> Iterator[Workbench]:
+def workbench(model: str | None, bert: Mapping[str, Any] | None = None) -> Iterator[Workbench]:
     """A Workbench whose files are removed afterwards."""
     with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder:
-        yield Workbench(Path(folder), model)
+        yield Workbench(Path(folder), model, bert)
 
 
-def make_base(directory: Path) -> None:
+def make_base(directory: Path, bert: Mapping[str, Any]) -> None:
     """A BERT with the tokenizer of the model in the package and seeded random weights, in Hugging Face's layout."""
     import transformers
 
     with quiet():
         torch.manual_seed(SEED)
-        transformers.BertModel(transformers.BertConfig(**BASE)).eval().save_pretrained(directory)
+        transformers.BertModel(transformers.BertConfig(**bert)).eval().save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEFAULT / "0_Transformer" / name, directory)
 

@@ -1,0 +1,66 @@
+"""How much each suite measures: batches, shapes, texts, runs and seconds; one instance for ``--quick``, one without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastflow.bench.measure.timing import Effort
+
+Shape = tuple[int, int]  # batch x tokens
+
+
+@dataclass(frozen=True)
+class FlowSizes:
+    """Rows in a batch, and how long the suite may take."""
+
+    batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384, 1_000_000)
+    affine: tuple[int, ...] = (1, 32, 1024)  # of the smaller affine flow
+    whole: int = 16384  # the largest batch that PyTorch gets in one piece: its intermediates of a million are too big
+    dim: int = 768  # channels of the synthetic vectors
+    model_rows: int = 256  # distinct sentences embedded for a model's own inputs
+    seconds: float = 300  # no comparison is begun later: a busy machine shall not keep anybody for an hour
+    effort: Effort | None = None  # for every comparison; None: by its batch
+
+
+@dataclass(frozen=True)
+class EncoderSizes:
+    """Shapes of the batches of token ids, all texts of equal length."""
+
+    shapes: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
+    chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # for forced instruction sets and compiled PyTorch
+    gpu: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128), (128, 128))
+    gpu_compiled: frozenset[Shape] = frozenset({(1, 16), (1, 32), (32, 128)})  # torch.compile takes long for each
+    effort: Effort | None = None  # for every shape; None: by its tokens
+
+
+@dataclass(frozen=True)
+class TextSizes:
+    """Texts of the end-to-end suites."""
+
+    most: int | None = None  # spread over the list; None: all
+    alone: int = 300  # embedded one at a time, on a GPU
+    together: int = 4  # times that the whole list is embedded, on a GPU
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Everything that a quick run makes smaller."""
+
+    quick: bool = False  # nothing is compiled, no lesser instruction set or precision is forced
+    probe_s: float = 0.4  # for each of a CPU's ceilings
+    gpu_probe_s: float = 0.1
+    flow: FlowSizes = FlowSizes()
+    encoder: EncoderSizes = EncoderSizes()
+    texts: TextSizes = TextSizes()
+    starts: int = 5  # of each process of the start-up suite
+    bert: Mapping[str, Any] = field(default_factory=dict)  # how the random BERT differs from BERT-base
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    quick=True, probe_s=0.1, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35),
+    encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 16), (8, 32))), texts=TextSizes(most=128, alone=40),
+    starts=2,
+)  # fmt: skip
