@@ -7,14 +7,12 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastflow.bench.measure.machine import Neighbours, describe, usable_threads
+from fastflow.bench.measure.row import Results
 from fastflow.bench.report.table import plot, table, write_json
 from fastflow.errors import FastflowError, UsageError, missing_extra
-
-if TYPE_CHECKING:
-    from fastflow.bench.suites.flow import Results
 
 SUITES = ("flow", "encoder", "end-to-end", "startup")
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
@@ -82,7 +80,7 @@ def _run(
     from fastflow.bench.suites.encoder_gpu import run_encoder_gpu
     from fastflow.bench.suites.end_to_end import run_end_to_end
     from fastflow.bench.suites.end_to_end_gpu import run_end_to_end_gpu
-    from fastflow.bench.suites.flow import Results, run_flow
+    from fastflow.bench.suites.flow import run_flow
     from fastflow.bench.suites.startup import run_startup
     from fastflow.bench.suites.workbench import workbench
 

@@ -97,7 +97,9 @@ if [ -n "$dry" ]; then
   TRITON_INTERPRET=1 step tests 120 "$python" -m pytest --noconftest -p no:cacheprovider --collect-only -q $checks
   TRITON_INTERPRET=1 step races 120 "$python" "$package/small.py" state
   # shellcheck disable=SC2086
-  step names 60 "$python" -c "import sys; from fastflow.kernels import encoder_triton_bodies as e, flow_triton_bodies as f
+  step names 60 "$python" -c "import sys
+from fastflow.kernels.encoder import triton_bodies as e
+from fastflow.kernels.flow import triton_bodies as f
 assert all(hasattr(e, n) or hasattr(f, n) for n in sys.argv[1:])" $watched
   step peers 60 "$python" -c "import sys; from fastflow.bench.suites.candidates_flow import chosen
 print(sorted(chosen(sys.argv[1].split(','), 'cuda', False)))" "$peers"

@@ -13,17 +13,22 @@ from fastflow.errors import FastflowError
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
+    from fastflow.train import fit
 
 __version__ = "0.1.0"
-__all__ = ["FastflowError", "Runtime", "__version__"]
+__all__ = ["FastflowError", "Runtime", "__version__", "fit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import Runtime, and NumPy with it, only when it is used: ``fastflow --help`` stays instant."""
+    """Import Runtime, and NumPy with it, only when it is used: ``fastflow --help`` stays instant. So with fit."""
     if name == "Runtime":
         from fastflow.runtime import Runtime
 
         return Runtime
+    if name == "fit":
+        from fastflow.train import fit
+
+        return fit
     raise AttributeError(f"module 'fastflow' has no attribute {name!r}")
 
 

@@ -32,9 +32,9 @@ ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every instruction set, forced; those that this machine lacks are reported as not run."""
-    from fastflow.kernels.flow import cpu
+    from fastflow.kernels import isa as instructions
 
-    known = cpu.isas()
+    known = instructions.isas()
     assert set(known) <= set(ISAS), "an instruction set that no test would force"
     if request.param not in known or not known[request.param][1]:
         pytest.skip(f"this machine has no {request.param}")

@@ -10,9 +10,10 @@ from fastflow.evaluation.isotropy import isoscore
 from fastflow.stages.calibration import apply, describe
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.moments import BLOCK, Moments, moments, read_through
-from fastflow.train.methods.chain import Method, check_chain, fit, parse_method
+from fastflow.train.methods.chain import check_chain, fit
 from fastflow.train.methods.closed_forms import fit_components, fit_nullspace, fit_standardize, fit_whiten
 from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import Method, parse_method
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
@@ -186,7 +187,7 @@ def test_degenerate_corpora_are_errors():
     ],
 )
 def test_methods(text, links):
-    assert parse_method(text) == links
+    assert parse_method(text) == parse_method(text.replace(",", "+")) == links
 
 
 @pytest.mark.parametrize("text", ["", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow"])

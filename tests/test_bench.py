@@ -22,7 +22,7 @@ from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.folded import folded, folded_state
 from fastflow.bench.report import table as report
 from fastflow.bench.report.ratios import flow_ratios
-from fastflow.bench.suites import candidates_flow, flow
+from fastflow.bench.suites import candidates_flow, flow, flow_limits
 from fastflow.bench.suites.subjects import Subject, sentences, synthetic, trained_like, weights
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.plan.fold import fold
@@ -231,7 +231,7 @@ def test_rows_repeat_and_pieces_cover_the_tail():
     x, out = torch.arange(22.0).view(11, 2), torch.full((11, 2), -1.0)
     assert torch.equal(candidates_flow.in_pieces(lambda part: part * 2, x, out, 4), x * 2)
     exact = np.random.default_rng(2).standard_normal((5, 3))
-    candidate, scale = Candidate("last", "torch", lambda x, out: lambda: x), Errors(1e-7, 1e-7)
+    candidate, scale = Candidate("last", "float32", "torch", lambda x, out: lambda: x), Errors(1e-7, 1e-7)
     z = exact[np.arange(12) % 5].astype(np.float32)
     assert checked(candidate, z, exact, scale).max_abs <= 1e-6
     z[11, 2] += 1
@@ -282,11 +282,13 @@ def test_ratios_put_each_bound_to_each_form():
 
 
 def test_the_slowest_are_left_out_by_name_until_the_rest_fits():
-    one = flow.Pass(synthetic(1, 1, 4, "additive", 2, dim=8), 2, (1,), frozenset(), quick=True)
-    candidates = [Candidate(name, "torch", lambda x, out: lambda: x) for name in ("quick", "slow", "slower", "new")]
+    one = flow_limits.Pass(synthetic(1, 1, 4, "additive", 2, dim=8), 2, (1,), frozenset(), quick=True)
+    candidates = [
+        Candidate(name, "float32", "torch", lambda x, out: lambda: x) for name in ("quick", "slow", "slower", "new")
+    ]
     seconds = one.allowance_s(1000) / 1000 / (one.effort(1000).min_runs + 1)
     speed = {"quick": 0.1 * seconds, "slow": 0.8 * seconds, "slower": 0.9 * seconds}
-    kept, left_out = flow.affordable(candidates, speed, 1000, one)
+    kept, left_out = flow_limits.affordable(candidates, speed, 1000, one)
     assert [c.name for c in kept] == ["quick", "slow", "new"]
     assert [(entry["name"], entry["batch"]) for entry in left_out] == [("slower", 1000)]
     assert "calls would take about" in left_out[0]["reason"]
@@ -294,9 +296,9 @@ def test_the_slowest_are_left_out_by_name_until_the_rest_fits():
 
 def test_a_batch_that_does_not_fit_says_what_it_needs(monkeypatch):
     subject = synthetic(1, 1, 4, "additive", 2, dim=8)
-    assert flow.too_large(subject, 10, "cpu") is None
-    monkeypatch.setattr(flow, "memory_available", lambda: 2**30)
-    assert "GiB are free" in flow.too_large(subject, 10, "cpu")
+    assert flow_limits.too_large(subject, 10, "cpu") is None
+    monkeypatch.setattr(flow_limits, "memory_available", lambda: 2**30)
+    assert "GiB are free" in flow_limits.too_large(subject, 10, "cpu")
 
 
 LIMITS = Ceilings(1, "", 100.0, 50.0, {"L2": 200.0, "L3": 100.0, "memory": 10.0}, {"L2": 1e6, "L3": 1e7})
@@ -442,13 +444,13 @@ def test_a_whole_run_writes_json_table_and_plot(hasty, tmp_path, capsys):
 
 
 def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkeypatch):
-    from fastflow.kernels.flow import cpu
+    from fastflow.kernels import isa as instructions
 
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
     results = flow.run_flow(None, ["folded"], False, "cpu", 2, lambda message: None)
     first = [r for r in results.rows if r["threads"] == 2 and r["subject"] == results.rows[0]["subject"]]
     ours = {r["name"]: r["backend"] for r in first if r["name"].startswith("fastflow")}
-    best, *others = cpu.usable_isas()
+    best, *others = instructions.usable_isas()
     assert ours == {"fastflow": f"cpu {best}", **{f"fastflow-{isa}": f"cpu {isa}" for isa in others}}
     assert {r["batch"] for r in first} == {1, 9, 40}
     assert {r["note"] is None for r in first if r["batch"] == 40 and r["backend"] == "torch"} == {False}
@@ -469,7 +471,7 @@ def test_a_candidate_that_disagrees_stops_the_run(hasty, monkeypatch):
 
     def with_liar(subject: Subject, device: str, wanted: set[str]) -> tuple:
         peers, skipped = honest(subject, device, wanted)
-        liar = Candidate("liar", "torch", lambda x, out: lambda: torch.zeros_like(x))
+        liar = Candidate("liar", "float32", "torch", lambda x, out: lambda: torch.zeros_like(x))
         return [*peers, liar], skipped
 
     monkeypatch.setattr(flow, "torch_peers", with_liar)
@@ -484,7 +486,7 @@ def test_what_needs_a_compiler_may_be_left_out_and_nothing_else(hasty, monkeypat
         def call() -> None:
             raise RuntimeError("no compiler\nand a long story")
 
-        failing = Candidate("failing", "torch", lambda x, out: call, optional=optional)
+        failing = Candidate("failing", "float32", "torch", lambda x, out: call, optional=optional)
         monkeypatch.setattr(flow, "torch_peers", lambda *args: ([*honest(*args)[0], failing], []))
 
     with_failure(optional=True)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from fastflow.bench import cli
+from fastflow.bench.measure.compare import COSINES, Candidate, least_cosine
 from fastflow.bench.measure.machine import Ceilings
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers.encoder import PEERS, chosen, left_out, missing, open_peers
 from fastflow.bench.report.ratios_encoder import encoder_ratios, ragged_ratios, startup_ratios
-from fastflow.bench.suites import encoder, end_to_end, startup, workbench
-from fastflow.bench.suites.workbench import least_cosine
+from fastflow.bench.suites import encoder, startup, texts, workbench
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
@@ -39,7 +39,7 @@ def hasty(monkeypatch, tmp_path):
     monkeypatch.setattr(encoder, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
     monkeypatch.setattr(encoder, "read_gbs", lambda threads, seconds: 20.0)
     monkeypatch.setattr(encoder, "effort", lambda *args: Effort(budget_s=0, min_runs=2, sample_s=0, pause_s=0))
-    monkeypatch.setattr(end_to_end, "QUICK_TEXTS", 40)
+    monkeypatch.setattr(texts, "QUICK_TEXTS", 40)
     monkeypatch.setattr(startup, "QUICK_RUNS", 1)
     absent = {"onnx", "onnxruntime", "openvino", "nncf", "ctranslate2", "sentence_transformers"}
     real = peers_encoder.find_spec
@@ -94,7 +94,7 @@ def test_rows_of_the_encoder_agree_with_pytorch_and_count_what_the_layers_need(h
     assert subject.matrix_weights() == 3 * per_layer
     assert subject.flop(2, 9) == 2 * 18 * 3 * (per_layer + 2 * 9 * 128)
     for row in results.rows:
-        assert row["least_cosine"] >= workbench.COSINES[row["dtype"]]
+        assert row["least_cosine"] >= COSINES[row["dtype"]]
         assert row["floor_ms"] > 0
         assert row["times_floor"] == pytest.approx(1 / max(row["compute_fraction"], row["bandwidth_fraction"]))
     exact = [row for row in results.rows if row["name"].startswith("fastflow") and row["dtype"] == "float32"]
@@ -115,12 +115,12 @@ def test_a_model_given_takes_the_place_of_bert_base(hasty, model):
 
 
 def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(hasty, monkeypatch):
-    liar = peers_encoder.Engine("liar", "float32", "x", lambda ids, mask: lambda: np.ones((len(ids), 128)))
+    liar = Candidate("liar", "float32", "x", lambda ids, mask: lambda: np.ones((len(ids), 128)))
 
     def broken() -> None:
         raise RuntimeError("out of luck\nand more")
 
-    failing = peers_encoder.Engine("failing", "int8", "x", lambda ids, mask: broken)
+    failing = Candidate("failing", "int8", "x", lambda ids, mask: broken)
     monkeypatch.setattr(encoder, "open_peers", lambda *args: iter([liar, failing]))
     results = encoder.run_encoder(hasty, ["torch-eager"], True, 1, quiet)
     assert {row["name"] for row in results.rows} == {"fastflow"}
@@ -128,7 +128,7 @@ def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(hasty, monkeypat
     assert set(reasons) == {"liar float32", "failing int8"}
     assert "liar float32 differs from PyTorch in float32" in reasons["liar float32"]
     assert reasons["failing int8"] == "1 x 3: its call failed: RuntimeError: out of luck"
-    ours = peers_encoder.Engine("fastflow", "float32", "x", liar.prepare)
+    ours = Candidate("fastflow", "float32", "x", liar.prepare)
     monkeypatch.setattr(encoder, "ours", lambda *args: iter([ours]))
     with pytest.raises(FastflowError, match="fastflow float32 differs"):
         encoder.run_encoder(hasty, ["torch-eager"], True, 1, quiet)
@@ -163,12 +163,12 @@ def test_padded_batches_come_back_in_the_texts_order(hasty, sentences):
 
     subject = hasty.base()
     tokenize, run = Tokenizer(subject.encoder, 64), workbench.reference(subject)
-    texts = sentences[:70]
-    whole = end_to_end.padded(run, tokenize)(texts)
+    given = sentences[:70]
+    whole = texts.padded(run, tokenize)(given)
     for i in (0, 31, 32, 69):
-        alone = end_to_end.padded(run, tokenize)([texts[i]])
+        alone = texts.padded(run, tokenize)([given[i]])
         assert np.abs(whole[i] - alone[0]).max() <= 1e-5
-    assert end_to_end.padded(run, tokenize)([]).shape == (0, 0)
+    assert texts.padded(run, tokenize)([]).shape == (0, 0)
 
 
 def test_unknown_peers_and_missing_modules(monkeypatch):

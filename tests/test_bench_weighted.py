@@ -8,15 +8,16 @@ import torch
 from builders import make_model
 
 from fastflow import Runtime
+from fastflow.bench.measure.compare import Candidate, least_cosine
+from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.timing import Effort, cpu_watch
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers import gpu as peers_gpu
-from fastflow.bench.peers.encoder import PEERS, Engine, open_peers
+from fastflow.bench.peers.encoder import PEERS, open_peers
 from fastflow.bench.peers.gpu import Gpu
 from fastflow.bench.peers.pytorch import settings
-from fastflow.bench.suites import encoder, end_to_end, startup
-from fastflow.bench.suites.flow import Results
-from fastflow.bench.suites.workbench import Pooled, Workbench, least_cosine, reference
+from fastflow.bench.suites import encoder, end_to_end, startup, texts
+from fastflow.bench.suites.workbench import Pooled, Workbench, reference
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer
@@ -48,16 +49,16 @@ def as_in_a_run():
 
 
 def plain(subject):
-    """An engine that forgets the weights."""
+    """A candidate that forgets the weights."""
     run = reference(subject, subject.layers)
-    return Engine("plain", "float32", "torch", lambda ids, mask: lambda: run(ids, mask))
+    return Candidate("plain", "float32", "torch", lambda ids, mask: lambda: run(ids, mask))
 
 
 def test_the_reference_weighs_as_the_model_does(subject, sentences):
     assert np.array_equal(subject.weights, load_model(subject.model).pooling.weights)
     assert len({subject, subject}) == 1
     tokenize = Tokenizer(subject.encoder, subject.max_length)
-    found = end_to_end.padded(reference(subject), tokenize)(sentences[:40])
+    found = texts.padded(reference(subject), tokenize)(sentences[:40])
     want = Runtime(subject.model, backend="reference").pool(sentences[:40])
     assert least_cosine("fastflow", "float32", found, want) >= 1 - 1e-6
     assert np.abs(found - want).max() <= 1e-5
@@ -66,7 +67,7 @@ def test_the_reference_weighs_as_the_model_does(subject, sentences):
 def test_named_layers_are_averaged_plainly(subject, sentences, bert):
     """As Sentence Transformers does with the plain encoder directory."""
     tokenize = Tokenizer(subject.encoder, subject.max_length)
-    found = end_to_end.padded(reference(subject, (subject.depth,)), tokenize)(sentences[:40])
+    found = texts.padded(reference(subject, (subject.depth,)), tokenize)(sentences[:40])
     assert np.abs(found - Runtime(bert, backend="reference").pool(sentences[:40])).max() <= 1e-5
     assert Pooled(subject, torch.float32, layers=(subject.depth,)).token_weights is None
 
@@ -77,8 +78,8 @@ def test_peers_agree_and_who_forgets_the_weights_is_refused(subject):
     engines = [*open_peers(subject, wanted, 1, skipped), plain(subject)]
     ids = np.random.default_rng(1).integers(5, len(subject.weights), (2, 9))
     how = {"limits": lambda *_: (1.0, 1.0), "skipped": skipped, "how": lambda *_: ONCE}
-    rows = encoder.compare(subject, engines, ids, reference(subject), True, 1, **how)
-    assert [(row["name"], row["dtype"]) for row in rows] == wanted
+    rows = encoder.measure_shape(subject, engines, ids, reference(subject), True, 1, **how)
+    assert [(row.name, row.dtype) for row in rows] == wanted
     assert [entry["name"] for entry in skipped] == ["plain float32"]
     assert "plain float32 differs from PyTorch in float32: cosine 0.99" in skipped[0]["reason"]
 
@@ -97,9 +98,9 @@ def test_the_gpus_peers_weigh_too(subject, monkeypatch):
 
 def test_texts_end_to_end(subject, sentences, monkeypatch):
     runtime = Runtime(subject.model, backend="reference")
-    ours = Engine("fastflow", "float32", "reference", end_to_end._nothing)
+    ours = texts.of_texts("fastflow", "float32", "reference", runtime.encode, runtime.pool)
     liar = plain(subject)
-    monkeypatch.setattr(end_to_end, "_ours", lambda *_: [(ours, runtime.encode, runtime.pool, None)])
+    monkeypatch.setattr(end_to_end, "_ours", lambda *_: [ours])
     monkeypatch.setattr(end_to_end, "open_peers", lambda *args: [*open_peers(*args), liar])
     results = Results()
     end_to_end.run_subject(subject, sentences[:20], "texts", ["torch-eager"], 1, lambda message: None, results)
@@ -135,9 +136,7 @@ def test_onnxruntimes_process_starts_with_the_weights(subject):
     table = [tensor for tensor in onnx.load(str(quantised(subject))).graph.initializer if tensor.name == TABLE]
     assert np.array_equal(onnx.numpy_helper.to_array(table[0])[:, 0], subject.weights)
     tokenize, skipped = Tokenizer(subject.encoder, subject.max_length), []
-    exact, forgetful = (
-        end_to_end.padded(reference(subject, k), tokenize)([startup.TEXT]) for k in (None, subject.layers)
-    )
+    exact, forgetful = (texts.padded(reference(subject, k), tokenize)([startup.TEXT]) for k in (None, subject.layers))
     jobs = startup._jobs(subject, ["onnxruntime"], 1, skipped)
     for dtype in ("float32", "int8"):
         startup.start("onnxruntime", dtype, jobs["onnxruntime", dtype], exact)

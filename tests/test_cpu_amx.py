@@ -10,14 +10,14 @@ from packed import pack, random_encoder
 
 import fastflow
 from fastflow.kernels import _cpu
+from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose, described
-from fastflow.kernels.flow import cpu
 from fastflow.kernels.panels import to_bfloat16
 
 
-@pytest.fixture(params=cpu.TILES)
+@pytest.fixture(params=instructions.TILES)
 def tiles(request):
     """Number of each instruction set with tiles; those this machine lacks are reported as not run."""
     number, usable, _, _ = _cpu.isas()[request.param]
@@ -97,14 +97,14 @@ def test_a_tile_of_bytes_is_exact(tiles):
 
 
 def test_the_processor_and_the_emulation_agree():
-    if cpu.amx_missing():
-        pytest.skip(f"no AMX here: {cpu.amx_missing()}")
+    if instructions.amx_missing():
+        pytest.skip(f"no AMX here: {instructions.amx_missing()}")
     rng = np.random.default_rng(5)
     for whole in (False, True):
         for _ in range(200):
             a, b = rng.integers(0, 256, (2, 16, 64)).astype(np.uint8)
             c = rng.normal(size=(16, 16)).astype(np.float32)
-            hard, soft = (trial(_cpu.isas()[name][0], whole, a, b, c) for name in cpu.TILES)
+            hard, soft = (trial(_cpu.isas()[name][0], whole, a, b, c) for name in instructions.TILES)
             same = (hard.view(np.int32) == soft.view(np.int32)) | (np.isnan(hard) & np.isnan(soft) & (not whole))
             assert same.all()
 
@@ -144,14 +144,14 @@ def test_two_ways_to_the_same_bits(monkeypatch, one, other, widths):
 
 def test_the_emulation_runs_only_by_name(monkeypatch):
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
-    assert "amx-emulated" not in cpu.usable_isas()
-    assert choose("float32")[0] not in cpu.TILES
+    assert "amx-emulated" not in instructions.usable_isas()
+    assert choose("float32")[0] not in instructions.TILES
     for dtype in ("bfloat16", "int8"):
-        assert (choose(dtype)[0] == "amx") == (not cpu.amx_missing())
+        assert (choose(dtype)[0] == "amx") == (not instructions.amx_missing())
 
 
 def test_what_is_said_where_amx_cannot_run(monkeypatch):
-    if not cpu.amx_missing():
+    if not instructions.amx_missing():
         pytest.skip("this machine has AMX")
     assert not _cpu.isas()["amx"][1]
     monkeypatch.setenv("FASTFLOW_ISA", "amx")
@@ -162,7 +162,7 @@ def test_what_is_said_where_amx_cannot_run(monkeypatch):
     with pytest.raises(fastflow.errors.UsageError, match="FASTFLOW_ISA=amx cannot run"):
         fastflow.Runtime(backend="cpu", dtype="int8")
     monkeypatch.delenv("FASTFLOW_ISA")
-    assert described("avx512", BF16) == f"avx512 with bfloat16 dot products (not AMX: {cpu.amx_missing()})"
+    assert described("avx512", BF16) == f"avx512 with bfloat16 dot products (not AMX: {instructions.amx_missing()})"
     assert described("avx512", FLOAT) == "avx512"
     monkeypatch.setenv("FASTFLOW_ISA", "avx512")
     assert "AMX" not in described("avx512", BF16)
@@ -172,7 +172,7 @@ def test_a_flow_under_amx_is_that_of_avx512(monkeypatch):
     if not _cpu.isas()["amx-emulated"][1]:
         pytest.skip("this machine has no amx-emulated")
     monkeypatch.setenv("FASTFLOW_ISA", "amx-emulated")
-    assert cpu.isa() == "avx512"
+    assert instructions.isa() == "avx512"
     assert choose("float32") == ("amx-emulated", FLOAT)
 
 

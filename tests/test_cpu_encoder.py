@@ -12,17 +12,17 @@ from packed import pack, random_encoder, text_lengths
 from tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
 import fastflow
+from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.flow import cpu
 
 REQUIRED = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
 
 
-@pytest.fixture(params=[name for name in cpu.isas() if name not in cpu.TILES])
+@pytest.fixture(params=[name for name in instructions.isas() if name not in instructions.TILES])
 def isa(request, monkeypatch):
     """Every instruction set with float32 kernels; those this machine lacks are reported as not run."""
-    if request.param not in cpu.usable_isas():
+    if request.param not in instructions.usable_isas():
         assert request.param not in REQUIRED, f"{request.param} is required here and cannot run"
         pytest.skip(f"this machine has no {request.param}")
     monkeypatch.setenv("FASTFLOW_ISA", request.param)
@@ -88,7 +88,7 @@ def test_hidden_states_of_random_encoders(
     ids, offsets = pack(lengths, seed)
     wanted = tuple(range(layers + 1))
     exact, plain = exact_and_plain(weights, shape, ids, offsets, wanted)
-    for name in cpu.usable_isas():
+    for name in instructions.usable_isas():
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FASTFLOW_ISA", name)
             encoder = CpuEncoder(weights, shape, "mean", wanted, threads=threads)

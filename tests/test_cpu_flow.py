@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
 
 from fastflow.kernels import _cpu
+from fastflow.kernels import isa as instructions
 from fastflow.kernels.flow import cpu
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import apply
@@ -26,10 +27,10 @@ LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 REQUIRED = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
 
 
-@pytest.fixture(params=[name for name in _cpu.isas() if name not in cpu.TILES])
+@pytest.fixture(params=[name for name in _cpu.isas() if name not in instructions.TILES])
 def isa(request, monkeypatch):
     """Every instruction set with float32 kernels; those this machine lacks are reported as not run."""
-    if request.param not in cpu.usable_isas():
+    if request.param not in instructions.usable_isas():
         assert request.param not in REQUIRED, f"{request.param} is required here and cannot run"
         pytest.skip(f"this machine has no {request.param}")
     monkeypatch.setenv("FASTFLOW_ISA", request.param)
@@ -77,8 +78,8 @@ def chain():
 
 def test_the_compiled_module_is_there():
     assert _cpu.__file__.endswith(".so")
-    assert "portable" in cpu.usable_isas()
-    assert cpu.isa() in cpu.usable_isas()
+    assert "portable" in instructions.usable_isas()
+    assert instructions.isa() in instructions.usable_isas()
 
 
 @pytest.mark.parametrize("rows", [0, *LENGTHS])
@@ -118,7 +119,7 @@ def test_any_number_of_columns(isa, columns):
 def test_any_calibration(chain, rows):
     x = vectors(chain.rng(), rows, chain.dim)
     plans = fold(chain.stages, chain.dim)
-    for name in cpu.usable_isas():
+    for name in instructions.usable_isas():
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FASTFLOW_ISA", name)
             assert_right(cpu.CpuFlow(plans)(x), x, chain.stages)

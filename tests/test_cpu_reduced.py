@@ -10,10 +10,10 @@ from packed import pack, random_encoder
 from tolerances import COSINE
 
 import fastflow
+from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import BF16, BF16_WIDE
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose
-from fastflow.kernels.flow import cpu
 from fastflow.kernels.panels import quantised, to_bfloat16
 
 REDUCED = ("bfloat16", "int8")
@@ -99,7 +99,7 @@ def test_what_runs_is_chosen_by_what_the_machine_has(monkeypatch):
     assert choose("bfloat16") == ("portable", BF16_WIDE)
     monkeypatch.delenv("FASTFLOW_ISA")
     assert choose("bfloat16")[1] in (BF16, BF16_WIDE)
-    assert choose("int8")[0] in cpu.usable_isas()
+    assert choose("int8")[0] in instructions.usable_isas()
     with pytest.raises(ValueError, match="dtype 'int4' does not run here; usable are float32, bfloat16, int8"):
         choose("int4")
 

@@ -13,6 +13,7 @@ from commands import make_train
 from test_loop import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 from fastflow import Runtime
+from fastflow.train import fitting
 from fastflow.train.choice import selection
 from fastflow.train.choice.selection import PLAIN, REFITTED, choose
 from fastflow.train.choice.separability import Keeper, Views, due, make_views, separability
@@ -271,12 +272,10 @@ def test_auto_on_too_few_texts_leaves_out_what_they_cannot_fit(train, tmp_path, 
 
 
 def test_budget_takes_no_views(train, tmp_path, monkeypatch):
-    from fastflow.train.choice import separability as criterion
-
     def refuse(*arguments):
         raise AssertionError("views were made")
 
-    monkeypatch.setattr(criterion, "make_views", refuse)
+    monkeypatch.setattr(fitting, "make_views", refuse)
     assert train("--stop", "budget").exit_code == 0
     assert "separability" not in record(tmp_path / "m")
 

@@ -20,8 +20,9 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import encoder_hash, load_model, verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.methods.chain import fit, parse_method
+from fastflow.train.methods.chain import fit
 from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import parse_method
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship.export import check_out, check_reference, export
 

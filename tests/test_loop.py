@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from fastflow.errors import FastflowError, UsageError
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.methods import loop
-from fastflow.train.methods.chain import fit, parse_method
+from fastflow.train.methods.chain import fit
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule, batch_rows, fit_flow
+from fastflow.train.methods.names import parse_method
 from fastflow.train.methods.objective import step_loss
 
 CONFIG = FlowConfig(16, 2, 2, 8)

@@ -13,6 +13,7 @@ from fastflow.plan.fold import fold
 from fastflow.stages import calibration
 
 cpu = pytest.importorskip("fastflow.kernels.flow.cpu", reason="the compiled extension was not built")
+instructions = pytest.importorskip("fastflow.kernels.isa", reason="the compiled extension was not built")
 TEXTS = (Path(__file__).parent.parent / "examples" / "novels.txt").read_text(encoding="utf-8").split("\n")[:300]
 FITTED = (
     "flow",
@@ -42,7 +43,7 @@ def calibrations(pooled):
 
 
 @pytest.mark.parametrize("outlier", [1.0, 30.0], ids=["as pooled", "outlier dimensions"])
-@pytest.mark.parametrize("isa", cpu.usable_isas())
+@pytest.mark.parametrize("isa", instructions.usable_isas())
 @pytest.mark.parametrize("name", ["in the package", *FITTED])
 def test_no_more_than_twice_the_unfused_error(pooled, calibrations, name, isa, outlier, monkeypatch):
     monkeypatch.setenv("FASTFLOW_ISA", isa)

@@ -1,1 +1,51 @@
-"""Training: a corpus and a frozen encoder -> a calibrated model. Needs the ``train`` extra (torch, transformers)."""
+"""Training: a corpus and a frozen encoder -> a calibrated model. Needs the ``train`` extra (torch, transformers).
+
+``fit`` is the way in from Python; ``fitting.calibrate`` is the map of what happens, one line a step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastflow.train.options import DEFAULTS, check_extra
+
+if TYPE_CHECKING:
+    from fastflow.train.ship.fit import Fit
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def fit(
+    texts: Iterable[str],
+    encoder: str | os.PathLike[str] = "default",
+    method: str = DEFAULTS.method,
+    pooling: str = DEFAULTS.pooling,
+    token_weights: str = DEFAULTS.token_weights,
+    seed: int = DEFAULTS.seed,
+    eval: Paths | None = None,
+    progress: bool | Callable[[str], None] | None = None,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Fit:
+    """Calibrate ``encoder`` on ``texts``, without labels: the model that fastflow-train makes of the same texts.
+
+    ``texts``: an iterable of str, never paths; blank ones are left out and repeated ones count once. ``encoder``: a
+    directory, a Hub id, or the one in the package. ``method``, ``pooling``, ``token_weights``, ``seed`` and
+    ``options`` (``epochs``, ``max_length``, ``sample``, ``stop`` ...) are the command's options of those names.
+    ``eval``: a file or folder of scored pairs, or several, to measure Spearman on.
+    ``progress``: True shows the command's lines and bars on standard error, a function takes every line; None is silent
+    but for a UserWarning for each warning of the report, and where the named method was refused.
+    ``cache``: a folder that keeps pooled embeddings, float32 (n, D); None holds them in memory and writes no file.
+
+    Returns a Fit: ``report``, ``stages``, ``save(directory)``, ``runtime()``.
+    Raises a UsageError for a wrong option, and a FastflowError for texts or an encoder that nothing can be fitted to.
+    """
+    check_extra("fastflow.fit")
+    from fastflow.train.python import fit_texts
+
+    named = {"method": method, "pooling": pooling, "token_weights": token_weights, "seed": seed}
+    return fit_texts(texts, encoder, {**named, **options}, eval, progress, cache, log_dir)

@@ -1,10 +1,12 @@
-"""One comparison: candidates that must agree with float64 before they are timed in turn."""
+"""One comparison: candidates that must agree with the reference before they are timed in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +15,79 @@ from fastflow.errors import FastflowError
 
 # The relative L2 error allowed against float64, by what the arithmetic claims to be.
 GRADES = {"float32": 2e-6, "tf32x3": 2e-6, "bf16x3": 2e-5, "tf32": 1e-3, "bfloat16": 1e-2}
+# The least cosine against PyTorch in float32.
+COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.999, "int8": 0.98}
+Judged = TypeVar("Judged")  # the accuracy of a candidate, in the suite's terms
+Timed = TypeVar("Timed")  # its times, in the suite's terms
+Opened = TypeVar("Opened")  # what the suite times: a call
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to time. ``prepare``: the batch, and an array for the output or None -> the call that is timed."""
+    """Someone to time. ``prepare``: the suite's inputs -> the call that is timed.
+
+    flow: (x, out or None); encoder: (ids, mask), both (B, T) int64; end-to-end: (texts). The call gives the vectors.
+    """
 
     name: str
-    backend: str  # torch, triton, or cpu with the instruction set
-    prepare: Callable[[Any, Any], Callable[[], Any]]
-    dtype: str = "float32"
-    piece: int | None = None  # very large batches are given to it by so many rows at a time; None: whole
-    largest: int | None = None  # no batch above this is given to it at all
-    optional: bool = False  # it needs a compiler: when its first call fails it is left out, with the reason
-    details: dict[str, Any] = field(default_factory=dict)  # more keys for its rows
+    dtype: str
+    backend: str  # torch, triton, cpu with the instruction set, or the library of a peer
+    prepare: Callable[..., Callable[[], Any]]
+    shapes: frozenset[tuple[int, int]] | None = None  # encoder: only these batch x tokens; None: all
+    largest: int | None = None  # flow: no batch above this
+    piece: int | None = None  # flow: very large batches are given by so many rows at a time; None: whole
+    optional: bool = False  # flow: it needs a compiler: when its first call fails it is left out, with the reason
+    pool: Callable[..., Any] | None = None  # end-to-end: texts -> the pooled vectors that are checked; None: the call's
+    layers: tuple[int, ...] | None = None  # end-to-end: it pools these, plainly; None: as the model says
+    details: dict[str, Any] = field(default_factory=dict)  # more fields for its rows
+
+    @property
+    def key(self) -> str:
+        """Its name and dtype, which no two candidates of a comparison share."""
+        return f"{self.name} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Measured(Generic[Judged, Timed]):
+    """A candidate that agrees with the reference, and its times."""
+
+    candidate: Candidate
+    accuracy: Judged
+    timing: Timed
+
+
+def compare(
+    candidates: Iterable[Candidate],
+    admit: Callable[[Candidate], tuple[Opened, Judged]],
+    timer: Callable[[Mapping[str, Opened]], Mapping[str, Timed]],
+    excuse: Callable[[Candidate, Exception], str | None],
+    leave_out: Callable[[Candidate, str], None],
+    end: float = math.inf,
+) -> list[Measured[Judged, Timed]]:
+    """Check every candidate, then time those that are right, all together, and return them in their order.
+
+    ``admit`` gives the call to time, warmed up, and its accuracy, and raises when the candidate fails or is wrong.
+    ``excuse`` then gives the reason for ``leave_out``, or None to end the run with the error. After ``end`` (monotonic
+    seconds) no further candidate is admitted.
+    """
+    calls: dict[str, Opened] = {}
+    admitted: list[tuple[Candidate, Judged]] = []
+    for candidate in candidates:
+        if calls and time.monotonic() > end:
+            leave_out(candidate, "the others before it used up the time")
+            continue
+        try:
+            call, accuracy = admit(candidate)
+        except Exception as error:  # other people's code raises anything
+            reason = excuse(candidate, error)
+            if reason is None:
+                raise
+            leave_out(candidate, reason)
+            continue
+        calls[candidate.key] = call
+        admitted.append((candidate, accuracy))
+    timings = timer(calls)
+    return [Measured(candidate, accuracy, timings[candidate.key]) for candidate, accuracy in admitted]
 
 
 @dataclass(frozen=True)
@@ -72,3 +133,33 @@ def checked(candidate: Candidate, z: Any, exact: NDArray[Any], scale: Errors) ->
         now = check(candidate.name, block, exact[np.arange(start, stop) % size], candidate.dtype, scale)
         worst = Errors(max(worst.max_abs, now.max_abs), max(worst.relative, now.relative))
     return worst
+
+
+class Agreement(NamedTuple):
+    """The least cosine of any row with PyTorch in float32, and the largest absolute difference."""
+
+    least_cosine: float
+    max_abs_err: float
+
+
+def agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agreement:
+    """Of ``z`` (B, D) with ``exact`` (B, D); raises as ``least_cosine`` does."""
+    return Agreement(least_cosine(candidate.name, candidate.dtype, z, exact), float(np.abs(z - exact).max()))
+
+
+def least_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
+    """The least cosine over rows of ``z`` (B, D) and ``exact`` (B, D).
+
+    Raises FastflowError, naming the candidate, when shape, finiteness or cosine are not what ``dtype`` may give.
+    """
+    z = np.asarray(z, np.float64)
+    if z.shape != exact.shape:
+        raise FastflowError(f"bench: {name} {dtype} gives shape {z.shape}, not {exact.shape}; it is not timed")
+    norms = np.linalg.norm(z, axis=1) * np.linalg.norm(exact, axis=1)
+    cosine = float(((z * exact).sum(1) / np.maximum(norms, 1e-30)).min(initial=1.0))
+    if not (np.isfinite(z).all() and cosine >= COSINES[dtype]):
+        raise FastflowError(
+            f"bench: {name} {dtype} differs from PyTorch in float32: cosine {cosine:.5f}, and at least "
+            f"{COSINES[dtype]} is asked; it is not timed, since a wrong result has no speed"
+        )
+    return cosine

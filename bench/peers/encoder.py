@@ -1,7 +1,7 @@
 """Who runs encoders besides fastflow: each engine at its usual best, with the same weights, pooling and threads.
 
-An engine is opened with a Subject and gives pooled vectors of padded token ids. What is not installed, or fails, is
-reported with the reason, never left out in silence.
+A candidate is opened with a Subject and gives pooled vectors (B, D) float32 of padded token ids. A peer that is not
+installed, or fails, is reported with the reason, never left out in silence.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 
+from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.suites.workbench import Array, Pooled, Subject, quiet
-from fastflow.errors import UsageError, missing_extra
+from fastflow.errors import FastflowError, UsageError, missing_extra
 
 Call = Callable[[], Any]
 # family -> the modules it needs, which the extra 'peers' brings, and the precisions it runs in
@@ -30,17 +30,6 @@ PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sentence-transformers": (("sentence_transformers",), ("float32",)),
 }
 MODULES = {("openvino", "int8"): ("nncf",)}  # needed besides
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An opened engine. ``prepare``: (B, T) int64 ids and mask -> the call that is timed, giving (B, D) float32."""
-
-    name: str
-    dtype: str
-    backend: str
-    prepare: Callable[[Array, Array], Call]
-    shapes: frozenset[tuple[int, int]] | None = None  # only these batch x tokens; None: all
 
 
 def chosen(against: Sequence[str] | None) -> list[str]:
@@ -59,8 +48,8 @@ def missing(family: str, dtype: str) -> str | None:
 
 def open_peers(
     subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, skipped: list[dict[str, Any]]
-) -> Iterator[Engine]:
-    """The engines of ``wanted`` (family, dtype); those that cannot be opened are added to ``skipped`` with reasons."""
+) -> Iterator[Candidate]:
+    """The candidates of ``wanted`` (family, dtype); who cannot be opened is added to ``skipped`` with the reason."""
     from fastflow.bench.peers import onnx as peers_onnx
 
     makers: dict[str, Callable[[Subject, str, int], Callable[[Array, Array], Call]]] = {
@@ -74,7 +63,7 @@ def open_peers(
         reason = missing(family, dtype)
         if reason is None:
             try:
-                yield Engine(family, dtype, family.partition("-")[0], makers[family](subject, dtype, threads))
+                yield Candidate(family, dtype, family.partition("-")[0], makers[family](subject, dtype, threads))
             except Exception as error:  # other people's converters raise anything; the run goes on without them
                 reason = f"it cannot be opened: {said(error)}"
         if reason is not None:
@@ -84,6 +73,13 @@ def open_peers(
 def left_out(subject: Subject, name: str, dtype: str, reason: str) -> dict[str, Any]:
     """The entry under ``skipped``."""
     return {"subject": subject.label, "name": f"{name} {dtype}", "reason": reason}
+
+
+def excuse(candidate: Candidate, error: Exception) -> str | None:
+    """Why a peer that failed or is wrong is left out; None for fastflow, whose error ends the run."""
+    if candidate.name.startswith("fastflow"):
+        return None
+    return str(error) if isinstance(error, FastflowError) else f"its call failed: {said(error)}"
 
 
 def said(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Who runs encoders on a GPU besides fastflow: PyTorch and transformers in each of the ways people run them.
 
-Every engine takes token ids in host memory and gives pooled vectors in host memory, as fastflow does, so that copies
+Every candidate takes token ids in host memory and gives pooled vectors in host memory, as fastflow does, so that copies
 and waiting count for everybody. ``Gpu`` says where tensors live and how a call is captured; a dry run has another.
 """
 
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.probe_gpu import SIDE, GpuCeilings, probe, products, torch_dtype
 from fastflow.bench.measure.timing import Watch, cuda_watch
-from fastflow.bench.peers.encoder import Call, Engine, left_out, said
+from fastflow.bench.peers.encoder import Call, left_out, said
 from fastflow.bench.suites.candidates_flow import captured
 from fastflow.bench.suites.workbench import Array, Pooled, Subject
 from fastflow.errors import UsageError, missing_extra
@@ -68,14 +69,14 @@ def ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
 
 def open_peers(
     subject: Subject, families: Sequence[str], gpu: Gpu, quick: bool, skipped: list[dict[str, Any]]
-) -> Iterator[Engine]:
-    """The engines of ``families`` on token ids; quick runs leave out what has to be compiled."""
+) -> Iterator[Candidate]:
+    """The candidates of ``families`` on token ids; quick runs leave out what has to be compiled."""
     for family in families:
         if family == TEXTS_ONLY or (quick and family in MODES):
             continue
         for dtype in PEERS[family]:
             try:
-                yield Engine(family, dtype, "torch", _prepare(subject, family, dtype, gpu))
+                yield Candidate(family, dtype, "torch", _prepare(subject, family, dtype, gpu))
             except Exception as error:  # other people's loaders raise anything; the run goes on without them
                 skipped.append(left_out(subject, family, dtype, f"it cannot be opened: {said(error)}"))
 

@@ -20,8 +20,9 @@ from fastflow.train.choice.separability import make_views
 from fastflow.train.data.corpus import corpus_hash, read_corpus
 from fastflow.train.data.embeddings import FrozenEncoder, cache_directory, embed_corpus, open_encoder
 from fastflow.train.data.token_weights import weigh
-from fastflow.train.methods.chain import Fitted, fit, parse_method
+from fastflow.train.methods.chain import Fitted, fit
 from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import parse_method
 from fastflow.train.ship import summary as report
 from fastflow.train.ship.export import export
 

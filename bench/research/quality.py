@@ -22,8 +22,9 @@ from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.stages.calibration import apply
 from fastflow.train.data.corpus import read_corpus
 from fastflow.train.data.embeddings import FrozenEncoder, cache_directory, embed_corpus, open_encoder
-from fastflow.train.methods.chain import fit, parse_method
+from fastflow.train.methods.chain import fit
 from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import parse_method
 
 SEEDS = (0, 1, 2, 3, 4)
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}

@@ -31,8 +31,9 @@ from fastflow.train.choice.separability import make_views
 from fastflow.train.data.embeddings import FrozenEncoder, embed_corpus, open_encoder
 from fastflow.train.data.token_weights import A, weigh
 from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import Fitted, fit, parse_method
+from fastflow.train.methods.chain import Fitted, fit
 from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import parse_method
 
 METHODS = (  # simplest first: of those that do equally well the first is chosen
     "none", "components:1", "components:2", "components:3", "components:10", "standardize",

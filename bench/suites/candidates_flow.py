@@ -87,9 +87,11 @@ def torch_peers(subject: Subject, device: str, wanted: set[str]) -> tuple[list[C
             mode = name.removeprefix(f"{family}-")
             largest, details = WHOLE if mode == "graph" else None, counts if mode == "eager" else {}
             prepare = _prepare(function, mode, PIECE[device])
-            peers.append(
-                Candidate(name, "torch", prepare, "float32", PIECE[device], largest, mode in COMPILED, details)
-            )
+            candidate = Candidate(
+                name, "float32", "torch", prepare, largest=largest, piece=PIECE[device], optional=mode in COMPILED,
+                details=details,
+            )  # fmt: skip
+            peers.append(candidate)
     return peers, skipped
 
 
@@ -133,20 +135,21 @@ def ours(subject: Subject, device: str, threads: int, quick: bool) -> list[Candi
 
 
 def _cpu(subject: Subject, threads: int, quick: bool) -> list[Candidate]:
-    cpu = cpu_kernels()
-    best = cpu.isa()
+    cpu, instructions = cpu_kernels("flow.cpu"), cpu_kernels("isa")
+    best = instructions.isa()
     found = []
-    for isa in cpu.usable_isas():
+    for isa in instructions.usable_isas():
         if isa == best or not quick:
             flow = _forced(cpu, isa, subject, threads)
-            found.append(Candidate("fastflow" if isa == best else f"fastflow-{isa}", f"cpu {flow.isa}", _numpy(flow)))
+            name = "fastflow" if isa == best else f"fastflow-{isa}"
+            found.append(Candidate(name, "float32", f"cpu {flow.isa}", _numpy(flow)))
     return sorted(found, key=lambda candidate: candidate.name != "fastflow")
 
 
-def cpu_kernels() -> Any:
-    """The module of the compiled CPU kernels; a FastflowError where they were not built."""
+def cpu_kernels(module: str) -> Any:
+    """A module of the compiled CPU kernels; a FastflowError where they were not built."""
     try:
-        return importlib.import_module("fastflow.kernels.flow.cpu")
+        return importlib.import_module(f"fastflow.kernels.{module}")
     except ImportError as error:
         raise FastflowError(
             f"the compiled kernels cannot be imported ({error}); build them with "
@@ -189,8 +192,8 @@ def triton_candidates(subject: Subject, quick: bool, device: str = "cuda") -> li
             raise FastflowError(str(error)) from error
         dtype = "tf32x3" if precision == "float32" else precision
         name = "fastflow" if precision == "float32" else f"fastflow-{precision}"
-        found.append(Candidate(name, "triton", partial(_replayed, flow), dtype))
-        found.append(Candidate(f"{name}-launches", "triton", partial(_launched, flow), dtype, largest=WHOLE))
+        found.append(Candidate(name, dtype, "triton", partial(_replayed, flow)))
+        found.append(Candidate(f"{name}-launches", dtype, "triton", partial(_launched, flow), largest=WHOLE))
     return found
 
 

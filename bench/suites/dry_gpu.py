@@ -22,7 +22,7 @@ from fastflow.bench.measure.machine import Ceilings, describe
 from fastflow.bench.measure.timing import Effort, cpu_watch
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.report.table import plot, table, write_json
-from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, workbench
+from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, flow_limits, workbench
 from fastflow.bench.suites.subjects import Subject, synthetic
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
@@ -75,7 +75,7 @@ def run(folder: Path) -> dict[str, Any]:
         mock.patch.object(flow, "run_flow", flow_on_cpu), mock.patch.object(flow, "ours", triton_flow),
         mock.patch.object(flow, "QUICK_BATCHES", (1, 3)), mock.patch.object(flow, "synthetic", always(subject)),
         mock.patch.object(flow, "ceilings", always({1: limits})),
-        mock.patch.object(flow.Pass, "effort", always(ONCE)),
+        mock.patch.object(flow_limits.Pass, "effort", always(ONCE)),
     )  # fmt: skip
     for change in changes:
         change.start()

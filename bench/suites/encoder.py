@@ -10,20 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fastflow.backends.choose import open_backend
+from fastflow.bench.measure.compare import Agreement, Candidate, Measured, agreement, compare
 from fastflow.bench.measure.machine import Ceilings, ceilings
 from fastflow.bench.measure.probe import Probe
-from fastflow.bench.measure.timing import Effort, alternate
-from fastflow.bench.peers.encoder import PEERS, Engine, chosen, left_out, open_peers, said
+from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
+from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, open_peers, said
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_encoder import encoder_ratios
-from fastflow.bench.suites.flow import Results
-from fastflow.bench.suites.workbench import BYTES, Array, Subject, Workbench, least_cosine, reference
+from fastflow.bench.suites.workbench import BYTES, Array, Subject, Workbench, reference
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
@@ -58,7 +60,7 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, quick: bool, th
         engines = [*ours(subject, threads, quick, results.skipped)]
         for engine in open_peers(subject, wanted, threads, results.skipped):
             shapes = CHOSEN if engine.name == "torch-compile" else None  # it compiles for each shape, long
-            engines.append(Engine(engine.name, engine.dtype, engine.backend, engine.prepare, shapes))
+            engines.append(replace(engine, shapes=shapes))
         exact = reference(subject)
         for batch, tokens in QUICK_SHAPES if quick else SHAPES:
             if tokens > subject.shape.positions - subject.shape.position_start:
@@ -67,7 +69,7 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, quick: bool, th
             rng = np.random.default_rng(batch * 1000 + tokens)
             ids = rng.integers(5, vocabulary(subject), (batch, tokens))
             limits = partial(floors_ms, limit, read)
-            results.rows += compare(subject, engines, ids, exact, quick, threads, limits, results.skipped)
+            results.add(measure_shape(subject, engines, ids, exact, quick, threads, limits, results.skipped))
     results.ratios = encoder_ratios(results.rows)
     return results
 
@@ -92,7 +94,7 @@ def vocabulary(subject: Subject) -> int:
     return int(read_config(subject.encoder)["vocab_size"])
 
 
-def ours(subject: Subject, threads: int, quick: bool, skipped: list[dict[str, Any]]) -> Iterator[Engine]:
+def ours(subject: Subject, threads: int, quick: bool, skipped: list[dict[str, Any]]) -> Iterator[Candidate]:
     """fastflow's encoder: every precision on the best instruction set, then unless quick on lesser ones, forced."""
     model = load_model(subject.model)
 
@@ -103,14 +105,14 @@ def ours(subject: Subject, threads: int, quick: bool, skipped: list[dict[str, An
     best = {}
     for dtype in DTYPES:
         best[dtype] = body = body_of(dtype)
-        yield Engine("fastflow", dtype, f"cpu {body}", opened(dtype))
+        yield Candidate("fastflow", dtype, f"cpu {body}", opened(dtype))
     for isa in () if quick else FORCED:
         for dtype in DTYPES:
             if best[dtype] == isa:
                 continue
             try:
                 with forced(isa):
-                    yield Engine(f"fastflow-{isa}", dtype, f"cpu {body_of(dtype)}", opened(dtype), CHOSEN)
+                    yield Candidate(f"fastflow-{isa}", dtype, f"cpu {body_of(dtype)}", opened(dtype), CHOSEN)
             except (FastflowError, ValueError) as error:
                 skipped.append(left_out(subject, f"fastflow-{isa}", dtype, said(error)))
 
@@ -152,46 +154,46 @@ def effort(batch: int, tokens: int, quick: bool) -> Effort:
     return Effort(budget_s=4.0 if quick else 8.0, min_runs=3 if quick else 5, max_runs=40, sample_s=0, pause_s=pause)
 
 
-def compare(
-    subject: Subject, engines: list[Engine], ids: Array, reference: Callable[[Array, Array], Array], quick: bool,
+def measure_shape(
+    subject: Subject, candidates: list[Candidate], ids: Array, reference: Callable[[Array, Array], Array], quick: bool,
     threads: int, limits: Limits, skipped: list[dict[str, Any]],
     how: Callable[[int, int, bool], Effort] | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Row]:  # fmt: skip
     """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
     batch, tokens = ids.shape
     mask = np.ones_like(ids)
-    exact, calls, found = reference(ids, mask), {}, {}
-    for engine in [e for e in engines if e.shapes is None or (batch, tokens) in e.shapes]:
-        key = f"{engine.name} {engine.dtype}"
-        try:
-            call = engine.prepare(ids, mask)
-            z = np.array(call())
-            found[key] = engine, least_cosine(engine.name, engine.dtype, z, exact), float(np.abs(z - exact).max())
-        except Exception as error:  # a wrong or failing engine is an entry with its reason, whoever raised it
-            if engine.name.startswith("fastflow"):
-                raise
-            reason = str(error) if isinstance(error, FastflowError) else f"its call failed: {said(error)}"
-            skipped.append(left_out(subject, engine.name, engine.dtype, f"{batch} x {tokens}: {reason}"))
-            engines.remove(engine)
-            continue
-        calls[key] = call
+    exact = reference(ids, mask)
+
+    def admit(candidate: Candidate) -> tuple[Call, Agreement]:
+        call = candidate.prepare(ids, mask)
+        found = agreement(candidate, np.array(call()), exact)
         for _ in range(2 if batch * tokens <= 256 else 0):  # some engines prepare themselves in the first calls
             call()
-    timings = alternate(calls, (how or effort)(batch, tokens, quick))
-    flop, rows = subject.flop(batch, tokens), []
-    for key, (engine, cosine, off) in found.items():
-        timing, traffic = timings[key], float(subject.matrix_weights() * BYTES[engine.dtype])
-        ms = timing.median_ms
-        compute, reading = limits(engine.dtype, flop, traffic)
-        floor = max(compute, reading)
-        rows.append(
-            {
-                "suite": "encoder", "subject": subject.label, "name": engine.name, "backend": engine.backend,
-                "dtype": engine.dtype, "threads": threads, "batch": batch, "tokens": tokens, "median_ms": ms,
-                "p20_ms": timing.p20_ms, "p80_ms": timing.p80_ms, "runs": timing.runs, "calls_per_run": timing.inner,
-                "max_abs_err": off, "least_cosine": cosine, "gflops": flop / ms / 1e6, "gbs": traffic / ms / 1e6,
-                "compute_fraction": compute / ms, "bandwidth_fraction": reading / ms, "floor_ms": floor,
-                "times_floor": ms / floor, "note": None,
-            }
-        )  # fmt: skip
-    return rows
+        return call, found
+
+    def leave_out(candidate: Candidate, reason: str) -> None:
+        skipped.append(left_out(subject, candidate.name, candidate.dtype, f"{batch} x {tokens}: {reason}"))
+        candidates.remove(candidate)
+
+    measured = compare(
+        [c for c in candidates if c.shapes is None or (batch, tokens) in c.shapes], admit,
+        timer=lambda calls: alternate(calls, (how or effort)(batch, tokens, quick)),
+        excuse=excuse, leave_out=leave_out,
+    )  # fmt: skip
+    return [row(subject, found, batch, tokens, threads, limits) for found in measured]
+
+
+def row(
+    subject: Subject, found: Measured[Agreement, Timing], batch: int, tokens: int, threads: int, limits: Limits
+) -> Row:  # fmt: skip
+    """The row of a candidate, its work counted and put beside ``limits``."""
+    candidate, ms = found.candidate, found.timing.median_ms
+    flop, traffic = subject.flop(batch, tokens), float(subject.matrix_weights() * BYTES[candidate.dtype])
+    compute, reading = limits(candidate.dtype, flop, traffic)
+    floor = max(compute, reading)
+    return Row.timed(
+        found.timing, suite="encoder", subject=subject.label, name=candidate.name, backend=candidate.backend,
+        dtype=candidate.dtype, threads=threads, batch=batch, tokens=tokens, **found.accuracy._asdict(),
+        gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, compute_fraction=compute / ms,
+        bandwidth_fraction=reading / ms, floor_ms=floor, times_floor=ms / floor,
+    )  # fmt: skip

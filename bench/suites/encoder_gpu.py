@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.probe_gpu import GpuCeilings
+from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.timing import Effort
-from fastflow.bench.peers.encoder import Engine
 from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_gpu import encoder_ratios
-from fastflow.bench.suites.encoder import QUICK_SHAPES, SHAPES, Say, compare, packed, vocabulary
-from fastflow.bench.suites.flow import Results
+from fastflow.bench.suites.encoder import QUICK_SHAPES, SHAPES, Say, measure_shape, packed, vocabulary
 from fastflow.bench.suites.workbench import Subject, Workbench, reference
 
 MORE = ((128, 128),)  # what a CPU would take minutes for
@@ -35,19 +36,19 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, quick: bool
     say("encoder: opening the engines")
     with settings(threads), nullcontext() if quick else compiling():
         engines = [
-            Engine("fastflow", dtype, "triton", lambda ids, mask, rt=runtime: packed(rt._backend, ids, mask))  # type: ignore[misc]
+            Candidate("fastflow", dtype, "triton", lambda ids, mask, rt=runtime: packed(rt._backend, ids, mask))  # type: ignore[misc]
             for dtype, runtime in ours(subject)
         ]
         for peer in open_peers(subject, families, WHERE, quick, results.skipped):
             shapes = COMPILED if peer.name in MODES else None
-            engines.append(Engine(peer.name, peer.dtype, peer.backend, peer.prepare, shapes))
+            engines.append(replace(peer, shapes=shapes))
         measure(subject, engines, QUICK_SHAPES if quick else SHAPES + MORE, limits, threads, quick, say, results)
     results.ratios = encoder_ratios(results.rows)
     return results
 
 
 def measure(
-    subject: Subject, engines: list[Engine], shapes: Sequence[tuple[int, int]], limits: GpuCeilings, threads: int,
+    subject: Subject, engines: list[Candidate], shapes: Sequence[tuple[int, int]], limits: GpuCeilings, threads: int,
     quick: bool, say: Say, results: Results,
 ) -> None:  # fmt: skip
     """Check and time everybody at every shape; adds to ``results``."""
@@ -57,9 +58,9 @@ def measure(
             continue
         say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
         ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary(subject), (batch, tokens))
-        results.rows += compare(
-            subject, engines, ids, exact, quick, threads, limits.floors_ms, results.skipped, effort
-        )  # fmt: skip
+        results.add(
+            measure_shape(subject, engines, ids, exact, quick, threads, limits.floors_ms, results.skipped, effort)
+        )
 
 
 def effort(batch: int, tokens: int, quick: bool) -> Effort:

@@ -7,32 +7,25 @@ fast tokenizer, sorted by length, cut into batches. Peers stop at the pooled vec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fastflow.bench.measure.timing import Effort, alternate
-from fastflow.bench.peers.encoder import PEERS, Engine, chosen, left_out, missing, open_peers, said
+from fastflow.bench.measure.compare import Agreement, Candidate, compare
+from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
+from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, missing, open_peers, said
 from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.report.ratios_encoder import ragged_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
-from fastflow.bench.suites.flow import Results
-from fastflow.bench.suites.workbench import Array, Subject, Workbench, least_cosine, reference
-from fastflow.errors import FastflowError
+from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
+from fastflow.bench.suites.workbench import Subject, Workbench
 from fastflow.model.tokens import Tokenizer
 from fastflow.runtime import Runtime
 
-CHECKOUT = Path(__file__).resolve().parent.parent.parent
-STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
-LINES = CHECKOUT / "examples" / "novels.txt"
-QUICK_TEXTS = 128
-BATCH = 32  # texts in a padded batch: Sentence Transformers' default
-CHECKED = 64  # texts, spread over the list, whose vectors are compared with PyTorch's
 PADDED = ("torch-eager", "onnxruntime", "openvino")
 ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds, and averages over the machine's moods
-Embed = Callable[[Sequence[str]], Array]
 
 
 def run_end_to_end(bench: Workbench, against: Sequence[str] | None, quick: bool, threads: int, say: Say) -> Results:
@@ -46,20 +39,6 @@ def run_end_to_end(bench: Workbench, against: Sequence[str] | None, quick: bool,
     return results
 
 
-def real_texts(quick: bool) -> tuple[list[str], str]:
-    """The sentences of STSb-test where the data are, else lines of novels; and what they are, in words."""
-    if STSB.is_file():
-        lines = STSB.read_text(encoding="utf-8").splitlines()[1:]
-        texts, source = [text for line in lines for text in line.split("\t")[2:4]], "the sentences of STSb-test"
-    elif LINES.is_file():
-        texts, source = LINES.read_text(encoding="utf-8").splitlines(), "the lines of examples/novels.txt"
-    else:
-        raise FastflowError(f"bench: no texts for the end-to-end suite: neither {STSB} nor {LINES} is there")
-    if quick:
-        texts, source = texts[:: max(1, len(texts) // QUICK_TEXTS)][:QUICK_TEXTS], f"some of {source}"
-    return texts, source
-
-
 def run_subject(
     subject: Subject, texts: list[str], source: str, families: Sequence[str], threads: int, say: Say, results: Results
 ) -> None:
@@ -69,94 +48,46 @@ def run_subject(
     lengths = np.diff(tokenize(texts).offsets)
     inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens, {lengths.min()} to {lengths.max()} a text"
     results.subjects.append({"subject": subject.label, "inputs": f"{inputs}; peers stop at pooled vectors"})
-    sample = np.unique(np.linspace(0, len(texts) - 1, min(CHECKED, len(texts))).astype(int))
-    few = [texts[i] for i in sample]
     candidates = [*_ours(subject, threads)]
     wanted = [(family, dtype) for family in PADDED if family in families for dtype in PEERS[family][1]]
-    for engine in open_peers(subject, wanted, threads, results.skipped):
-        embed = padded(lambda ids, mask, e=engine: e.prepare(ids, mask)(), tokenize)  # type: ignore[misc]
-        candidates.append((engine, embed, embed, None))
+    candidates += [on_padded(engine, tokenize) for engine in open_peers(subject, wanted, threads, results.skipped)]
     if "sentence-transformers" in families:
         candidates += _sentence_transformers(subject, results.skipped)
-    exact = {layers: padded(reference(subject, layers), tokenize)(few) for layers in {entry[3] for entry in candidates}}
-    calls, found = {}, {}
-    for engine, embed, pooled, layers in candidates:
-        key = f"{engine.name} {engine.dtype}"
-        try:
-            z = np.array(pooled(few))
-            found[key] = (
-                engine,
-                least_cosine(engine.name, engine.dtype, z, exact[layers]),
-                float(np.abs(z - exact[layers]).max()),
-            )
-            embed(few)  # warmed up, all the way
-        except Exception as error:  # named with its reason, whoever raised it; ours must not fail
-            if engine.name == "fastflow":
-                raise
-            reason = str(error) if isinstance(error, FastflowError) else f"its call failed: {said(error)}"
-            results.skipped.append(left_out(subject, engine.name, engine.dtype, reason))
-            continue
-        calls[key] = _on(embed, texts)
-    say(f"end-to-end: {subject.label}: {len(texts)} texts, {len(calls)} candidates")
-    flop = sum(subject.flop(1, int(length)) for length in lengths)
+    check, flop = Check(subject, texts, tokenize), sum(subject.flop(1, int(length)) for length in lengths)
     runs = 1 if flop > ONCE_FLOP else 3
-    timings = alternate(calls, Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=5e-2))
-    for key, (engine, cosine, off) in found.items():
-        timing = timings[key]
-        results.rows.append(
-            {
-                "suite": "end-to-end", "subject": subject.label, "name": engine.name, "backend": engine.backend,
-                "dtype": engine.dtype, "threads": threads, "batch": len(texts), "tokens": int(lengths.sum()),
-                "median_ms": timing.median_ms, "p20_ms": timing.p20_ms, "p80_ms": timing.p80_ms, "runs": timing.runs,
-                "calls_per_run": timing.inner, "max_abs_err": off, "least_cosine": cosine,
-                "texts_per_s": len(texts) / timing.median_ms * 1e3, "gflops": flop / timing.median_ms / 1e6,
-                "note": None,
-            }
-        )  # fmt: skip
+
+    def admit(candidate: Candidate) -> tuple[Call, Agreement]:
+        found = check(candidate)
+        candidate.prepare(check.few)()  # warmed up, all the way
+        return candidate.prepare(texts), found
+
+    def timer(calls: Mapping[str, Call]) -> dict[str, Timing]:
+        say(f"end-to-end: {subject.label}: {len(texts)} texts, {len(calls)} candidates")
+        return alternate(calls, Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=5e-2))
+
+    def leave_out(candidate: Candidate, reason: str) -> None:
+        results.skipped.append(left_out(subject, candidate.name, candidate.dtype, reason))
+
+    results.add(
+        Row.timed(
+            found.timing, suite="end-to-end", subject=subject.label, name=found.candidate.name,
+            backend=found.candidate.backend, dtype=found.candidate.dtype, threads=threads, batch=len(texts),
+            tokens=int(lengths.sum()), **found.accuracy._asdict(),
+            texts_per_s=len(texts) / found.timing.median_ms * 1e3, gflops=flop / found.timing.median_ms / 1e6,
+        )
+        for found in compare(candidates, admit, timer, excuse, leave_out)
+    )  # fmt: skip
 
 
-def _on(embed: Embed, texts: Sequence[str]) -> Callable[[], Any]:
-    return lambda: embed(texts)
-
-
-def _nothing(ids: Array, mask: Array) -> Callable[[], Any]:
-    raise FastflowError("bench: this candidate takes texts")
-
-
-# who, texts -> vectors, texts -> pooled vectors, the layers of a plain mean or None for the subject's own pooling
-Entry = tuple[Engine, Embed, Embed, tuple[int, ...] | None]
-
-
-def _ours(subject: Subject, threads: int) -> list[Entry]:
-    out: list[Entry] = []
+def _ours(subject: Subject, threads: int) -> list[Candidate]:
+    out = []
     for dtype in DTYPES:
         runtime = Runtime(subject.model, "cpu", dtype, threads, backend="cpu")
-        engine = Engine("fastflow", dtype, f"cpu {body_of(dtype)}", _nothing)
-        out.append((engine, runtime.encode, runtime.pool, None))
+        out.append(of_texts("fastflow", dtype, f"cpu {body_of(dtype)}", runtime.encode, runtime.pool))
     return out
 
 
-def padded(run: Callable[[Array, Array], Any], tokenize: Tokenizer) -> Embed:
-    """``run`` on padded batches of texts sorted by length, results in the texts' order."""
-
-    def embed(texts: Sequence[str]) -> Array:
-        tokens = tokenize(texts)
-        lengths = np.diff(tokens.offsets)
-        order, out = np.argsort(-lengths, kind="stable"), None
-        for start in range(0, len(order), BATCH):
-            rows = order[start : start + BATCH]
-            mask = (np.arange(lengths[rows].max()) < lengths[rows, None]).astype(np.int64)
-            ids = np.zeros_like(mask)
-            ids[mask.astype(bool)] = tokens.select(rows).ids
-            z = run(ids, mask)
-            out = np.empty((len(texts), z.shape[1]), np.float32) if out is None else out
-            out[rows] = z
-        return np.zeros((0, 0), np.float32) if out is None else out
-
-    return embed
-
-
-def _sentence_transformers(subject: Subject, skipped: list[dict[str, Any]]) -> list[Entry]:
+def _sentence_transformers(subject: Subject, skipped: list[dict[str, Any]]) -> list[Candidate]:
     """SentenceTransformer on the plain encoder directory, which gives it the mean of the last layer."""
     name, dtype = "sentence-transformers", "float32"
     reason = missing(name, dtype)
@@ -172,7 +103,7 @@ def _sentence_transformers(subject: Subject, skipped: list[dict[str, Any]]) -> l
                 )
             model.max_seq_length = subject.max_length
             embed: Embed = lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False))  # noqa: E731
-            return [(Engine(name, dtype, "torch", _nothing), embed, embed, (subject.depth,))]
+            return [of_texts(name, dtype, "torch", embed, layers=(subject.depth,))]
         except Exception as error:  # somebody else's loader raises anything; the run goes on without it
             reason = f"it cannot be opened: {said(error)}"
     skipped.append(left_out(subject, name, dtype, reason))

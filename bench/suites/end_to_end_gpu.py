@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.peers.encoder import Engine, left_out, said
+from fastflow.bench.measure.compare import Agreement, Candidate, Measured, compare
+from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.peers.encoder import excuse, left_out, said
 from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.report.ratios_gpu import text_ratios
 from fastflow.bench.suites import encoder_gpu
 from fastflow.bench.suites.encoder_gpu import latency_quantiles
-from fastflow.bench.suites.end_to_end import CHECKED, Embed, Entry, padded, real_texts
-from fastflow.bench.suites.flow import Results
-from fastflow.bench.suites.workbench import Subject, Workbench, least_cosine, reference
+from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
+from fastflow.bench.suites.workbench import Subject, Workbench
 from fastflow.model.tokens import Tokenizer
 
 Say = Callable[[str], None]
@@ -50,47 +51,48 @@ def run_subject(
     lengths = np.diff(tokenize(texts).offsets)
     inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens; peers stop at pooled vectors"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
-    sample = np.unique(np.linspace(0, len(texts) - 1, min(CHECKED, len(texts))).astype(int))
-    few = [texts[i] for i in sample]
-    calls: dict[tuple[str, str], Embed] = {}
-    facts: dict[tuple[str, str], dict[str, Any]] = {}
-    for engine, embed, pool, layers in _candidates(subject, families, tokenize, quick, results.skipped):
-        exact = padded(reference(subject, layers), tokenize)(few)
-        try:
-            z = pool(few)
-            cosine = least_cosine(engine.name, engine.dtype, z, exact)
-        except Exception as error:  # a wrong or failing engine is an entry with its reason, whoever raised it
-            if engine.name == "fastflow":
-                raise
-            results.skipped.append(left_out(subject, engine.name, engine.dtype, said(error)))
-            continue
-        key = engine.name, engine.dtype
-        calls[key] = embed
-        facts[key] = {"backend": engine.backend, "least_cosine": cosine, "max_abs_err": float(np.abs(z - exact).max())}
+    candidates = _candidates(subject, families, tokenize, quick, results.skipped)
     short = [text for text, length in zip(texts, lengths, strict=True) if length <= SHORT]
     short = short[: QUICK_ALONE if quick else ALONE] or texts[:1]
-    say(f"end-to-end: {subject.label}: {len(short)} texts one at a time, then {len(texts)} together")
-    for batch, timings in ((1, in_turn(calls, [[t] for t in short])), (len(texts), in_turn(calls, [texts] * TOGETHER))):
-        tokens = int(lengths.sum()) if batch > 1 else SHORT
-        per_call = [int(n) for n in lengths] if batch > 1 else [int(np.diff(tokenize(short).offsets).mean())]
-        flop = sum(subject.flop(1, n) for n in per_call)
-        for key, seconds in timings.items():
-            quantiles = latency_quantiles(seconds)
-            ms = quantiles["median_ms"]
-            results.rows.append(
-                {
-                    "suite": "end-to-end", "subject": subject.label, "name": key[0], "dtype": key[1],
-                    "threads": threads, "batch": batch, "tokens": tokens, "runs": len(seconds), "calls_per_run": 1,
-                    "texts_per_s": batch / ms * 1e3, "gflops": flop / ms / 1e6, "note": None, **quantiles, **facts[key],
-                }
-            )  # fmt: skip
+    check = Check(subject, texts, tokenize)
+
+    def admit(candidate: Candidate) -> tuple[Embed, Agreement]:
+        return lambda texts: candidate.prepare(texts)(), check(candidate)
+
+    def timer(calls: Mapping[str, Embed]) -> dict[str, tuple[list[float], list[float]]]:
+        say(f"end-to-end: {subject.label}: {len(short)} texts one at a time, then {len(texts)} together")
+        alone, together = in_turn(calls, [[text] for text in short]), in_turn(calls, [texts] * TOGETHER)
+        return {key: (alone[key], together[key]) for key in calls}
+
+    def leave_out(candidate: Candidate, reason: str) -> None:
+        results.skipped.append(left_out(subject, candidate.name, candidate.dtype, reason))
+
+    measured = compare(candidates, admit, timer, excuse, leave_out)
+    mean = int(np.diff(tokenize(short).offsets).mean())
+    for which, batch, tokens, flop in (
+        (0, 1, SHORT, subject.flop(1, mean)),
+        (1, len(texts), int(lengths.sum()), sum(subject.flop(1, int(n)) for n in lengths)),
+    ):
+        results.add(row(subject, found, found.timing[which], threads, batch, tokens, flop) for found in measured)
 
 
-def in_turn(
-    calls: Mapping[tuple[str, str], Embed], lists: Sequence[Sequence[str]]
-) -> dict[tuple[str, str], list[float]]:
+def row(
+    subject: Subject, found: Measured[Agreement, Any], seconds: Sequence[float], threads: int, batch: int, tokens: int,
+    flop: float,
+) -> Row:  # fmt: skip
+    """The row of a candidate whose calls with ``batch`` texts took ``seconds``."""
+    candidate, quantiles = found.candidate, latency_quantiles(seconds)
+    ms = quantiles["median_ms"]
+    return Row(
+        suite="end-to-end", subject=subject.label, name=candidate.name, backend=candidate.backend,
+        dtype=candidate.dtype, threads=threads, batch=batch, tokens=tokens, runs=len(seconds), calls_per_run=1,
+        texts_per_s=batch / ms * 1e3, gflops=flop / ms / 1e6, **quantiles, **found.accuracy._asdict(),
+    )  # fmt: skip
+
+
+def in_turn(calls: Mapping[str, Embed], lists: Sequence[Sequence[str]]) -> dict[str, list[float]]:
     """Seconds that each call takes for each of ``lists``, in turn, every other round backwards; the first warms up."""
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    seconds: dict[str, list[float]] = {key: [] for key in calls}
     for number, texts in enumerate([lists[0], *lists]):
         for key in list(calls)[:: -1 if number % 2 else 1]:
             start = perf_counter()
@@ -102,22 +104,19 @@ def in_turn(
 
 def _candidates(
     subject: Subject, families: Sequence[str], tokenize: Tokenizer, quick: bool, skipped: list[dict[str, Any]]
-) -> list[Entry]:
+) -> list[Candidate]:
     """Everybody who runs; Sentence Transformers' plain encoder directory gives it the mean of the last layer."""
-    found: list[Entry] = []
+    found = []
     for dtype, runtime in ours(subject):
-        engine = Engine("fastflow", dtype, "triton", lambda ids, mask: lambda: None)
-        found.append((engine, runtime.encode, runtime.pool, None))
+        found.append(of_texts("fastflow", dtype, "triton", runtime.encode, runtime.pool))
     padding = [family for family in families if family in PADDED]
-    for engine in open_peers(subject, padding, encoder_gpu.WHERE, quick, skipped):
-        embed = padded(lambda ids, mask, e=engine: e.prepare(ids, mask)(), tokenize)  # type: ignore[misc]
-        found.append((engine, embed, embed, None))
+    engines = open_peers(subject, padding, encoder_gpu.WHERE, quick, skipped)
+    found += [on_padded(engine, tokenize) for engine in engines]
     for dtype in PEERS[TEXTS_ONLY] if TEXTS_ONLY in families else ():
         try:
             embed = sentence_transformers(subject, dtype, encoder_gpu.WHERE)
         except Exception as error:  # somebody else's loader raises anything; the run goes on without it
             skipped.append(left_out(subject, TEXTS_ONLY, dtype, f"it cannot be opened: {said(error)}"))
             continue
-        engine = Engine(TEXTS_ONLY, dtype, "torch", lambda ids, mask: lambda: None)
-        found.append((engine, embed, embed, (subject.depth,)))
+        found.append(of_texts(TEXTS_ONLY, dtype, "torch", embed, layers=(subject.depth,)))
     return found

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from fastflow.bench.measure.compare import least_cosine
+from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.timing import summarise
 from fastflow.bench.peers.encoder import chosen, left_out, missing, said
 from fastflow.bench.report.ratios_encoder import startup_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
-from fastflow.bench.suites.end_to_end import padded
-from fastflow.bench.suites.flow import Results
-from fastflow.bench.suites.workbench import Array, Subject, Workbench, least_cosine, reference
+from fastflow.bench.suites.texts import padded
+from fastflow.bench.suites.workbench import Array, Subject, Workbench, reference
 from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokenizer
 from fastflow.runtime import Runtime
@@ -102,7 +103,7 @@ def run_startup(bench: Workbench, against: Sequence[str] | None, quick: bool, th
                     samples.pop(key, None)
                     continue
                 samples.setdefault(key, []).append(sample)
-        results.rows += [_row(subject, *key, threads, taken[1:]) for key, taken in samples.items()]
+        results.add(_row(subject, *key, threads, taken[1:]) for key, taken in samples.items())
     results.ratios = startup_ratios(results.rows, base.label)
     return results
 
@@ -162,14 +163,12 @@ def start(name: str, dtype: str, command: Sequence[str], exact: Array) -> tuple[
 
 def _row(
     subject: Subject, name: str, dtype: str, threads: int, samples: Sequence[tuple[float, dict[str, float]]]
-) -> dict[str, Any]:
+) -> Row:
     timing = summarise([seconds for seconds, _ in samples], 1)
     memory = {key: float(np.median([taken[key] for _, taken in samples])) for key in samples[0][1]}
-    return {
-        "suite": "startup", "subject": subject.label, "name": name,
-        "backend": f"cpu {body_of(dtype)}" if name == "fastflow" else name.partition("-")[0], "dtype": dtype,
-        "threads": threads, "batch": 1, "tokens": None, "median_ms": timing.median_ms, "p20_ms": timing.p20_ms,
-        "p80_ms": timing.p80_ms, "runs": timing.runs, "calls_per_run": 1, "max_abs_err": None,
-        "peak_mb": memory.get("VmHWM"), "resident_mb": memory.get("VmRSS"), "anonymous_mb": memory.get("RssAnon"),
-        "note": None,
-    }  # fmt: skip
+    return Row.timed(
+        timing, suite="startup", subject=subject.label, name=name,
+        backend=f"cpu {body_of(dtype)}" if name == "fastflow" else name.partition("-")[0], dtype=dtype,
+        threads=threads, batch=1, tokens=None, max_abs_err=None,
+        peak_mb=memory.get("VmHWM"), resident_mb=memory.get("VmRSS"), anonymous_mb=memory.get("RssAnon"),
+    )  # fmt: skip

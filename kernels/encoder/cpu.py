@@ -24,7 +24,7 @@ from fastflow.kernels._cpu import (
 )
 from fastflow.kernels.encoder.cpu_layout import EncoderProgram, Stored, parts_of
 from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, EncoderShape
-from fastflow.kernels.flow.cpu import forced_isa, usable_isas
+from fastflow.kernels.isa import forced_isa, usable_isas
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
 

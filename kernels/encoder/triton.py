@@ -23,7 +23,7 @@ from fastflow.kernels.encoder.triton_table import (
     attention,
     row_constants,
 )
-from fastflow.kernels.flow.triton import prepare
+from fastflow.kernels.launch import prepare
 
 Tensor = Any  # torch.Tensor, which is not imported here
 Array = NDArray[Any]

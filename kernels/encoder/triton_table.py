@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fastflow.kernels.flow.triton import options
+from fastflow.kernels.launch import options
 
 DTYPES = ("float32", "float16", "bfloat16")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")

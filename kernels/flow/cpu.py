@@ -1,44 +1,18 @@
-"""The CPU backend: chooses the instruction set once, packs, and calls the compiled kernels."""
+"""The folded flow on a CPU: packs its plans once, and calls the compiled kernels."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import Flow, amx_missing, isas
+from fastflow.kernels._cpu import Flow, isas
 from fastflow.kernels.flow.cpu_layout import Program
 from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.isa import isa
 from fastflow.kernels.threads import default_threads
-
-TILES = ("amx", "amx-emulated")  # products of the encoder in reduced precision; AVX-512 in all else
-
-
-def usable_isas() -> tuple[str, ...]:
-    """Instruction sets with kernels of their own for all that is float32 and can run here, best first."""
-    return tuple(name for name, (_, usable, _, _) in reversed(isas().items()) if usable and name not in TILES)
-
-
-def forced_isa() -> str:
-    """The instruction set that FASTFLOW_ISA names, or nothing. Raises ValueError for one that cannot run here."""
-    asked = os.environ.get("FASTFLOW_ISA", "")
-    if asked and not isas().get(asked, (0, False))[1]:
-        why = f" ({amx_missing()})" if asked == "amx" else ""
-        usable = (*TILES[: not amx_missing()], *usable_isas())
-        raise ValueError(f"FASTFLOW_ISA={asked} cannot run on this machine{why}; usable here: {', '.join(usable)}")
-    return asked
-
-
-def isa() -> str:
-    """The instruction set that a float32 kernel made now will use: the best, or the one FASTFLOW_ISA names.
-
-    Raises ValueError when FASTFLOW_ISA names one that cannot run here.
-    """
-    asked = forced_isa()
-    return "avx512" if asked in TILES else asked or usable_isas()[0]
 
 
 class CpuFlow:

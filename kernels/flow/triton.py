@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fastflow.kernels.flow.plan import Plan
 from fastflow.kernels.flow.triton_layout import Packed, pack, pack_state, padded_width, without_prologue
 from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, PRECISIONS, SMALL, TABLE, WIDE, Config, choose
+from fastflow.kernels.launch import options, prepare
 
 Tensor = Any  # torch.Tensor, which is not imported here
-INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 ALIKE = {"id_ptr": None, "weight_ptr": None}  # where tokens have no weights: kernels are compiled without them
 
 
@@ -254,11 +254,6 @@ def constants(
     return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)
 
 
-def options(warps: int, stages: int) -> dict[str, Any]:
-    """Launch options; fused multiply-adds are asked for by name, since Triton 3.10 stops assuming them."""
-    return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
-
-
 def pool_constants(inputs: int) -> dict[str, Any]:
     """Those of ``pool_mean``."""
     return {"BN": WIDE, "VEC": math.gcd(inputs, 16), "POOL": POOL} | options(4, 3)
@@ -267,23 +262,3 @@ def pool_constants(inputs: int) -> dict[str, Any]:
 def unit_constants(outputs: int) -> dict[str, Any]:
     """Those of ``unit_rows``."""
     return {"BM": SMALL, "BN": WIDE, "VEC": math.gcd(outputs, 16)} | options(4, 3)
-
-
-def prepare(device: str) -> tuple[Any, int]:
-    """torch, and how many programs fill the device; ValueError where something is missing."""
-    try:
-        torch = importlib.import_module("torch")
-        triton = importlib.import_module("triton")
-    except ImportError as error:
-        missing = error.name or "triton"
-        raise ValueError(f"device={device!r} needs {missing}, which is not installed: {INSTALL}") from error
-    if torch.device(device).type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError(
-                f"device={device!r} needs an NVIDIA GPU with a CUDA build of torch, and torch {torch.__version__} sees "
-                f"none: {INSTALL} on a machine that has one, or use device='cpu'"
-            )
-        return torch, int(torch.cuda.get_device_properties(device).multi_processor_count)
-    if not triton.knobs.runtime.interpret:
-        raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
-    return torch, 2  # interpreted: few, so that small tests loop too

@@ -25,6 +25,7 @@ import stages as make
 from packed import pack, random_encoder, token_weights
 
 from fastflow.kernels import _cpu
+from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.flow import cpu
 from fastflow.plan.fold import fold
@@ -105,7 +106,7 @@ def flows(isa: str) -> Iterator[tuple[str, str]]:
 
 def encoders(isa: str) -> Iterator[tuple[str, str]]:
     """(combination, hash) of the encoder on ``isa`` in every format of its products."""
-    usable = cpu_encoder.formats(cpu.isas()[isa][0])
+    usable = cpu_encoder.formats(instructions.isas()[isa][0])
     for form, (name, (arguments, whole)) in ((f, e) for f in FORMATS for e in ENCODERS.items()):
         number = getattr(_cpu, form)
         if number not in usable:
@@ -138,10 +139,10 @@ def inputs() -> Iterator[tuple[str, str]]:
 def hashes() -> Iterator[tuple[str, str]]:
     """(combination, hash) of everything that this machine can run."""
     yield from inputs()
-    for isa, (_, usable, _, _) in cpu.isas().items():
+    for isa, (_, usable, _, _) in instructions.isas().items():
         if usable:
             with forced(isa):
-                yield from () if isa in cpu.TILES else flows(isa)  # there the flow is that of AVX-512
+                yield from () if isa in instructions.TILES else flows(isa)  # there the flow is that of AVX-512
                 yield from encoders(isa)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.choice.separability import MARGIN, Views
-from fastflow.train.methods.chain import Fitted, parse_method
+from fastflow.train.methods.chain import Fitted
+from fastflow.train.methods.names import parse_method
 
 # what auto tries, chosen on STS12-14 with the encoder in the package
 WEIGHTED = ("components:1",)  # with token weights, on which nothing gained more: bench/results/token-weights.md

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fastflow.errors import FastflowError
 from fastflow.files.records import Layout
@@ -31,27 +31,31 @@ def read_corpus(
     ``sample`` keeps that many, drawn uniformly by a reservoir, so that a corpus need not fit in memory; ``cut`` makes
     sentences of texts first.
     """
-    texts = _distinct(stream_corpus(paths, layout, cut))
-    if sample is None:
-        out = list(texts)
-    else:
-        out = _reservoir(texts, sample, random.Random(seed))
+    return draw(clean(read_texts(paths, layout), cut), ", ".join(paths), sample, seed)
+
+
+def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:
+    """The distinct ones of ``texts`` in order of first appearance, or ``sample`` of them.
+
+    Raises a FastflowError that begins with ``named`` if there is none.
+    """
+    distinct = _distinct(texts)
+    out = list(distinct) if sample is None else _reservoir(distinct, sample, random.Random(seed))
     if not out:
-        raise FastflowError(f"{', '.join(paths)}: holds no text")
+        raise FastflowError(f"{named}: holds no text")
     return out
 
 
-def stream_corpus(
-    paths: Sequence[str],
-    layout: Layout = Layout(),  # noqa: B008 (immutable)
-    cut: bool = False,
-) -> Iterator[str]:
-    """The non-empty texts of ``paths`` as they come, repeated ones too, whole or ``cut`` into sentences."""
-    for path in paths:
-        for record in read_records(path, layout):
-            for text in record.texts:
-                if text := text.strip():
-                    yield from sentences(text) if cut else (text,)
+def read_texts(paths: Sequence[str], layout: Layout = Layout()) -> Iterator[str]:  # noqa: B008 (immutable)
+    """Every text of ``paths`` as it stands there, both of a pair."""
+    return (text for path in paths for record in read_records(path, layout) for text in record.texts)
+
+
+def clean(texts: Iterable[str], cut: bool = False) -> Iterator[str]:
+    """``texts`` without surrounding blanks, the empty ones left out, whole or ``cut`` into sentences."""
+    for text in texts:
+        if text := text.strip():
+            yield from sentences(text) if cut else (text,)
 
 
 def corpus_hash(texts: Sequence[str]) -> str:
@@ -63,7 +67,7 @@ def corpus_hash(texts: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _distinct(texts: Iterator[str]) -> Iterator[str]:
+def _distinct(texts: Iterable[str]) -> Iterator[str]:
     seen: set[bytes] = set()  # digests: 16 bytes a text instead of the text
     for text in texts:
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from fastflow.backends.choose import cannot_run
 from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.torch import TorchBackend
-from fastflow.console import say
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.cache import bytes_for_people, describe, locked
 from fastflow.files.cache import cache_directory as cache_directory
@@ -32,9 +31,9 @@ from fastflow.model.artifact import DEFAULT, MANIFEST, Model, encoder_hash, load
 from fastflow.model.hub import hub_snapshot
 from fastflow.model.tokens import Tokenizer
 from fastflow.model.weights import has_pooler
-from fastflow.progress import Progress
 from fastflow.stages.pooling import Pooling, parse_pooling
 from fastflow.train.data.corpus import corpus_hash
+from fastflow.train.voice import COMMAND, Voice
 
 WINDOW = 4096  # texts tokenized and length-sorted at a time, and kept when the pass is interrupted after them
 BATCH_TOKENS = 8192
@@ -169,7 +168,12 @@ def cache_key(encoder: FrozenEncoder, texts: Sequence[str], device: str = "cpu")
 
 
 def embed_corpus(
-    texts: Sequence[str], encoder: FrozenEncoder, cache: Path, device: str = "cpu", corpus: str = "a corpus"
+    texts: Sequence[str],
+    encoder: FrozenEncoder,
+    cache: Path,
+    device: str = "cpu",
+    corpus: str = "a corpus",
+    voice: Voice = COMMAND,
 ) -> NDArray[np.float32]:
     """(n, D) read-only memory map of the pooled embeddings, from the cache or computed into it.
 
@@ -185,22 +189,22 @@ def embed_corpus(
     waiting = f"another process computes these embeddings in {partial}; waiting for it"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with locked(partial, lambda: say(waiting)) as f:
+        with locked(partial, lambda: voice.say(waiting)) as f:
             if (found := _found(path, head, shape)) is not None:
                 partial.unlink()
                 return found
             describe(partial, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
             try:
-                _fill(f, head, texts, embedder)
+                _fill(f, head, texts, embedder, voice)
             except FastflowError:  # of this corpus and encoder: another run would end there too
                 _discard(partial)
                 raise
             except BaseException:
-                _keep_windows(f, head, partial, embedder.dim)
+                _keep_windows(f, head, partial, embedder.dim, voice)
                 raise
             partial.replace(path)
             size = bytes_for_people(len(head) + 4 * shape[0] * shape[1])
-            say(f"cached {size} in {cache}; `{_clearing(cache)}` removes it")
+            voice.say(f"cached {size} in {cache}; `{_clearing(cache)}` removes it")
             return _mapped(f, len(head), shape)
     except OSError as error:
         raise FastflowError(
@@ -237,7 +241,7 @@ def _mapped(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
-def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedder) -> None:
+def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
     """Write the .npy file from the first window on that is not in it yet."""
     done = _kept(handle, head, embedder.dim)
     handle.seek(0)
@@ -245,8 +249,10 @@ def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedd
     handle.truncate(len(head) + 4 * done * embedder.dim)
     handle.seek(0, os.SEEK_END)
     if done:
-        say(f"encoder: continues after {done:,} of {len(texts):,} texts that an interrupted run left in the cache")
-    with Progress("encoder", len(texts) - done, "texts") as progress:
+        voice.say(
+            f"encoder: continues after {done:,} of {len(texts):,} texts that an interrupted run left in the cache"
+        )
+    with voice.progress("encoder", len(texts) - done, "texts") as progress:
         for start in range(done, len(texts), WINDOW):  # a full disk raises here; a memory map would kill the process
             _write(handle, embedder(texts[start : start + WINDOW], progress.advance).tobytes())
             os.fsync(handle.fileno())
@@ -268,10 +274,10 @@ def _kept(handle: io.FileIO, head: bytes, dim: int) -> int:
     return rows - rows % WINDOW
 
 
-def _keep_windows(handle: io.FileIO, head: bytes, partial: Path, dim: int) -> None:
+def _keep_windows(handle: io.FileIO, head: bytes, partial: Path, dim: int, voice: Voice) -> None:
     """After an interruption: say what is kept, or remove the file if that is nothing."""
     if done := _kept(handle, head, dim):
-        say(f"encoder: stopped; {done:,} texts are kept in the cache, and the same command continues after them")
+        voice.say(f"encoder: stopped; {done:,} texts are kept in the cache, and the same command continues after them")
     else:
         _discard(partial)
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.progress import Progress
 from fastflow.stages.calibration import Stage, apply
+from fastflow.train.voice import COMMAND, Voice
 
 BLOCK = 8192
 
@@ -82,13 +82,17 @@ class Streamed:
 
 
 def read_through(
-    texts: Iterable[str], embed: Callable[[Sequence[str]], NDArray[np.float32]], sample: int, seed: int = 0
+    texts: Iterable[str],
+    embed: Callable[[Sequence[str]], NDArray[np.float32]],
+    sample: int,
+    seed: int = 0,
+    voice: Voice = COMMAND,
 ) -> Streamed:
     """Embed ``texts`` a block at a time; memory holds their statistics and a reservoir of ``sample`` of them."""
     stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
     statistics: Moments | None = None
     kept: list[tuple[int, str, NDArray[np.float32]]] = []
-    with Progress("corpus", None, "texts") as progress:
+    with voice.progress("corpus", None, "texts") as progress:
         while block := list(islice(stream, BLOCK)):
             vectors = embed(block)
             statistics = statistics or Moments(vectors.shape[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,24 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.choice.separability import Keeper, Views, separability
 from fastflow.train.data.moments import Moments, moments
 from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Log, Schedule, Source, fit_flow
+from fastflow.train.methods.names import Method
+from fastflow.train.voice import COMMAND, Voice
 
-METHODS = "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow"
 SAMPLE = 4096  # texts on which before and after are measured
-
-
-@dataclass(frozen=True)
-class Method:
-    """One link of a chain: its kind and K, where it takes one."""
-
-    kind: str
-    dims: int | None = None
 
 
 @dataclass
@@ -41,19 +33,6 @@ class Fitted:
     flows: dict[int, Flow] = field(default_factory=dict)
     bits: list[tuple[float, float]] = field(default_factory=list)  # before and after training, a flow stage each
     looks: list[dict[str, Any]] = field(default_factory=list)  # a flow stage each, if stopped by the rule
-
-
-def parse_method(text: str) -> list[Method]:
-    """``whiten:128,flow`` -> its links; ``none`` -> no link. Raises a UsageError for an unknown one."""
-    if text == "none":
-        return []
-    links = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(flow|standardize|whiten|components|nullspace)(?::(\d+))?", part.strip())
-        if not match or (match[2] and match[1] in ("flow", "standardize")):
-            raise UsageError(f"unknown method {part.strip()!r}; use {METHODS}")
-        links.append(Method(match[1], int(match[2]) if match[2] else None))
-    return links
 
 
 def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> None:
@@ -84,6 +63,7 @@ def fit(
     log: Log = lambda step, values: None,
     views: Views | None = None,
     statistics: Moments | None = None,
+    voice: Voice = COMMAND,
 ) -> Fitted:
     """Fit the chain on cached embeddings ``pooled`` (n, D); ``live`` replaces them while a flow trains (dropout).
 
@@ -100,7 +80,7 @@ def fit(
             checkpoint = checkpoints / f"stage-{index}.safetensors" if checkpoints else None
             source = _source(stages, live or pooled.__getitem__)
             keeper = Keeper(_measure(stages, views)) if views else None
-            flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log, keeper)
+            flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log, keeper, voice)
             if keeper:
                 fitted.looks.append(keeper.record())
             fitted.flows[index] = flow

@@ -23,6 +23,7 @@ from fastflow.train.methods.layers import (
     AffineCoupling,
     permutation,
 )
+from fastflow.train.options import DEFAULTS
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ class FlowConfig:
     """The shape of a flow; defaults are the paper's (appendix B, table 7)."""
 
     dim: int
-    levels: int = 2
-    depth: int = 3
-    width: int = 32
-    coupling: str = "additive"
-    permutation: str = "reversal"
+    levels: int = DEFAULTS.levels
+    depth: int = DEFAULTS.depth
+    width: int = DEFAULTS.width
+    coupling: str = DEFAULTS.coupling
+    permutation: str = DEFAULTS.permutation
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= 4:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.progress import Progress
 from fastflow.train.choice.separability import Keeper, due
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.objective import SIDES, PaperAdamW, step_loss
+from fastflow.train.options import DEFAULTS
+from fastflow.train.voice import COMMAND, Voice
 
 Source = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # row numbers -> pooled embeddings (b, D)
 Log = Callable[[int, dict[str, float]], None]
@@ -31,12 +32,12 @@ INITIAL_TEXTS = 2048  # sentences that data-dependent initialisation looks at
 class Schedule:
     """The paper's schedule for a target corpus: one epoch of 32 pairs (64 sentences) a step at a constant 1e-3."""
 
-    epochs: float = 1.0
-    batch_size: int = 64
-    lr: float = 1e-3
-    seed: int = 0
-    init: str = "data"  # or glorot, the official code as run
-    save_steps: int = 500
+    epochs: float = DEFAULTS.epochs
+    batch_size: int = DEFAULTS.batch_size
+    lr: float = DEFAULTS.lr
+    seed: int = DEFAULTS.seed
+    init: str = DEFAULTS.init  # or glorot, the official code as run
+    save_steps: int = DEFAULTS.save_steps
 
     def steps(self, texts: int) -> int:
         """Optimiser steps on a corpus of ``texts``; a remainder smaller than a batch is dropped."""
@@ -85,6 +86,7 @@ def fit_flow(
     resume: bool = False,
     log: Log = lambda step, values: None,
     keeper: Keeper | None = None,
+    voice: Voice = COMMAND,
 ) -> Flow:
     """Train a flow on ``texts`` pooled embeddings; raises a FastflowError when the loss stops being finite.
 
@@ -105,7 +107,7 @@ def fit_flow(
     start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if resume and checkpoint else 0
     if keeper and not start:
         log(0, {"separability": keeper.look(0, flow)})
-    with Progress("flow", steps - start, "steps") as progress:
+    with voice.progress("flow", steps - start, "steps") as progress:
         for step, rows in enumerate(batch_rows(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
             with one_thread():

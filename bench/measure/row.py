@@ -1,0 +1,96 @@
+"""The rows of the published JSON: who was timed, on what, and with which result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastflow.bench.measure.timing import Timing
+
+_WHO = ("suite", "subject", "name", "backend", "dtype", "threads", "batch", "tokens")
+_TIMES = ("median_ms", "p20_ms", "p80_ms", "runs", "calls_per_run")
+_FLOOR = ("floor_ms", "times_floor", "note")
+# suite -> the keys of its rows in their order; readers of kept files rely on both
+KEYS: dict[str, tuple[str, ...]] = {
+    "flow": (*_WHO, *_TIMES, "max_abs_err", "relative_err", "err_against_unfused", "gflops", "gbs", *_FLOOR),
+    "encoder": (
+        *(*_WHO, *_TIMES, "max_abs_err", "least_cosine", "gflops", "gbs", "compute_fraction", "bandwidth_fraction"),
+        *_FLOOR,
+    ),
+    "end-to-end": (*_WHO, *_TIMES, "max_abs_err", "least_cosine", "texts_per_s", "gflops", "note"),
+    "startup": (*_WHO, *_TIMES, "max_abs_err", "peak_mb", "resident_mb", "anonymous_mb", "note"),
+}
+# end-to-end rows with the quantiles of single calls, which only the suite on a GPU takes
+SINGLE_CALLS = (
+    *("suite", "subject", "name", "dtype", "threads", "batch", "tokens", "runs", "calls_per_run", "texts_per_s"),
+    *("gflops", "note", "p20_ms", "median_ms", "p80_ms", "p95_ms", "p99_ms", "backend", "least_cosine", "max_abs_err"),
+)
+COUNTS = ("operations", "synchronisations")  # at the end of the rows that have them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One candidate at one size. Fields without a default are in every row, the others in those of some suites."""
+
+    suite: str
+    subject: str
+    name: str
+    backend: str
+    dtype: str
+    threads: int
+    batch: int
+    tokens: int | None
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    runs: int
+    calls_per_run: int
+    max_abs_err: float | None  # against float64 (flow) or PyTorch in float32
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    relative_err: float | None = None
+    err_against_unfused: float | None = None
+    least_cosine: float | None = None
+    texts_per_s: float | None = None
+    gflops: float | None = None
+    gbs: float | None = None
+    compute_fraction: float | None = None
+    bandwidth_fraction: float | None = None
+    floor_ms: float | None = None
+    times_floor: float | None = None
+    peak_mb: float | None = None
+    resident_mb: float | None = None
+    anonymous_mb: float | None = None
+    note: str | None = None
+    operations: int | None = None
+    synchronisations: int | None = None
+
+    @classmethod
+    def timed(cls, timing: Timing, **fields: Any) -> Row:
+        """A row with the times of ``timing``; ``fields`` are all the others."""
+        return cls(
+            median_ms=timing.median_ms, p20_ms=timing.p20_ms, p80_ms=timing.p80_ms, runs=timing.runs,
+            calls_per_run=timing.inner, **fields,
+        )  # fmt: skip
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as the JSON has it: the keys of its suite in their order, a value that is not known as None."""
+        keys = KEYS[self.suite] if self.p99_ms is None else SINGLE_CALLS
+        counts = {key: getattr(self, key) for key in COUNTS if getattr(self, key) is not None}
+        return {key: getattr(self, key) for key in keys} | counts
+
+
+@dataclass
+class Results:
+    """What a suite hands to the report: the parts of the JSON beside ``machine``."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    ratios: list[dict[str, Any]] = field(default_factory=list)
+    subjects: list[dict[str, Any]] = field(default_factory=list)
+    ceilings: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append ``rows`` as the JSON has them."""
+        self.rows += [row.as_dict() for row in rows]

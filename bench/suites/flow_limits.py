@@ -1,0 +1,74 @@
+"""A walk over the batches of the flow suite, and which of its comparisons fit into memory and into the time given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastflow.bench.measure.compare import Candidate
+from fastflow.bench.measure.machine import memory_available
+from fastflow.bench.measure.timing import Effort, Watch
+from fastflow.bench.suites.candidates_flow import WHOLE
+from fastflow.bench.suites.subjects import Subject
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One walk over ``batches`` with a subject and a number of threads; ``peers`` are row names."""
+
+    subject: Subject
+    threads: int
+    batches: tuple[int, ...]
+    peers: frozenset[str]
+    quick: bool
+
+    def effort(self, batch: int) -> Effort:
+        """Time for a comparison; a million rows get three samples each."""
+        if batch > WHOLE:
+            return Effort(budget_s=0, min_runs=3, sample_s=0, limit_s=self.allowance_s(batch))
+        return Effort(budget_s=2.5, min_runs=5) if self.quick else Effort(budget_s=6.0 if batch < WHOLE else 10.0)
+
+    def allowance_s(self, batch: int) -> float:
+        """The longest a comparison may take; the slowest candidates are left out, by name, until it fits."""
+        return 12.0 if self.quick else 120.0 if batch > WHOLE else 40.0
+
+
+def too_large(subject: Subject, batch: int, device: str) -> str | None:
+    """Why ``batch`` rows do not fit, or None. Input, one output, and room for a piece's intermediates and the check."""
+    need = 4 * batch * (subject.plans[0].inputs + 2 * subject.plans[-1].outputs) + 2**30
+    free = memory_available() if device == "cpu" else torch.cuda.mem_get_info()[0]
+    return None if need <= free else f"needs {need / 2**30:.0f} GiB of memory, and {free / 2**30:.0f} GiB are free"
+
+
+def sound_out(candidates: Sequence[Candidate], x: Tensor, out: Tensor, watch: Watch) -> dict[str, float]:
+    """Seconds a row, {name: ...}, over the first piece of ``x``, done as all would be; the better of two."""
+    speed = {}
+    for c in candidates:
+        rows = c.piece or WHOLE
+        call = c.prepare(x[:rows], out[:rows])
+        speed[c.name] = min(watch(call, 1), watch(call, 1)) / rows
+    return speed
+
+
+def affordable(
+    candidates: Sequence[Candidate], speed: dict[str, float], batch: int, one: Pass
+) -> tuple[list[Candidate], list[dict[str, Any]]]:
+    """Those that fit into the allowance together, by their seconds a row, and the others with reasons."""
+    calls = one.effort(batch).min_runs + 1
+    cost = {c.name: calls * batch * speed.get(c.name, 0.0) for c in candidates}
+    too_slow = []
+    for name in sorted(cost, key=lambda name: -cost[name]):
+        if sum(cost.values()) <= one.allowance_s(batch):
+            break
+        reason = f"{calls} calls would take about {cost.pop(name):.0f} s, judged by smaller ones"
+        too_slow.append(left_out(one, batch, name, reason))
+    return [c for c in candidates if c.name in cost], too_slow
+
+
+def left_out(one: Pass, batch: int, name: str, reason: str) -> dict[str, Any]:
+    """The entry under ``skipped``; ``name`` is * for everybody."""
+    return {"subject": one.subject.label, "threads": one.threads, "batch": batch, "name": name, "reason": reason}

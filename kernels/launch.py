@@ -1,0 +1,33 @@
+"""Launching Triton kernels: what the flow and the encoder share."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
+
+
+def options(warps: int, stages: int) -> dict[str, Any]:
+    """Launch options; fused multiply-adds are asked for by name, since Triton 3.10 stops assuming them."""
+    return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+
+
+def prepare(device: str) -> tuple[Any, int]:
+    """torch, and how many programs fill the device; ValueError where something is missing."""
+    try:
+        torch = importlib.import_module("torch")
+        triton = importlib.import_module("triton")
+    except ImportError as error:
+        missing = error.name or "triton"
+        raise ValueError(f"device={device!r} needs {missing}, which is not installed: {INSTALL}") from error
+    if torch.device(device).type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"device={device!r} needs an NVIDIA GPU with a CUDA build of torch, and torch {torch.__version__} sees "
+                f"none: {INSTALL} on a machine that has one, or use device='cpu'"
+            )
+        return torch, int(torch.cuda.get_device_properties(device).multi_processor_count)
+    if not triton.knobs.runtime.interpret:
+        raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
+    return torch, 2  # interpreted: few, so that small tests loop too

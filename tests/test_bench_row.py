@@ -1,0 +1,24 @@
+"""The rows of the JSON have the keys that the kept files in bench/results have, in their order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fastflow.bench.measure.row import COUNTS, KEYS, SINGLE_CALLS, Row
+
+KEPT = Path(__file__).parent.parent / "bench" / "results"
+
+
+def test_each_row_of_a_kept_file_is_a_row():
+    files = [path for path in KEPT.rglob("*.json") if "median_ms" in path.read_text(encoding="utf-8")]
+    rows = [row for path in files for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    assert {row["suite"] for row in rows} == set(KEYS)
+    for row in rows:
+        assert list(Row(**row).as_dict().items()) == list(row.items())
+
+
+def test_every_field_is_published_by_some_suite():
+    layouts = (*KEYS.values(), SINGLE_CALLS, COUNTS)
+    assert all(len(set(keys)) == len(keys) for keys in layouts)
+    assert {key for keys in layouts for key in keys} == set(Row.__dataclass_fields__)

@@ -1,0 +1,190 @@
+"""fastflow.fit: the model of the command, from Python and in memory."""
+
+import gc
+import inspect
+import json
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import make_train
+
+import fastflow
+from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.model.artifact import verify
+from fastflow.train.options import Options
+
+
+@pytest.fixture
+def train(bert, corpus, tmp_path):
+    return make_train(bert, corpus, tmp_path)
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """A folder that is the current one, the one of caches and the one of temporary files."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def record(directory):
+    """The manifest without the name of the corpus, and so without the card and the fingerprint."""
+    manifest = json.loads((directory / "fastflow.json").read_text())
+    del manifest["fingerprint"], manifest["files"]["README.md"], manifest["training"]["corpus"]
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "flow", "seed": 3, "epochs": 2}, ["--method", "flow", "--seed", "3", "--epochs", "2"]),
+        ({}, ["--method", "auto"]),
+        ({"method": "whiten:8,standardize", "stream": True}, ["--method", "whiten:8,standardize", "--stream"]),
+        (
+            {"method": "nullspace:2", "pooling": "cls", "max_length": 12, "sample": 99, "stop": "budget"},
+            ["--method", "nullspace:2", "--pooling", "cls", "--max-length", 12, "--sample", 99, "--stop", "budget"],
+        ),
+    ],
+)
+def test_a_fit_is_the_model_of_the_command(train, bert, sentences, tmp_path, options, said):
+    assert train(*said).exit_code == 0
+    mark = fastflow.fit((text for text in sentences), bert, **options).save(tmp_path / "fit")
+    assert verify(tmp_path / "fit")[-1] == f"fingerprint {mark}"
+    assert record(tmp_path / "fit") == record(tmp_path / "m")
+    arrays = [(tmp_path / name / "calibration.safetensors").read_bytes() for name in ("fit", "m")]
+    assert arrays[0] == arrays[1]
+
+
+def test_blank_and_repeated_texts_are_no_texts_of_their_own(bert, sentences, tmp_path):
+    texts = ["", f"  {sentences[0]}\n", *sentences, sentences[3], " \t"]
+    marks = [fastflow.fit(given, bert).save(tmp_path / str(len(given))) for given in (texts, sentences)]
+    assert marks[0] == marks[1]
+
+
+def test_nothing_is_said_and_nothing_written(bert, sentences, empty, capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = fastflow.fit(sentences, bert, "flow")
+    assert fit.report["warnings"] == []
+    assert capfd.readouterr() == ("", "")
+    assert list(empty.iterdir()) == []
+
+
+def test_the_runtime_needs_no_saved_model_and_leaves_nothing(bert, sentences, empty, tmp_path):
+    fit = fastflow.fit(sentences, bert, "whiten:8")
+    mark = fit.save(tmp_path / "saved")
+    runtime = fit.runtime(backend="reference")
+    assert (runtime.fingerprint, runtime.backend, runtime.dim) == (mark, "reference", 8)
+    saved = fastflow.Runtime(tmp_path / "saved", backend="reference")
+    assert np.array_equal(runtime.encode(sentences[:9]), saved.encode(sentences[:9]))
+    assert len(list(empty.iterdir())) == 1
+    del runtime
+    gc.collect()
+    assert list(empty.iterdir()) == []
+    with pytest.raises(FastflowError, match="tpu"):
+        fit.runtime(device="tpu")
+    assert list(empty.iterdir()) == []
+
+
+def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    rows = [f"a\t{i}\t{sentences[i]}\t{sentences[i + 30]}" for i in range(30)]
+    pairs.write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
+    printed = train("--method", "standardize", "--eval", pairs)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        fit = fastflow.fit(sentences, bert, "standardize", eval=pairs)
+    report = fit.report
+    assert json.loads(json.dumps(report)) == report
+    assert (report["method"], report["calibration"], report["texts"]) == ("standardize", "standardize", 256)
+    assert [stage.kind for stage in fit.stages] == ["standardize"]
+    trained = json.loads((tmp_path / "m" / "fastflow.json").read_text())["training"]
+    assert report["measures"] == {name: trained[name] for name in report["measures"]}
+    assert {"isotropy", "separability", "spearman"} == set(report["measures"])
+    assert (report["choice"], report["reasons"]) == (trained["choice"], trained["reasons"])
+    said = [line.removeprefix("WARNING: ") for line in printed.stderr.splitlines() if line.startswith("WARNING")]
+    assert report["warnings"] == said == [str(warning.message) for warning in warned]
+    report["measures"].clear()
+    assert fit.report["measures"]
+
+
+def test_lines_go_where_the_caller_wants_them(train, bert, sentences, tmp_path, capfd):
+    said = train("--method", "flow").stderr.splitlines()
+    lines = []
+    fastflow.fit(sentences, bert, "flow", progress=lines.append)
+    assert capfd.readouterr() == ("", "")
+    assert lines == said[: len(lines)]
+    assert len(lines) == 2
+    fastflow.fit(sentences, bert, "flow", progress=True)
+    assert [line for line in capfd.readouterr().err.splitlines() if line in lines] == lines
+
+
+def test_a_cache_is_used_where_one_is_named(bert, sentences, tmp_path, capfd):
+    lines = []
+    for _ in range(2):
+        fit = fastflow.fit(sentences, bert, "standardize", cache=tmp_path / "cache", progress=lines.append)
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == 1
+    assert len([line for line in lines if line.startswith("cached ")]) == 1
+    assert np.array_equal(fit.pooled, fastflow.fit(sentences, bert, "standardize").pooled)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_refused_method_is_warned_of(bert, sentences):
+    with pytest.warns(UserWarning, match="whiten was REFUSED and raw pooling kept") as warned:
+        fit = fastflow.fit(sentences, bert, "whiten")
+    assert warned[0].filename == __file__
+    assert (fit.stages, fit.report["method"], fit.report["calibration"]) == ([], "none", "none")
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ("one text", {}, "not as str; files are read by fastflow-train"),
+        (Path("corpus.txt"), {}, "not as PosixPath; files are read"),
+        ({"a", "b"}, {}, "not as set"),
+        (7, {}, "not as int"),
+        (["one", 2], {}, "text 1 is int, not str"),
+        ([], {}, "texts given in Python: holds no text"),
+        (["one", " one"], {}, "a single distinct text"),
+        (["one", "two"], {"method": "pca"}, "unknown method 'pca'"),
+        (["one", "two"], {"epoch": 2}, "fit has no option 'epoch'; it takes method, stop, pooling"),
+        (["one", "two"], {"save_steps": 2}, "fit has no option 'save_steps'"),
+        (["one", "two"], {"batch_size": 1}, "--batch-size must be a whole number of at least 2"),
+        (["one", "two"], {"progress": 3}, "progress must be True, None or a function of a line, not 3"),
+        (["one", "two"], {"eval": "absent.tsv"}, "absent.tsv: no such file or folder of scored pairs"),
+        (["one", "two"], {"encoder": "./absent"}, "./absent: no such encoder directory"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(bert, texts, options, message):
+    with pytest.raises(FastflowError, match=message.replace("(", r"\(")):
+        fastflow.fit(texts, **{"encoder": bert, "method": "whiten", **options})
+
+
+def test_saving_twice_to_one_place_is_refused(bert, sentences, tmp_path):
+    fit = fastflow.fit(sentences, bert, "standardize")
+    fit.save(tmp_path / "m")
+    with pytest.raises(UsageError, match="exists already"):
+        fit.save(tmp_path / "m")
+    with pytest.raises(UsageError, match="is for an encoder from the Hub"):
+        fit.save(tmp_path / "light", reference_encoder=True)
+    assert not (tmp_path / "light").exists()
+
+
+def test_the_defaults_are_those_of_the_command():
+
+    named = inspect.signature(fastflow.fit).parameters
+    defaults = {name: named[name].default for name in ("method", "pooling", "token_weights", "seed")}
+    assert defaults == {name: getattr(Options(), name) for name in defaults}
+
+
+@pytest.mark.parametrize("module", ["torch", "transformers"])
+def test_a_missing_extra_names_the_command(run_python, module):
+    program = f"import sys; sys.modules[{module!r}] = None; import fastflow\ntry: fastflow.fit(['a', 'b'])\n"
+    done = run_python(program + "except fastflow.FastflowError as error: print(error)")
+    assert (done.returncode, done.stdout) == (0, f"{missing_extra('train', module, 'fastflow.fit')}\n"), done.stderr

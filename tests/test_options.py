@@ -1,0 +1,59 @@
+"""The options of a fit: one place for their defaults, and what no fit can have is refused."""
+
+import re
+
+import pytest
+
+from fastflow.errors import UsageError
+from fastflow.train.cli import main
+from fastflow.train.methods.flow import FlowConfig
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.options import CHOICES, DEFAULTS, Options
+
+
+def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
+    command = {option.name: option for option in main.params}
+    for name, value in vars(DEFAULTS).items():
+        if value not in (None, False):  # else it is what the command takes without the option
+            assert command[name].default == value, name
+        if name in CHOICES:
+            assert tuple(command[name].type.choices) == CHOICES[name]
+    config, schedule = FlowConfig(dim=256), Schedule()
+    assert {name: getattr(config, name) for name in DEFAULTS.shape} == DEFAULTS.shape
+    assert vars(schedule) == {name: getattr(DEFAULTS, name) for name in vars(schedule)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stop": "never"}, "--stop must be rule or budget, not 'never'"),
+        ({"token_weights": "tfidf"}, "--token-weights must be sif or none, not 'tfidf'"),
+        ({"device": "tpu"}, "--device must be cpu or cuda, not 'tpu'"),
+        ({"levels": 5}, "--levels must be 1 to 4, not 5"),
+        ({"batch_size": 1}, "--batch-size must be a whole number of at least 2, not 1"),
+        ({"batch_size": 2.5}, "--batch-size must be a whole number of at least 2, not 2.5"),
+        ({"depth": True}, "--depth must be a whole number of at least 1, not True"),
+        ({"seed": None}, "--seed must be a whole number of at least 0, not None"),
+        ({"sample": 0}, "--sample must be a whole number of at least 1, not 0"),
+        ({"max_length": 12.0}, "--max-length must be a whole number, not 12.0"),
+        ({"lr": float("nan")}, "--lr must be a number above 0, not nan"),
+        ({"lr": "1e-3"}, "--lr must be a number above 0, not '1e-3'"),
+        ({"epochs": 0}, "--epochs must be a number above 0, not 0"),
+        ({"method": None}, "--method must be a name, not None"),
+        ({"stream": "yes"}, "--stream must be True or False, not 'yes'"),
+        ({"method": "auto", "stop": "budget"}, "--method auto chooses by the rule"),
+    ],
+)
+def test_values_that_no_fit_can_have(options, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Options(**options)
+
+
+def test_a_whole_number_of_epochs_is_recorded_like_any_other():
+    assert repr(Options(epochs=2).epochs) == "2.0"
+
+
+def test_importing_the_options_loads_no_array_library(run_python):
+    program = "import sys, fastflow.train, fastflow.train.options; print({'torch', 'numpy'} & set(sys.modules))"
+    done = run_python(program)
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

@@ -1,0 +1,241 @@
+"""The map of training: texts and a frozen encoder -> a calibration, measured and ready to be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.backends.choose import cannot_run
+from fastflow.errors import FastflowError, UsageError
+from fastflow.evaluation.evaluate import find_sets
+from fastflow.model.fragmentation import unsuited
+from fastflow.model.tokens import Tokenizer
+from fastflow.train.choice.selection import Choice, candidates, choose
+from fastflow.train.choice.separability import Views, make_views
+from fastflow.train.data.corpus import clean, corpus_hash, draw
+from fastflow.train.data.embeddings import Embedder, FrozenEncoder, cache_key, embed_corpus, open_encoder
+from fastflow.train.data.moments import Moments, read_through
+from fastflow.train.data.token_weights import weigh, weigh_by_first
+from fastflow.train.methods.chain import SAMPLE, Fitted, check_chain, fit
+from fastflow.train.methods.loop import Schedule, Source
+from fastflow.train.methods.names import parse_method
+from fastflow.train.methods.scalars import Scalars
+from fastflow.train.options import Options
+from fastflow.train.ship import summary
+from fastflow.train.ship.export import check_reference
+from fastflow.train.ship.fit import Fit
+from fastflow.train.voice import COMMAND, Voice
+
+PARAGRAPH = 40  # words: with tokens alike, no fit on Wikipedia's paragraphs beats raw pooling of sentences (study.md)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What surrounds a fit and does not change its result.
+
+    ``cache`` keeps pooled embeddings (None: memory does), ``checkpoints`` those of a flow (None: nothing does),
+    ``log_dir`` TensorBoard scalars. ``dry_run`` stops before the encoder's pass over the corpus. ``reference`` is that
+    of ``export``, checked before anything is read.
+    """
+
+    voice: Voice = COMMAND
+    cache: Path | None = None
+    checkpoints: Path | None = None
+    resume: bool = False
+    log_dir: str | None = None
+    dry_run: bool = False
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """``texts`` to fit on: the distinct ones, or of a corpus read once a sample, with the statistics of the whole.
+
+    ``count`` and ``sha256`` are of the whole corpus; ``encoder`` has the token weights of its texts.
+    """
+
+    name: str
+    texts: list[str]
+    count: int
+    sha256: str
+    encoder: FrozenEncoder
+    pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
+    moments: Moments | None = None
+
+
+def calibrate(
+    texts: Iterable[str], names: Sequence[str], encoder: str, options: Options, run: Run, pairs: Sequence[Path] = ()
+) -> Fit | None:
+    """Fit a calibration on ``texts``, which come from ``names``; None from a dry run.
+
+    ``encoder`` is a directory, a Hub id or ``default``; ``pairs`` are files of scored pairs to measure on.
+    Raises a FastflowError for what cannot be read or fitted, and a UsageError for options that do not go together.
+    """
+    frozen = prepare(encoder, options, run)
+    sets = find_sets(pairs) if pairs else []
+    if run.dry_run and options.stream:
+        return None
+    corpus = read(texts, ", ".join(names), frozen, options, run)
+    concerns = describe(corpus, options, run.voice)
+    if run.dry_run:
+        return None
+    pooled = embed(corpus, options, run)
+    choice = fit_and_choose(corpus, pooled, options, run)
+    measures = summary.before_and_after(choice.fitted, pooled, choice.views)
+    if sets:
+        measures["spearman"] = summary.spearman(choice.fitted, corpus.encoder, sets, options.device)
+    training = record(corpus, names, options, choice, measures)
+    return Fit(corpus.encoder, choice, measures, training, corpus.texts, pooled, concerns)
+
+
+def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
+    """The encoder, once everything that can be refused before the corpus is read has been checked."""
+    if reason := cannot_run("torch", options.device):
+        raise reason
+    links = [] if options.method == "auto" else parse_method(options.method)
+    frozen = open_encoder(encoder, options.pooling, options.max_length)
+    if run.reference:
+        check_reference(frozen)
+    if options.stream and (_has_flow(options, frozen) or options.sample):
+        raise UsageError("--stream is for closed forms; a flow, which auto tries too, needs --sample N instead")
+    if options.method == "auto":
+        run.voice.say(f"auto: tries none, {', '.join(_tried(options, frozen))}")
+    check_chain(links, frozen.dim, options.shape)
+    return frozen
+
+
+def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, run: Run) -> Corpus:
+    """The corpus, with the token weights that its texts give; a streamed one is embedded on the way."""
+    found, weighted = clean(texts, options.sentences), _weighted(options, frozen)
+    if options.stream:
+        if weighted:
+            frozen, found = weigh_by_first(frozen, found)
+        embedder = Embedder(frozen, options.device)
+        streamed = read_through(found, embedder, SAMPLE, options.seed, run.voice)
+        kept, statistics = streamed.texts, streamed.moments
+        run.voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
+        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, streamed.pooled, statistics)
+    kept = draw(found, name, options.sample, options.seed)
+    if weighted:
+        frozen = weigh(frozen, kept)
+    return Corpus(name, kept, len(kept), corpus_hash(kept), frozen)
+
+
+def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
+    """Say what will be fitted on; returns what is wrong with the texts. Raises where nothing can be fitted."""
+    frozen, steps, concerns = corpus.encoder, _steps(corpus, options), []
+    if corpus.count < 2:
+        raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
+    if not options.stream:
+        voice.say(
+            f"corpus: {corpus.count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}"
+        )
+    words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
+    auto = _weighted(options, frozen) and options.method == "auto"  # as good as cut (token-weights.md)
+    if words > PARAGRAPH and options.method != "none" and not auto:
+        concerns.append(
+            f"these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
+            "sentences: if you will embed sentences, use --sentences"
+        )
+    if warning := unsuited(Tokenizer(frozen.directory, frozen.max_length), corpus.texts):
+        concerns.append(warning)
+    for concern in concerns:
+        voice.say(f"WARNING: {concern}")
+    if steps:
+        voice.say(
+            f"flow: {steps} steps of {options.batch_size} texts; "
+            "embeddings are continuous, so negative bits per dimension are in order"
+        )
+    return concerns
+
+
+def embed(corpus: Corpus, options: Options, run: Run) -> NDArray[np.float32]:
+    """(n, D) pooled embeddings of the corpus's texts: from the pass that read it, from the cache, or computed."""
+    if corpus.pooled is not None:
+        return corpus.pooled
+    if run.cache is not None:
+        return embed_corpus(corpus.texts, corpus.encoder, run.cache, options.device, corpus.name, run.voice)
+    embedder = Embedder(corpus.encoder, options.device)
+    with run.voice.progress("encoder", corpus.count, "texts") as progress:
+        return embedder(corpus.texts, progress.advance)
+
+
+def fit_and_choose(corpus: Corpus, pooled: NDArray[np.float32], options: Options, run: Run) -> Choice:
+    """The method fitted, or of several the one that separates dropout views best; ``--stop budget`` takes no views."""
+    live = _live(corpus, options) if options.encoder_dropout and _has_flow(options, corpus.encoder) else None
+    identity = cache_key(corpus.encoder, corpus.texts, options.device)
+    views: Views | None = None
+    if options.stop == "rule" and options.method != "none":
+        views = make_views(corpus.texts, corpus.encoder, options.device, options.seed)
+    with Scalars(run.log_dir) as log:
+
+        def once(name: str) -> Fitted:
+            return fit(
+                parse_method(name),
+                pooled,
+                options.shape,
+                _schedule(options),
+                live,
+                run.checkpoints,
+                f"{identity} {name} dropout={options.encoder_dropout}",
+                run.resume,
+                log,
+                views,
+                corpus.moments,
+                run.voice,
+            )
+
+        if views is None:
+            return Choice(once(options.method), options.method)
+        return choose(options.method, _weighted(options, corpus.encoder), once, views)
+
+
+def record(
+    corpus: Corpus, names: Sequence[str], options: Options, choice: Choice, measures: dict[str, Any]
+) -> dict[str, Any]:
+    """The manifest's entry ``training``."""
+    entry = {
+        "corpus": list(names), "texts": corpus.count, "corpus_sha256": corpus.sha256,
+        "method": options.method, "schedule": vars(_schedule(options)), "encoder_dropout": options.encoder_dropout,
+        "streamed": options.stream, "sentences": options.sentences, "stop": options.stop,
+        "choice": choice.record, "reasons": choice.reasons, **measures,
+    }  # fmt: skip
+    if corpus.encoder.hub_id:
+        entry["encoder"] = {"hub_id": corpus.encoder.hub_id, "revision": corpus.encoder.revision}
+    return entry
+
+
+def _weighted(options: Options, frozen: FrozenEncoder) -> bool:
+    return options.token_weights == "sif" and frozen.pooling.mode == "mean"  # noqa: S105
+
+
+def _tried(options: Options, frozen: FrozenEncoder) -> tuple[str, ...]:
+    return candidates(_weighted(options, frozen)) if options.method == "auto" else (options.method,)
+
+
+def _has_flow(options: Options, frozen: FrozenEncoder) -> bool:
+    return any("flow" in name for name in _tried(options, frozen))
+
+
+def _schedule(options: Options) -> Schedule:
+    return Schedule(
+        options.epochs, options.batch_size, options.lr, options.seed, options.init, options.save_steps
+    )  # every field by its place
+
+
+def _steps(corpus: Corpus, options: Options) -> int:
+    """The steps of a flow; 0 without one, and where auto leaves it out for want of texts."""
+    if not _has_flow(options, corpus.encoder) or (options.method == "auto" and corpus.count < options.batch_size):
+        return 0
+    return _schedule(options).steps(corpus.count)
+
+
+def _live(corpus: Corpus, options: Options) -> Source:
+    """Pooled embeddings computed for each batch, with the encoder's dropout on."""
+    embedder = Embedder(corpus.encoder, options.device, dropout=True)
+    return lambda rows: embedder([corpus.texts[i] for i in rows])

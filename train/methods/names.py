@@ -1,0 +1,34 @@
+"""The name of a method -> the links of its chain. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fastflow.errors import UsageError
+
+METHODS = "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One link of a chain: its kind and K, where it takes one."""
+
+    kind: str
+    dims: int | None = None
+
+
+def parse_method(text: str) -> list[Method]:
+    """``whiten:128,flow`` -> its links; ``none`` -> no link. Raises a UsageError for an unknown one.
+
+    ``whiten:128+flow`` is the same chain, for places where a comma separates the names of a list.
+    """
+    if text == "none":
+        return []
+    links = []
+    for part in re.split("[,+]", text):
+        match = re.fullmatch(r"(flow|standardize|whiten|components|nullspace)(?::(\d+))?", part.strip())
+        if not match or (match[2] and match[1] in ("flow", "standardize")):
+            raise UsageError(f"unknown method {part.strip()!r}; use {METHODS}")
+        links.append(Method(match[1], int(match[2]) if match[2] else None))
+    return links

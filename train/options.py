@@ -1,0 +1,106 @@
+"""Every option of a fit with its default: the one place from which the command, the report and the tests take them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fastflow.errors import UsageError, missing_extra
+from fastflow.model.reading import is_whole, short
+
+SHAPE = ("levels", "depth", "width", "coupling", "permutation")
+CHOICES = {
+    "stop": ("rule", "budget"),
+    "token_weights": ("sif", "none"),
+    "coupling": ("additive", "affine"),
+    "permutation": ("reversal", "random", "lu"),
+    "init": ("data", "glorot"),
+    "device": ("cpu", "cuda"),
+}
+LEAST = {"depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1}
+LEVELS = (1, 4)
+MOST = 2**63 - 1  # of a seed
+
+
+def flag(name: str) -> str:
+    """The option ``name`` as the command writes it."""
+    return "--" + name.replace("_", "-")
+
+
+def _positive(name: str, value: Any) -> float:
+    """``value`` as a finite float above 0."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and math.isfinite(value) and value > 0):
+        raise UsageError(f"{flag(name)} must be a number above 0, not {short(value)}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a calibration is fitted. Raises a UsageError for a value that no fit can have.
+
+    The names are those of fastflow-train's options, whose --help explains them.
+    """
+
+    method: str = "auto"
+    stop: str = "rule"
+    pooling: str = "first-last"
+    token_weights: str = "sif"  # noqa: S105
+    max_length: int | None = None  # None: 128, or the encoder's limit
+    levels: int = 2
+    depth: int = 3
+    width: int = 32
+    coupling: str = "additive"
+    permutation: str = "reversal"
+    init: str = "data"
+    encoder_dropout: bool = False
+    epochs: float = 1.0
+    batch_size: int = 64
+    lr: float = 1e-3
+    seed: int = 0
+    save_steps: int = 500
+    sample: int | None = None  # None: every distinct text
+    sentences: bool = False
+    stream: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise UsageError(f"{flag(name)} must be {' or '.join(known)}, not {short(value)}")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if not (is_whole(value, least, MOST) or (value is None and name == "sample")):
+                raise UsageError(f"{flag(name)} must be a whole number of at least {least}, not {short(value)}")
+        if not is_whole(self.levels, *LEVELS):
+            raise UsageError(f"--levels must be {LEVELS[0]} to {LEVELS[1]}, not {short(self.levels)}")
+        for name in ("epochs", "lr"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        for name in ("method", "pooling"):
+            if not isinstance(value := getattr(self, name), str):
+                raise UsageError(f"{flag(name)} must be a name, not {short(value)}")
+        for name in ("encoder_dropout", "sentences", "stream"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UsageError(f"{flag(name)} must be True or False, not {short(value)}")
+        if self.max_length is not None and type(self.max_length) is not int:
+            raise UsageError(f"--max-length must be a whole number, not {short(self.max_length)}")
+        if self.method == "auto" and self.stop == "budget":
+            raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The shape of a flow: levels, depth, width, coupling and permutation."""
+        return {name: getattr(self, name) for name in SHAPE}
+
+
+DEFAULTS = Options()
+
+
+def check_extra(purpose: str) -> None:
+    """Raise a FastflowError that names the extra to install if PyTorch or transformers is absent."""
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("train", str(error.name), purpose) from error

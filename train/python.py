@@ -1,0 +1,85 @@
+"""``fastflow.fit``: the arguments of a caller in Python -> options, texts and surroundings of a fit."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.reading import short
+from fastflow.train.fitting import Run, calibrate
+from fastflow.train.options import Options
+from fastflow.train.ship.fit import Fit
+from fastflow.train.voice import COMMAND, SILENT, Voice
+
+if TYPE_CHECKING:
+    from fastflow.train import Paths
+
+SOURCE = "texts given in Python"
+COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie beside the model that the command makes
+
+
+def fit_texts(
+    texts: Any,
+    encoder: str | os.PathLike[str],
+    options: dict[str, Any],
+    pairs: Paths | None,
+    progress: bool | Callable[[str], None] | None,
+    cache: str | os.PathLike[str] | None,
+    log_dir: str | os.PathLike[str] | None,
+) -> Fit:
+    """``fastflow.train.fit``, whose arguments these are."""
+    known = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
+    if unknown := [name for name in options if name not in known]:
+        raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(known)}")
+    folder = None if cache is None else Path(cache)
+    run = Run(_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
+    fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
+    assert fit is not None  # noqa: S101 (only a dry run has none)
+    for warning in fit.report["warnings"]:
+        warnings.warn(warning, stacklevel=3)
+    if fit.refused:
+        warnings.warn(fit.choice.reasons[-1], stacklevel=3)
+    return fit
+
+
+def _checked(texts: Any) -> Iterator[str]:
+    """The items of ``texts``; raises a UsageError for what holds no texts in an order, and for an item that is none."""
+    unordered = isinstance(texts, str | bytes | os.PathLike | Set | Mapping)
+    if unordered or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
+        raise UsageError(
+            f"fit takes texts as a list or another iterable of str in a fixed order, not as {type(texts).__name__}; "
+            "files are read by fastflow-train"
+        )
+    return (_text(text, index) for index, text in enumerate(texts))
+
+
+def _text(text: Any, index: int) -> str:
+    if not isinstance(text, str):
+        raise FastflowError(f"text {index} is {type(text).__name__}, not str")
+    return text
+
+
+def _paths(pairs: Any) -> list[Path]:
+    """The files and folders of scored pairs."""
+    if pairs is None:
+        return []
+    given = [pairs] if isinstance(pairs, str | os.PathLike) else list(pairs)
+    for path in map(Path, given):
+        if not path.exists():
+            raise FastflowError(f"{path}: no such file or folder of scored pairs")
+    return [Path(path) for path in given]
+
+
+def _voice(progress: Any) -> Voice:
+    if progress is None or progress is False:
+        return SILENT
+    if progress is True:
+        return COMMAND
+    if not callable(progress):
+        raise UsageError(f"progress must be True, None or a function of a line, not {short(progress)}")
+    return Voice(progress, bars=False)

@@ -1,0 +1,110 @@
+"""The result of a fit: its report, and the model that it becomes on disk or in a Runtime."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.runtime import Runtime
+from fastflow.stages import calibration
+from fastflow.stages.calibration import Stage
+from fastflow.train.choice.selection import Choice
+from fastflow.train.data.embeddings import FrozenEncoder
+from fastflow.train.ship import summary
+from fastflow.train.ship.export import check_out, check_reference, export
+
+
+@dataclass(frozen=True, repr=False)
+class Fit:
+    """A fitted calibration with its encoder, the texts and pooled embeddings (n, D) it was fitted on, and measures.
+
+    ``training`` is the manifest's entry, ``concerns`` are warnings about the texts.
+    """
+
+    encoder: FrozenEncoder
+    choice: Choice
+    measures: dict[str, Any]
+    training: dict[str, Any]
+    texts: list[str]
+    pooled: NDArray[np.float32]
+    concerns: list[str]
+
+    def __repr__(self) -> str:
+        return f"<Fit: {calibration.describe(self.stages)}, fitted on {self.training['texts']} texts>"
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of the calibration in their order, none for raw pooling."""
+        return list(self.choice.fitted.stages)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the named method was refused and raw pooling kept."""
+        return self.choice.method != self.training["method"] != "auto"
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The lines that fastflow-train prints, as data that json can write; the caller may change its copy.
+
+        ``method`` is the one that is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` say why;
+        ``measures`` are before and after the calibration; ``notes`` and ``warnings`` are sentences.
+        """
+        return copy.deepcopy(
+            {
+                "method": self.choice.method,
+                "calibration": calibration.describe(self.stages),
+                "pooling": self.encoder.pooling.describe(),
+                "texts": self.training["texts"],
+                "measures": self.measures,
+                "choice": self.choice.record,
+                "reasons": self.choice.reasons,
+                "notes": summary.notes(self.measures, self.stages),
+                "warnings": [*self.concerns, *summary.warnings(self.measures, self.stages)],
+            }
+        )
+
+    def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
+        """Write the model to ``directory``, which must not exist, and return its fingerprint.
+
+        The saved files are proved against PyTorch first. ``reference_encoder`` stores the encoder's Hub id and revision
+        instead of a copy. Raises a FastflowError, and leaves nothing, if the model cannot be written or proved.
+        """
+        out = Path(directory)
+        check_out(out)
+        if reference_encoder:
+            check_reference(self.encoder)
+        card = summary.card(self.encoder, self.stages, self.training, self.measures, reference_encoder)
+        fitted = self.choice.fitted
+        return export(out, self.encoder, fitted, self.training, card, self.texts, self.pooled, reference_encoder)
+
+    def runtime(
+        self, device: str = "auto", dtype: str = "auto", threads: int | None = None, *, backend: str = "auto"
+    ) -> Runtime:
+        """A Runtime of the model, as if saved and opened: it is, in a temporary directory that lives as long.
+
+        A pickle of the Runtime opens that directory too; save the model to keep it. Raises as ``save`` and Runtime do.
+        """
+        folder = tempfile.mkdtemp(prefix="fastflow-")
+        try:
+            self.save(Path(folder) / "model")
+            runtime = Runtime(Path(folder) / "model", device, dtype, threads, backend=backend)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(runtime, _remove, folder, os.getpid())
+        return runtime
+
+
+def _remove(folder: str, process: int) -> None:
+    """Remove the temporary directory, unless this is a fork of the process that made it."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,25 @@
+"""Where the lines of a fit go: to standard error as from the command, to a function of the caller, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastflow.console import say
+from fastflow.progress import Progress
+
+
+@dataclass(frozen=True)
+class Voice:
+    """``say`` takes every line for the person; ``bars``: progress is shown on standard error."""
+
+    say: Callable[[str], None] = say
+    bars: bool = True
+
+    def progress(self, label: str, total: int | None, unit: str) -> Progress:
+        """A Progress that is shown only with ``bars``."""
+        return Progress(label, total, unit, shown=self.bars)
+
+
+COMMAND = Voice()
+SILENT = Voice(lambda line: None, bars=False)
