@@ -93,8 +93,10 @@ def run_command(folder: Path, command: str) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
 
-def run_programs(folder: Path, page: Path) -> None:
+def run_programs(folder: Path, page: Path, training: bool = False) -> None:
     for program in blocks(page, "python"):
+        if "fastflow.fit(" in program and not training:
+            continue
         done = do(folder, [sys.executable, "-W", "error", "-c", program])
         assert done.returncode == 0, f"{program}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
@@ -121,7 +123,7 @@ def test_every_command_runs_as_a_reader_types_it(page, desk):
     for command in commands(page):
         if command not in NOT_RUN:
             run_command(desk, command)
-    run_programs(desk, page)
+    run_programs(desk, page, training=True)
 
 
 def test_the_list_of_commands_not_run_is_exact():
