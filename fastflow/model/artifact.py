@@ -173,7 +173,7 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
     """The model of a manifest whose small files are as they were saved."""
     _check_listed(directory, manifest, encoder)
     size = encoder_size(read_config(encoder), encoder)
-    # unlisted it is never read: what needs an array then lacks it
+    # arrays of a file that the manifest does not list are ignored; a missing required array is an error
     arrays = read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
     stages = _stages(directory, manifest, arrays)
     try:
