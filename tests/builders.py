@@ -184,3 +184,12 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     card = "# A model for tests\n"
     export(directory, frozen, fitted, {"texts": len(texts)}, card, texts, pooled if ordered else None, reference)
     return directory
+
+
+def vocabulary_only(directory: Path, **settings: object) -> Path:
+    """Fill ``directory`` with a vocabulary and no tokenizer.json; ``settings`` go to tokenizer_config.json."""
+    (directory / "config.json").write_text(json.dumps({"vocab_size": len(VOCABULARY)}))
+    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    if settings:
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return directory

@@ -15,16 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT.parent / "shared" / "data"
-
-# set before NumPy, PyTorch or the Hub's client are imported, which is why the fixtures import them themselves
-os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-USERS = dict(os.environ)  # what a user's process would see
-for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-    os.environ.setdefault(name, "1")  # matrices this small only lose by more, above all on a busy machine
-
+from places import DATA, USERS  # first: it sets the environment
 
 ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 

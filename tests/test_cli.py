@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 from builders import make_sentences
 from click.testing import CliRunner, Result
+from places import ROOT
 
 from fastflow import Runtime, __version__
 from fastflow.cli import main
@@ -113,7 +114,7 @@ def test_embed_writes_a_file_and_prints_nothing(model, corpus, sentences, tmp_pa
 
 
 def test_the_first_command_of_the_readme():
-    source = Path(__file__).parent.parent / "examples" / "sentences.txt"
+    source = ROOT / "examples" / "sentences.txt"
     result = run("embed", source)
     assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
     assert result.stderr.startswith("fastflow: model default, components(1), 256 dimensions")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import TESTS
 
-ATTACKS = Path(__file__).parent / "attacks"
+ATTACKS = TESTS / "attacks"
 
 
 @pytest.mark.whole

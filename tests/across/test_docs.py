@@ -10,9 +10,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import click
 import pytest
-from conftest import ROOT, USERS
+from click.testing import CliRunner
+from places import ROOT, USERS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"))]
@@ -26,7 +26,7 @@ NOT_RUN = {  # every documented command that no test here runs, and why
     "pip install -e '.[report]' -c constraints.txt": INSTALLS,
     "pip install -e '.[gpu]'": INSTALLS,
     "fastflow embed examples/novels.txt --device cuda --dtype bfloat16 -o vectors.npy": "needs a GPU",
-    "bench/gpu.sh": "needs a GPU; tests/test_gpu_script.py runs it dry",
+    "bench/gpu.sh": "needs a GPU; tests/across/test_gpu_script.py runs it dry",
 }
 SLOW = ("fastflow-train ", "fastflow report ", "fastflow bench ")  # run with -m whole
 
@@ -178,8 +178,9 @@ def help_texts() -> dict[str, str]:
     from fastflow.cli import main
     from fastflow.train.cli import main as train
 
-    found = {"fastflow": main, "fastflow-train": train, **{f"fastflow {name}": c for name, c in main.commands.items()}}
-    return {name: command.get_help(click.Context(command, info_name=name)) for name, command in found.items()}
+    runs = {"fastflow": (main, []), "fastflow-train": (train, [])}
+    runs |= {f"fastflow {name}": (main, [name]) for name in main.commands}
+    return {name: CliRunner().invoke(command, [*words, "--help"]).stdout for name, (command, words) in runs.items()}
 
 
 def test_no_sentence_that_had_to_go_is_left():

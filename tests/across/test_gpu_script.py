@@ -5,12 +5,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 from triton_processes import NEEDS
 
-SCRIPT = Path(__file__).parents[1] / "bench" / "gpu.sh"
+SCRIPT = ROOT / "bench" / "gpu.sh"
 
 
 def dry_run(folder, **variables):

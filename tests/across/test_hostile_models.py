@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import POSITIONS, VOCABULARY, make_encoder
+from builders import POSITIONS, VOCABULARY, make_encoder, vocabulary_only
 from gpu_standin import use_standin
+from places import TESTS
 from safetensors.numpy import load_file, save_file
-from test_artifact import change_arrays, change_manifest
-from test_tokens import vocabulary_only
+from spoil import change_arrays, change_manifest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
@@ -364,7 +364,7 @@ def test_settings_of_a_vocabulary_are_true_or_false(tmp_path, settings):
 
 @pytest.mark.whole
 def test_sixty_spoilt_models_give_a_sentence_or_vectors(tmp_path):
-    script = Path(__file__).parent / "attacks" / "models.py"
+    script = TESTS / "attacks" / "models.py"
     command = [sys.executable, script, "--count", "60", "--seconds", "120", "--bases", tmp_path / "bases"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

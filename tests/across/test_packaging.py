@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
 RESEARCH = ROOT / "bench" / "research"  # studies: in the checkout alone
 SCRATCH = shutil.ignore_patterns(

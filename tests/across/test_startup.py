@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_encoder
-from conftest import USERS
+from places import USERS
 from safetensors.torch import load_file, save_file
 
 from fastflow.errors import FastflowError

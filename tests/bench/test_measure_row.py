@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+
+from places import ROOT
 
 from fastflow.bench.measure.row import COUNTS, KEYS, SINGLE_CALLS, Row
 
-KEPT = Path(__file__).parent.parent / "bench" / "results"
+KEPT = ROOT / "bench" / "results"
 
 
 def test_each_row_of_a_kept_file_is_a_row():

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from places import ROOT
 
 from fastflow.bench import cli
 from fastflow.bench.measure.compare import Candidate, Errors, check, checked
@@ -382,7 +383,7 @@ def test_no_target_is_judged_on_a_busy_machine_and_none_is_printed(hasty, monkey
 
 
 def test_targets_are_printed_from_a_kept_file(capsys):
-    kept = Path(__file__).parent.parent / "bench" / "results" / "end-to-end-cpu"
+    kept = ROOT / "bench" / "results" / "end-to-end-cpu"
     report.main([f"{kept}.json"])
     shown = capsys.readouterr().out
     assert shown == kept.with_suffix(".txt").read_text(encoding="utf-8")

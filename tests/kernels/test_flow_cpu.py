@@ -15,6 +15,7 @@ import stages as make
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import TESTS
 from tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
 
 from fastflow.kernels import _cpu
@@ -387,8 +388,8 @@ for caller in callers:
     caller.join()
 print("done")
 """
-    command = [sys.executable, "-W", "ignore", "-c", code.format(tests=str(Path(__file__).parent))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent)
+    command = [sys.executable, "-W", "ignore", "-c", code.format(tests=str(TESTS))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=TESTS)
     assert done.stdout == "done\n", done.stderr
 
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from builders import make_encoder, make_model
 from click.testing import CliRunner
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from spoil import change_arrays, change_manifest, rehash
 
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import encoder_hash, file_hash, fingerprint, load_model, verify
+from fastflow.model.artifact import encoder_hash, load_model, verify
 from fastflow.model.hub import hub_snapshot
 
 FILES = (
@@ -25,23 +26,6 @@ FILES = (
     "0_Transformer/tokenizer.json", "0_Transformer/tokenizer_config.json",
 )  # fmt: skip
 LOADED = FILES[1:]  # the card is checked by verify alone: a reader may mend its text
-
-
-def change_manifest(directory: Path, forge: bool = True, **fields: object) -> Path:
-    """Rewrite fastflow.json; ``...`` removes a field. ``forge`` makes its fingerprint agree again."""
-    path = directory / "fastflow.json"
-    manifest = {**json.loads(path.read_text()), **fields}
-    manifest = {name: value for name, value in manifest.items() if value is not ...}
-    if forge and "fingerprint" in manifest:
-        manifest["fingerprint"] = fingerprint(manifest)
-    path.write_text(json.dumps(manifest))
-    return directory
-
-
-def rehash(directory: Path) -> Path:
-    """Make the manifest agree with the files as they are: only their content can still be wrong."""
-    names = json.loads((directory / "fastflow.json").read_text())["files"]
-    return change_manifest(directory, files={name: file_hash(directory / name) for name in names})
 
 
 def test_a_saved_model_is_what_the_contract_says(model):
@@ -165,12 +149,6 @@ def test_verify_refuses_unlisted_files(model_copy):
     assert load_model(model_copy).max_length == 64  # never read, never run
     with pytest.raises(FastflowError, match=r"does not list: 0_Transformer/modeling\.py"):
         verify(model_copy)
-
-
-def change_arrays(directory: Path, change) -> Path:
-    path = directory / "calibration.safetensors"
-    save_file(change(load_file(path)), path)
-    return rehash(directory)
 
 
 NAME = "0.levels.1.0.coupling.net.weight2"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import transformers
-from builders import FAMILIES, VOCABULARY, WORDS
+from builders import FAMILIES, VOCABULARY, WORDS, vocabulary_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,14 +41,6 @@ def test_ids_equal_transformers(encoders, family):
     for i, text in enumerate(TEXTS):
         want = theirs(text, truncation=True, max_length=128)["input_ids"]
         assert tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() == want
-
-
-def vocabulary_only(directory: Path, **settings: object) -> Path:
-    (directory / "config.json").write_text(json.dumps({"vocab_size": len(VOCABULARY)}))
-    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    if settings:
-        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    return directory
 
 
 def test_vocab_txt_alone_gives_the_ids_of_tokenizer_json(bert, tmp_path):

@@ -1,10 +1,9 @@
 """Fused calibrations on real pooled embeddings, as they are and with outlier dimensions such as BERT's."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from builders import fitted
+from places import ROOT
 from tolerances import FLOW_FLOOR, FUSED_FACTOR
 
 import fastflow
@@ -14,7 +13,7 @@ from fastflow.stages import calibration
 
 cpu = pytest.importorskip("fastflow.kernels.flow.cpu", reason="the compiled extension was not built")
 instructions = pytest.importorskip("fastflow.kernels.isa", reason="the compiled extension was not built")
-TEXTS = (Path(__file__).parent.parent / "examples" / "novels.txt").read_text(encoding="utf-8").split("\n")[:300]
+TEXTS = (ROOT / "examples" / "novels.txt").read_text(encoding="utf-8").split("\n")[:300]
 FITTED = (
     "flow",
     "nullspace:10",

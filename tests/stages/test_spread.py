@@ -7,7 +7,7 @@ import pytest
 from builders import make_model
 from commands import make_train
 from safetensors.numpy import load_file
-from test_truncation import spoil
+from spoil import spoil_arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
@@ -122,7 +122,7 @@ def test_a_file_that_is_not_listed_is_not_read(tmp_path, bert, sentences):
 )
 def test_a_damaged_array_is_named(tmp_path, bert, sentences, change):
     made = make_model(tmp_path / "m", bert, sentences, "nullspace:2", ordered=True)
-    spoil(made, lambda arrays: arrays.update({SPREAD: change(arrays[SPREAD])}))
+    spoil_arrays(made, lambda arrays: arrays.update({SPREAD: change(arrays[SPREAD])}))
     message = r"calibration\.safetensors, array spread: must be float32 of shape \(32,\), finite and above 0"
     with pytest.raises(FastflowError, match=message):
         load_model(made)

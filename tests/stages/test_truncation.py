@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from builders import make_model
 from commands import make_train
+from spoil import spoil_arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import CALIBRATION, MANIFEST, file_hash, fingerprint, load_model, read_manifest
+from fastflow.model.artifact import load_model
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.truncation import (
     BLOCK,
@@ -151,19 +150,6 @@ def test_training_stores_the_order(tmp_path, bert, corpus, sentences):
     assert Runtime(tmp_path / "white").info()["truncation"] == "first dimensions, which lead"
 
 
-def spoil(model, change):
-    """Save the model's arrays after ``change``, with hashes that fit: damage that only the values show."""
-    from safetensors.numpy import load_file, save_file
-
-    arrays = dict(load_file(model / CALIBRATION))
-    change(arrays)
-    save_file(arrays, model / CALIBRATION)
-    manifest = read_manifest(model)
-    manifest["files"][CALIBRATION] = file_hash(model / CALIBRATION)
-    manifest["fingerprint"] = fingerprint(manifest)
-    (model / MANIFEST).write_text(json.dumps(manifest))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -177,7 +163,7 @@ def spoil(model, change):
     ],
 )
 def test_a_damaged_order_is_named(tmp_path, bert, sentences, change, message):
-    spoil(model := make_model(tmp_path / "m", bert, sentences, ordered=True), change)
+    spoil_arrays(model := make_model(tmp_path / "m", bert, sentences, ordered=True), change)
     with pytest.raises(FastflowError, match=message):
         load_model(model)
 

@@ -10,7 +10,7 @@ import torch
 from builders import make_encoder
 from click.testing import CliRunner
 from commands import make_train
-from test_loop import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
+from loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 from fastflow import Runtime
 from fastflow.train import fitting

@@ -9,7 +9,7 @@ import pytest
 from builders import FAMILIES, hub_cache
 from click.testing import CliRunner
 from commands import make_train
-from conftest import ROOT
+from places import ROOT
 from tolerances import EMBEDDING
 
 from fastflow import Runtime

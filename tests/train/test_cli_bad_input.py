@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from commands import make_train
-from conftest import ROOT
+from places import ROOT
 from safetensors.torch import load_file, save_file
 
 from fastflow.errors import UsageError, missing_extra
@@ -50,7 +50,7 @@ def written(path, content):
         (["--stream"], 2, "--stream is for closed forms; a flow, which auto tries too, needs --sample N instead"),
         (["--method", "auto,flow"], 2, "unknown method 'auto'"),
         (["--eval", "/nowhere.tsv"], 2, "Path '/nowhere.tsv' does not exist"),
-        (["--eval", __file__], 1, "test_train_bad_input.py, line 1: the header must be"),
+        (["--eval", __file__], 1, "test_cli_bad_input.py, line 1: the header must be"),
         (["--log-dir", __file__], 1, "cannot be written: File exists"),
         (["--cache", __file__], 1, "cannot be written: File exists; choose another with --cache"),
         (["--device", "tpu"], 2, "'tpu' is not one of"),

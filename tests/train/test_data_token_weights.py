@@ -7,7 +7,7 @@ import pytest
 from builders import make_model
 from commands import make_train
 from safetensors.numpy import load_file, save_file
-from test_artifact import change_manifest, rehash
+from spoil import change_manifest, rehash
 from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime

@@ -5,48 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same, train
 from safetensors.torch import load_file
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.methods import loop
 from fastflow.train.methods.chain import fit
-from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule, batch_rows, fit_flow
 from fastflow.train.methods.names import parse_method
 from fastflow.train.methods.objective import step_loss
-
-CONFIG = FlowConfig(16, 2, 2, 8)
-SCHEDULE = Schedule(batch_size=20, epochs=3, save_steps=4)
-
-
-def data(rows=100):
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(rows, 16)) @ rng.normal(size=(16, 16)) + rng.normal(size=16)
-    return (x + 0.3 * x[:, ::-1] ** 2).astype(np.float32)
-
-
-X = data()
-
-
-class Interruption(Exception):
-    pass
-
-
-def interrupt_at(step):
-    def log(done, values):
-        if done == step:
-            raise Interruption
-
-    return log
-
-
-def train(schedule=SCHEDULE, config=CONFIG, source=X.__getitem__, rows=100, **options):
-    return fit_flow(source, rows, config, schedule, **options).state_dict()
-
-
-def same(a, b):
-    return all(torch.equal(a[name], b[name]) for name in a) and set(a) == set(b)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The Triton kernels against float64: in Triton's interpreter on a CPU (TRITON_INTERPRET=1), else on a GPU.
 
-tests/test_flow_triton.py runs this file in a process of its own. Every buffer starts as NaN, so that a value that was
-never written shows.
+tests/kernels/test_flow_triton.py runs this file in a process of its own. Every buffer starts as NaN, so that a value
+that was never written shows.
 """
 
 from pathlib import Path

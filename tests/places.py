@@ -1,0 +1,16 @@
+"""Folders of the checkout, and the environment as a user's process would see it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+DATA = ROOT.parent / "shared" / "data"  # evaluation data, not shipped
+
+# set before NumPy, PyTorch or the Hub's client are imported, which is why conftest imports this file first
+os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+USERS = dict(os.environ)
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # matrices this small only lose by more, above all on a busy machine

@@ -1,0 +1,46 @@
+"""Changes of a saved model: with hashes that fit, so that only its content can be wrong, or without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load_file, save_file
+
+from fastflow.model.artifact import file_hash, fingerprint
+
+
+def change_manifest(directory: Path, forge: bool = True, **fields: object) -> Path:
+    """Rewrite fastflow.json; ``...`` removes a field. ``forge`` makes its fingerprint agree again."""
+    path = directory / "fastflow.json"
+    manifest = {**json.loads(path.read_text()), **fields}
+    manifest = {name: value for name, value in manifest.items() if value is not ...}
+    if forge and "fingerprint" in manifest:
+        manifest["fingerprint"] = fingerprint(manifest)
+    path.write_text(json.dumps(manifest))
+    return directory
+
+
+def rehash(directory: Path) -> Path:
+    """Make the manifest agree with the files as they are: only their content can still be wrong."""
+    names = json.loads((directory / "fastflow.json").read_text())["files"]
+    return change_manifest(directory, files={name: file_hash(directory / name) for name in names})
+
+
+def change_arrays(directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    """Save the calibration's arrays as ``change`` returns them, with hashes that fit."""
+    path = directory / "calibration.safetensors"
+    save_file(change(load_file(path)), path)
+    return rehash(directory)
+
+
+def spoil_arrays(directory: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The same with a ``change`` that works on the arrays in place."""
+
+    def changed(arrays: dict[str, Any]) -> dict[str, Any]:
+        change(arrays)
+        return arrays
+
+    return change_arrays(directory, changed)
