@@ -17,8 +17,10 @@ from safetensors.numpy import load_file, save_file
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import encoder_hash, file_hash, fingerprint, load_model, verify
+from fastflow.model.artifact import load_model, verify
+from fastflow.model.hashing import encoder_hash, file_hash
 from fastflow.model.hub import hub_snapshot
+from fastflow.model.manifest import fingerprint
 
 FILES = (
     "README.md", "calibration.safetensors", "0_Transformer/config.json", "0_Transformer/model.safetensors",

@@ -11,7 +11,9 @@ from commands import make_train
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import CALIBRATION, MANIFEST, file_hash, fingerprint, load_model, read_manifest
+from fastflow.model.artifact import load_model
+from fastflow.model.hashing import MANIFEST, file_hash
+from fastflow.model.manifest import CALIBRATION, fingerprint, read_manifest
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.truncation import (
     BLOCK,
