@@ -9,7 +9,8 @@ from typing import Any
 
 from safetensors.numpy import load_file, save_file
 
-from fastflow.model.artifact import file_hash, fingerprint
+from fastflow.model.hashing import file_hash
+from fastflow.model.manifest import fingerprint
 
 
 def change_manifest(directory: Path, forge: bool = True, **fields: object) -> Path:

@@ -8,8 +8,6 @@ model whose encoder was left on the Hub.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,25 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.model.architecture import encoder_size, read_config, whole_number
-from fastflow.model.hashing import MANIFEST as MANIFEST
-from fastflow.model.hashing import Hashes, check_hashes, check_present, is_file
-from fastflow.model.hashing import file_hash as file_hash
+from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.hashing import (
+    MANIFEST,
+    Hashes,
+    check_hashes,
+    check_present,
+    combined,
+    encoder_files,
+    is_file,
+)
 from fastflow.model.hub import cached_snapshot, hub_snapshot
-from fastflow.model.reading import is_whole, read_object, short
-from fastflow.model.tensors import Arrays, read_tensors
-from fastflow.model.weights import WEIGHT_INDEX, has_pooler, weight_files
+from fastflow.model.manifest import CALIBRATION, CARD, ENCODER, check_listed, read_manifest, read_pooling, read_stages
+from fastflow.model.reading import is_whole
+from fastflow.model.tensors import read_tensors
+from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
 from fastflow.stages.calibration import Stage
-from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
+from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import read_spread
 from fastflow.stages.truncation import Truncation, read_truncation
 
-FORMAT_VERSION = 1
-CALIBRATION = "calibration.safetensors"
-WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
-ENCODER = "0_Transformer"
-CARD = "README.md"
 DEFAULT = Path(__file__).parent.parent / "default"
 
 
@@ -115,7 +115,7 @@ class Opening:
         if error is None or isinstance(error, FastflowError):
             self._check()
         if error is None and self._plain:
-            self.model = replace(self.model, fingerprint=_combined(self._plain, self._hashes))
+            self.model = replace(self.model, fingerprint=combined(self._plain, self._hashes))
 
     def _check(self) -> None:
         for check in self._checks:
@@ -162,7 +162,7 @@ class Opening:
         self._hashes.start(files)
 
         def check() -> None:
-            if _combined(files, self._hashes) != encoder.get("sha256"):
+            if combined(files, self._hashes) != encoder.get("sha256"):
                 raise FastflowError(f"{hub_id} at {found} differs from the encoder this model was trained with")
 
         self._checks.append(check)
@@ -171,16 +171,16 @@ class Opening:
 
 def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
     """The model of a manifest whose small files are as they were saved."""
-    _check_listed(directory, manifest, encoder)
+    check_listed(directory, manifest, encoder)
     size = encoder_size(read_config(encoder), encoder)
     # arrays of a file that the manifest does not list are ignored; a missing required array is an error
     arrays = read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
-    stages = _stages(directory, manifest, arrays)
+    stages = read_stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, size.hidden)
     except KeyError as error:
         raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
-    pooling = _pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
+    pooling = read_pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
     if pooling.mode == "pooler" and not has_pooler(encoder):
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
     if not is_whole(manifest["max_length"], 2, size.max_tokens):
@@ -200,97 +200,6 @@ def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Mode
         truncation=truncation,
         spread=spread,
     )
-
-
-def _pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
-    mode, layers, weights = entry.get("mode"), entry.get("layers"), None
-    if mode == WEIGHTED:
-        vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
-        where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
-        mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary, where)
-    chosen = tuple(layers) if isinstance(layers, list) else ()
-    exist = bool(chosen) and all(is_whole(i, 0, depth) for i in chosen) and len(set(chosen)) == len(chosen)
-    if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
-        return Pooling(mode, chosen, weights)
-    raise FastflowError(
-        f"{directory / MANIFEST}, field pooling: {short(entry)} does not fit the encoder's {depth} layers"
-    )
-
-
-def _check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
-    """Raise for a file that would be read though the manifest holds no hash of it."""
-    for path in encoder_files(encoder) if encoder == directory / ENCODER else []:
-        if path.relative_to(directory).as_posix() not in manifest["files"]:
-            raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
-
-
-_FIELDS = {
-    "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
-    "fingerprint": str,
-}  # fmt: skip
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """fastflow.json, its version, fields and own fingerprint checked."""
-    path = directory / MANIFEST
-    manifest = read_object(path)
-    if not is_whole(found := manifest.get("format_version"), FORMAT_VERSION, FORMAT_VERSION):
-        raise FastflowError(
-            f"{path}, field format_version: this fastflow reads version {FORMAT_VERSION}, not {short(found)}"
-        )
-    for name, kind in _FIELDS.items():
-        if not isinstance(manifest.get(name), kind):
-            raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
-    if not isinstance(manifest.get("least_cosine", {}), dict):  # models of before it have none
-        raise FastflowError(f"{path}, field least_cosine: not an object")
-    try:
-        same = manifest["fingerprint"] == fingerprint(manifest)
-    except RecursionError:
-        raise FastflowError(f"{path} cannot be read: its JSON is nested too deep") from None
-    if not same:
-        raise FastflowError(
-            f"{path} was changed after it was saved: its fingerprint does not match; train or copy it anew"
-        )
-    return manifest
-
-
-def fingerprint(manifest: dict[str, Any]) -> str:
-    """sha256 of the manifest without its own fingerprint: it covers every file through the hashes in it."""
-    content = {name: value for name, value in manifest.items() if name != "fingerprint"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def encoder_files(directory: Path) -> list[Path]:
-    """The files that define an encoder: config, weights and tokenizer, in a fixed order."""
-    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", WEIGHT_INDEX)
-    return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
-
-
-def encoder_hash(directory: Path) -> str:
-    """sha256 over the names and hashes of ``encoder_files``: the identity of an encoder directory."""
-    return _combined(encoder_files(directory), file_hash)
-
-
-def _combined(files: list[Path], hash_of: Callable[[Path], str]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.name} {hash_of(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def _stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
-    stages: list[Stage] = []
-    if (count := len(manifest["calibration"])) > len(arrays):  # every stage has an array
-        where = f"{directory / MANIFEST}, field calibration"
-        raise FastflowError(f"{where}: {count} stages, and {CALIBRATION} holds {len(arrays)} arrays")
-    for position, entry in enumerate(manifest["calibration"]):
-        if not isinstance(entry, dict):
-            raise FastflowError(f"{directory / MANIFEST}, field calibration: stage {position} is not an object")
-        prefix = f"{position}."
-        params = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-        settings = {name: value for name, value in entry.items() if name != "kind"}
-        stages.append(Stage(str(entry.get("kind")), settings, params))
-    return tuple(stages)
 
 
 def verify(path: Path) -> list[str]:

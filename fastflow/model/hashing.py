@@ -1,4 +1,4 @@
-"""sha256 of files, at once or in a thread of its own beside the work that needs the same files."""
+"""sha256 of files, at once or in a thread of its own beside the work that needs the same files; and of encoders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.model.weights import WEIGHT_INDEX, weight_files
 
 MANIFEST = "fastflow.json"
 BLOCK = 1 << 20  # bytes read at a time; hashlib lets other threads run while it computes
@@ -84,3 +85,22 @@ def check_hashes(
         if hash_of(directory / name) != manifest["files"][name]:
             path = directory / name
             raise FastflowError(f"{path} is damaged: its sha256 differs from {MANIFEST}; copy or train the model anew")
+
+
+def encoder_files(directory: Path) -> list[Path]:
+    """The files that define an encoder: config, weights and tokenizer, in a fixed order."""
+    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", WEIGHT_INDEX)
+    return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
+
+
+def encoder_hash(directory: Path) -> str:
+    """sha256 over the names and hashes of ``encoder_files``: the identity of an encoder directory."""
+    return combined(encoder_files(directory))
+
+
+def combined(files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash) -> str:
+    """sha256 over the names and hashes of ``files``."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {hash_of(path)}\n".encode())
+    return digest.hexdigest()

@@ -16,8 +16,8 @@ from places import USERS
 from safetensors.torch import load_file, save_file
 
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import Opening, encoder_hash, load_model
-from fastflow.model.hashing import Hashes, file_hash
+from fastflow.model.artifact import Opening, load_model
+from fastflow.model.hashing import Hashes, encoder_hash, file_hash
 
 MIB = 2**20
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048, "num_hidden_layers": 8}

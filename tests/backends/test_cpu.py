@@ -13,7 +13,9 @@ from fastflow import Runtime
 from fastflow.backends.cpu import LEAST_COSINE
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import cpu as cpu_encoder
-from fastflow.model.artifact import DEFAULT, MANIFEST, fingerprint
+from fastflow.model.artifact import DEFAULT
+from fastflow.model.hashing import MANIFEST
+from fastflow.model.manifest import fingerprint
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
 
 def test_age_size_and_state(tmp_path, monkeypatch):
     now = 1_800_000_000.0
-    monkeypatch.setattr("fastflow.cli.time.time", lambda: now)
+    monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
     for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".12345678.partial"), strict=True):
         aged(array(tmp_path / (key + name), rows=3000), days, now)
     lines = [line.split(None, 1)[1] for line in run(tmp_path).stdout.splitlines()[1:]]

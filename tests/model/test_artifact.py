@@ -18,7 +18,8 @@ from spoil import change_arrays, change_manifest, rehash
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import encoder_hash, load_model, verify
+from fastflow.model.artifact import load_model, verify
+from fastflow.model.hashing import encoder_hash
 from fastflow.model.hub import hub_snapshot
 
 FILES = (

@@ -17,7 +17,8 @@ from fastflow.cli import main
 from fastflow.errors import missing_extra
 from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, find_sets
 from fastflow.evaluation.isotropy import isoscore, mean_cosine
-from fastflow.model.artifact import MANIFEST, fingerprint, read_manifest
+from fastflow.model.hashing import MANIFEST
+from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.plots import apart
 from fastflow.report.verdict import FEW_PAIRS, verdict
 from fastflow.stages.calibration import apply

@@ -11,7 +11,9 @@ from spoil import spoil_arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import CALIBRATION, MANIFEST, load_model, verify
+from fastflow.model.artifact import load_model, verify
+from fastflow.model.hashing import MANIFEST
+from fastflow.model.manifest import CALIBRATION
 from fastflow.stages.calibration import apply
 from fastflow.stages.spread import SPREAD, fit_spread
 from fastflow.stages.truncation import BLOCK, SAMPLE

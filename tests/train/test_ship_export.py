@@ -17,7 +17,8 @@ from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import encoder_hash, load_model, verify
+from fastflow.model.artifact import load_model, verify
+from fastflow.model.hashing import encoder_hash
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.methods.chain import fit

@@ -17,20 +17,9 @@ from fastflow import __version__
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
-from fastflow.model.artifact import (
-    CALIBRATION,
-    CARD,
-    ENCODER,
-    FORMAT_VERSION,
-    MANIFEST,
-    WEIGHTS_ARRAY,
-    Model,
-    encoder_hash,
-    file_hash,
-    fingerprint,
-    load_model,
-    verify,
-)
+from fastflow.model.artifact import Model, load_model, verify
+from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
+from fastflow.model.manifest import CALIBRATION, CARD, ENCODER, FORMAT_VERSION, WEIGHTS_ARRAY, fingerprint
 from fastflow.model.tokens import Tokenizer, load_tokenizer
 from fastflow.model.weights import weight_files
 from fastflow.stages import calibration

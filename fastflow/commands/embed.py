@@ -1,0 +1,104 @@
+"""``fastflow embed``: texts in, vectors out."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
+from fastflow.console import open_runtime, say
+
+
+@click.command()
+@click.argument("input", metavar="INPUT|-")
+@MODEL
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="OUT.npy, .npz, .jsonl or .safetensors. [default: JSON Lines to a pipe, short lines to a terminal]",
+)
+@click.option("--format", metavar="F", help="txt, tsv, csv or jsonl. [default: by the suffix]")
+@click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
+@click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines or .npz.")
+@click.option("--delimiter", metavar="C", help="What separates the columns of a csv or tsv.  [default: by line 1]")
+@click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
+@click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    default="strict",
+    show_default=True,
+    help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
+)
+@DTYPE
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "float16", "int8", "ubinary"]),
+    default="float32",
+    show_default=True,
+    help="Numbers in the output: int8 has one fixed range, ubinary packs the signs, eight to a byte.",
+)
+@click.option(
+    "--dim",
+    type=int,
+    help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
+    "else the first ones.",
+)
+@click.option(
+    "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
+)
+@click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
+@THREADS
+@DEVICE
+@click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run after the rows it finished (OUT.partial).")
+@click.option("--shard", metavar="I/N", default="1/1", help="Take every N-th row, beginning with the I-th.")
+@click.option(
+    "--truncate",
+    type=click.Choice(["right", "error"]),
+    default="right",
+    show_default=True,
+    help="right: cut a text that is longer than the model's limit; error: refuse it.",
+)
+@click.option("--prompt", metavar="S", help="Put S before every text.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+def embed(
+    input: str,
+    model: str | None,
+    output: Path | None,
+    format: str | None,
+    text_field: str | None,
+    id_field: str | None,
+    errors: str,
+    delimiter: str | None,
+    no_header: bool,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    shard: str,
+    resume: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Embed the texts of a file, one text a line unless its format says otherwise; row i is line i, empty lines too."""
+    from fastflow.files.embed import Settings, embed_file, parse_shard
+    from fastflow.files.records import Layout
+    from fastflow.files.tables import check_delimiter
+
+    layout = Layout(format, text_field, id_field, errors, check_delimiter(delimiter), not no_header)
+    settings = Settings(layout, shard=parse_shard(shard), **options)
+    runtime = open_runtime(model, device, dtype, threads, quiet)
+    start = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
+        done = embed_file(runtime, input, output, settings, resume, quiet)
+    if not quiet:
+        rate = done.texts / max(time.monotonic() - start, 1e-9)
+        odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
+        odd += [f"{done.cut} cut at {runtime.info()['max_length']} tokens"] * bool(done.cut)
+        written = "" if output is None else f"; written to {output}"
+        say(f"fastflow: {done.texts:,} texts ({', '.join(odd) or 'none empty or cut'}), {rate:,.0f} a second{written}")

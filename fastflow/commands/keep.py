@@ -1,0 +1,56 @@
+"""The commands about what lies on disk: ``info`` and ``verify`` of a model, ``cache`` of training."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from fastflow.console import emit, open_runtime, say
+
+
+@click.command()
+@click.argument("model", required=False)
+def info(model: str | None) -> None:
+    """Print as JSON: a model, its pooling and calibration, and how it runs on this machine."""
+    runtime = open_runtime(model, "auto", "auto", None, quiet=True)
+    emit(json.dumps(runtime.info(), indent=2))
+
+
+@click.command()
+@click.argument("model", required=False)
+def verify(model: str | None) -> None:
+    """Check every file of a model directory against its hashes, and that it loads."""
+    from fastflow.model.artifact import named
+    from fastflow.model.artifact import verify as check
+
+    emit("\n".join(check(named(model))))
+
+
+@click.command()
+@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--clear", is_flag=True, help="Remove the entries instead of listing them.")
+@click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
+def cache(directory: Path | None, clear: bool, older_than: float | None) -> None:
+    """List the embeddings that fastflow-train keeps in DIR, or remove them; DIR is by default ~/.cache/fastflow.
+
+    An entry holds the pooled embeddings of one corpus. fastflow-train computes a removed entry again when it needs it.
+    An entry that a running process uses is kept, and so is every file that fastflow-train did not make.
+
+    \b
+    fastflow cache
+    fastflow cache --clear --older-than 30
+    """
+    from fastflow.files import cache as kept
+
+    where, now = kept.cache_directory(directory), time.time()
+    found = [e for e in kept.entries(where) if older_than is None or now - e.made > older_than * kept.DAY]
+    if clear:
+        removed, in_use = kept.clear(found)
+        say(f"fastflow: removed {kept.counted(removed)} from {where}")
+        if in_use:
+            say(f"fastflow: kept {kept.counted(in_use)} in use by a running process")
+        return
+    emit("\n".join([f"{where}: {kept.counted(found)}", *(entry.describe(now) for entry in found)]))

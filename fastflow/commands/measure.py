@@ -1,0 +1,173 @@
+"""The commands that measure: ``eval`` and ``report`` the quality of a model, ``bench`` the speed of this machine."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
+from fastflow.console import emit, open_runtime, say, write_json
+from fastflow.errors import UsageError
+
+
+@click.command("eval")
+@click.argument(
+    "pairs", metavar="PAIRS.tsv|DIR...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
+@MODEL
+@DEVICE
+@DTYPE
+@THREADS
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the result as JSON too; - prints it instead of the table."
+)
+def eval_command(
+    pairs: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
+) -> None:
+    """Spearman x100 of cosine against human scores, on TSV files of scored pairs.
+
+    'all' ranks the pairs of a set together; 'wmean' averages the Spearman of its subsets by size. A file has the header
+    'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and SICK-R-test when all
+    seven are given, else over every set.
+    """
+    from fastflow.evaluation.evaluate import evaluate, find_sets, table
+
+    sets = find_sets(pairs)
+    runtime = open_runtime(model, device, dtype, threads, quiet=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # said below, with the number
+        scores = evaluate(runtime.encode, sets)
+    if runtime.truncated:
+        say(f"fastflow: {runtime.truncated} texts cut at {runtime.info()['max_length']} tokens")
+    result = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint, **scores}
+    if json_file != "-":
+        emit(table(result))
+    if json_file:
+        write_json(json_file, result)
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option(
+    "--against",
+    default="raw",
+    show_default=True,
+    metavar="NAME,...",
+    help="Compare with raw (the encoder without token weights and calibration), weights (with the model's token "
+    "weights, without calibration), standardize, components[:K], nullspace[:K], whiten[:K], flow, a chain "
+    "(whiten:128+flow), or the directory of another model.",
+)
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="The page to write.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the measurements as JSON; - prints them.")
+@click.option(
+    "--sts",
+    multiple=True,
+    metavar="PAIRS.tsv|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Scored pairs, as for eval; may be given several times.",
+)
+@click.option(
+    "--corpus",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, path_type=Path, dir_okay=False),
+    help="Text to fit baselines on, count words in and seek neighbours among.  [default: the texts of --sts]",
+)
+@click.option(
+    "--qnli",
+    metavar="FILE.tsv",
+    type=click.Path(exists=True, path_type=Path, dir_okay=False),
+    help="Labelled pairs: label, sentence1, sentence2.",
+)
+@click.option(
+    "--log",
+    metavar="FILE|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Training curves: fastflow-train's --log-dir, or JSON Lines.  [default: the logs beside the model]",
+)
+@click.option(
+    "--sample",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Use at most this many texts of the corpus.",
+)
+@click.option(
+    "--queries", default=5, show_default=True, type=click.IntRange(1), help="Number of sentences to show neighbours of."
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of every random choice.")
+@DEVICE
+@DTYPE
+@THREADS
+def report(
+    model: str | None,
+    against: str,
+    html: Path | None,
+    json_file: str | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    **options: Any,
+) -> None:
+    """Measure MODEL beside its uncalibrated encoder and other methods, as one HTML page with the verdict first.
+
+    The page has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias, isotropy, nearest neighbours, word
+    frequency and training curves. It names the sections whose data were not given.
+
+    \b
+    fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
+    """
+    from fastflow.report.make import Settings, check_matplotlib, make_report, write_page
+    from fastflow.train.methods.against import fit_named
+
+    if html is None and json_file is None:
+        raise UsageError("report has nowhere to write to: give --html OUT, --json FILE, or both")
+    check_matplotlib()
+    runtime = open_runtime(model, device, dtype, threads, quiet=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the page counts cut texts
+        made = make_report(
+            runtime,
+            [name.strip() for name in against.split(",") if name.strip()],
+            Settings(**options),
+            fit_named,
+            lambda path: open_runtime(path, device, dtype, threads, quiet=True),
+        )
+    for entry in made.left_out:
+        say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
+    if html is not None:
+        write_page(html, made.html())
+        say(f"fastflow: {html}: {', '.join(section.id for section in made.sections)}")
+    if json_file:
+        write_json(json_file, made.json())
+
+
+@click.command()
+@MODEL
+@click.option(
+    "--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites: flow, encoder, end-to-end, startup."
+)
+@click.option("--against", metavar="NAME,...", help="Measure these peers only.  [default: all that are installed]")
+@click.option("--quick", is_flag=True, help="Fewer sizes and runs.")
+@click.option("--json", "json_file", metavar="FILE", help="Write machine, rows and ratios as JSON.")
+@click.option("--plot", metavar="FILE.png", help="Write a plot.")
+@THREADS
+@DEVICE
+def bench(
+    model: str | None,
+    suite: str,
+    against: str | None,
+    quick: bool,
+    json_file: str | None,
+    plot: str | None,
+    threads: int | None,
+    device: str,
+) -> None:
+    """Time the runtime against its peers, alternating in one process with equal threads, after checking all outputs."""
+    from fastflow.bench.cli import run
+
+    peers = None if against is None else against.split(",")
+    run(model, suite.split(","), peers, quick, json_file, plot, device, threads)

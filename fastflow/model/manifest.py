@@ -1,0 +1,96 @@
+"""``fastflow.json``: what a saved model says about itself, read field by field and never trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.hashing import MANIFEST, encoder_files
+from fastflow.model.reading import is_whole, read_object, short
+from fastflow.model.tensors import Arrays
+from fastflow.stages.calibration import Stage
+from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
+
+FORMAT_VERSION = 1
+CALIBRATION = "calibration.safetensors"
+WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
+ENCODER = "0_Transformer"
+CARD = "README.md"
+
+_FIELDS = {
+    "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
+    "fingerprint": str,
+}  # fmt: skip
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """fastflow.json, its version, fields and own fingerprint checked."""
+    path = directory / MANIFEST
+    manifest = read_object(path)
+    if not is_whole(found := manifest.get("format_version"), FORMAT_VERSION, FORMAT_VERSION):
+        raise FastflowError(
+            f"{path}, field format_version: this fastflow reads version {FORMAT_VERSION}, not {short(found)}"
+        )
+    for name, kind in _FIELDS.items():
+        if not isinstance(manifest.get(name), kind):
+            raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
+    if not isinstance(manifest.get("least_cosine", {}), dict):  # models of before it have none
+        raise FastflowError(f"{path}, field least_cosine: not an object")
+    try:
+        same = manifest["fingerprint"] == fingerprint(manifest)
+    except RecursionError:
+        raise FastflowError(f"{path} cannot be read: its JSON is nested too deep") from None
+    if not same:
+        raise FastflowError(
+            f"{path} was changed after it was saved: its fingerprint does not match; train or copy it anew"
+        )
+    return manifest
+
+
+def fingerprint(manifest: dict[str, Any]) -> str:
+    """sha256 of the manifest without its own fingerprint: it covers every file through the hashes in it."""
+    content = {name: value for name, value in manifest.items() if name != "fingerprint"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
+    """Raise for a file that would be read though the manifest holds no hash of it."""
+    for path in encoder_files(encoder) if encoder == directory / ENCODER else []:
+        if path.relative_to(directory).as_posix() not in manifest["files"]:
+            raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
+
+
+def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
+    """The stages of the field calibration with their ``arrays``; their shapes are checked by who knows the width."""
+    stages: list[Stage] = []
+    if (count := len(manifest["calibration"])) > len(arrays):  # every stage has an array
+        where = f"{directory / MANIFEST}, field calibration"
+        raise FastflowError(f"{where}: {count} stages, and {CALIBRATION} holds {len(arrays)} arrays")
+    for position, entry in enumerate(manifest["calibration"]):
+        if not isinstance(entry, dict):
+            raise FastflowError(f"{directory / MANIFEST}, field calibration: stage {position} is not an object")
+        prefix = f"{position}."
+        params = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+        settings = {name: value for name, value in entry.items() if name != "kind"}
+        stages.append(Stage(str(entry.get("kind")), settings, params))
+    return tuple(stages)
+
+
+def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
+    """The pooling of the field of that name on an encoder of ``depth`` layers, its token weights among ``arrays``."""
+    mode, layers, weights = entry.get("mode"), entry.get("layers"), None
+    if mode == WEIGHTED:
+        vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
+        where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
+        mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary, where)
+    chosen = tuple(layers) if isinstance(layers, list) else ()
+    exist = bool(chosen) and all(is_whole(i, 0, depth) for i in chosen) and len(set(chosen)) == len(chosen)
+    if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
+        return Pooling(mode, chosen, weights)
+    raise FastflowError(
+        f"{directory / MANIFEST}, field pooling: {short(entry)} does not fit the encoder's {depth} layers"
+    )
