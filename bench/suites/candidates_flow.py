@@ -128,7 +128,7 @@ def captured(function: Function, x: Tensor) -> Callable[[], Tensor]:
 
 def ours(subject: Subject, device: str, threads: int, quick: bool) -> list[Candidate]:
     """fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton."""
-    return triton_candidates(subject, quick) if device == "cuda" else _cpu(subject, threads, quick)
+    return triton_candidates(subject) if device == "cuda" else _cpu(subject, threads, quick)
 
 
 def _cpu(subject: Subject, threads: int, quick: bool) -> list[Candidate]:
@@ -178,20 +178,17 @@ def _numpy(flow: Any) -> Callable[[Tensor, Tensor | None], Callable[[], Any]]:
     return prepare
 
 
-def triton_candidates(subject: Subject, quick: bool, device: str = "cuda") -> list[Candidate]:
-    """The Triton kernels, in a graph and launched one by one, at both precisions unless quick."""
+def triton_candidates(subject: Subject, device: str = "cuda") -> list[Candidate]:
+    """The Triton kernels, in a graph and launched one by one."""
     triton = importlib.import_module("fastflow.kernels.flow.triton")
-    found = []
-    for precision in ("float32",) if quick else ("float32", "bf16x3"):
-        try:
-            flow = triton.TritonFlow(subject.plans, device, precision)
-        except ValueError as error:  # kernels know no FastflowError
-            raise FastflowError(str(error)) from error
-        dtype = "tf32x3" if precision == "float32" else precision
-        name = "fastflow" if precision == "float32" else f"fastflow-{precision}"
-        found.append(Candidate(name, dtype, "triton", partial(_replayed, flow)))
-        found.append(Candidate(f"{name}-launches", dtype, "triton", partial(_launched, flow), whole=True))
-    return found
+    try:
+        flow = triton.TritonFlow(subject.plans, device)
+    except ValueError as error:  # kernels know no FastflowError
+        raise FastflowError(str(error)) from error
+    return [
+        Candidate("fastflow", "tf32x3", "triton", partial(_replayed, flow)),
+        Candidate("fastflow-launches", "tf32x3", "triton", partial(_launched, flow), whole=True),
+    ]
 
 
 def _replayed(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Tensor]:

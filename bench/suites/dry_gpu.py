@@ -56,7 +56,7 @@ def always(value: Any) -> Any:
 
 def triton_flow(subject: Subject, *_: Any) -> list[Any]:
     """fastflow's candidates of the flow suite, interpreted."""
-    return candidates_flow.triton_candidates(subject, True, "cpu")
+    return candidates_flow.triton_candidates(subject, "cpu")
 
 
 def run(folder: Path) -> dict[str, Any]:

@@ -33,7 +33,6 @@ from fastflow.runtime import Runtime
 
 TEXT = "The river was quiet that morning."
 TIMEOUT_S = 120
-PROCESSES = ("fastflow", "sentence-transformers", "onnxruntime")
 
 REPORT = """
 import json
