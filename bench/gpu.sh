@@ -62,7 +62,7 @@ import sys
 import torch
 import triton
 
-from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.plan.fold import fold
 from fastflow.kernels.encoder import triton_bodies as encoder_triton_bodies
 from fastflow.kernels.flow import triton as flow_triton

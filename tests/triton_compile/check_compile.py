@@ -11,7 +11,7 @@ import torch
 import triton
 from gates import NoDevice, assert_within_limits, compile_for
 
-from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import ALIKE, constants, pool_constants, unit_constants

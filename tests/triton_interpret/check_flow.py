@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastflow
-from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton_table import POOL_FUSED, TABLE
