@@ -62,7 +62,7 @@ import sys
 import torch
 import triton
 
-from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.plan.fold import fold
 from fastflow.kernels.encoder import triton_bodies as encoder_triton_bodies
 from fastflow.kernels.flow import triton as flow_triton
@@ -76,7 +76,7 @@ for kind in sys.argv[1:]:
     stage = trained_like(x, 1, levels=2, depth=2, width=32, coupling=coupling)
     flow = flow_triton.TritonFlow(fold([stage], 64), device)
     flow.programs = 1
-    for config in TABLE[kind, "float32"]:
+    for config in TABLE[kind]:
         flow_triton.choose = lambda *_, config=config: config
         rows = torch.from_numpy(x[: 1 if config.BM == 1 else 2 * config.BM + 5]).to(device)
         z = flow(rows, normalize=True)

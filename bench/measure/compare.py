@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 
-# The relative L2 error allowed against float64, by what the arithmetic claims to be.
-GRADES = {"float32": 2e-6, "tf32x3": 2e-6, "bf16x3": 2e-5, "tf32": 1e-3, "bfloat16": 1e-2}
+GRADE = 2e-6  # the relative L2 error that a flow may have against float64: float32 grade, tf32x3's too
 # The least cosine against PyTorch in float32.
 COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.999, "int8": 0.98}
 Judged = TypeVar("Judged")  # the accuracy of a candidate, in the suite's terms
@@ -104,20 +103,20 @@ def errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
     return Errors(float(np.abs(difference).max(initial=0)), float(np.linalg.norm(difference) / np.linalg.norm(exact)))
 
 
-def check(name: str, z: NDArray[Any], exact: NDArray[Any], dtype: str, unfused: Errors) -> Errors:
-    """The errors of candidate ``name``; a FastflowError when they are beyond what ``dtype`` may have.
+def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> Errors:
+    """The errors of candidate ``name``; a FastflowError when they are beyond float32 grade.
 
-    The limit is the dtype's grade, or four times the error of the unfused equations in float32 where the flow itself
-    is so badly conditioned that they miss the grade.
+    The limit is the grade, or four times the error of the unfused equations in float32 where the flow itself is so
+    badly conditioned that they miss the grade.
     """
     if z.shape != exact.shape:
         raise FastflowError(f"bench: {name} gives shape {z.shape}, not {exact.shape}; nothing is timed")
     found = errors(z, exact)
-    limit = max(GRADES[dtype], 4 * unfused.relative)
+    limit = max(GRADE, 4 * unfused.relative)
     if not (np.isfinite(z).all() and found.relative <= limit):
         raise FastflowError(
-            f"bench: {name} differs from float64: relative error {found.relative:.1e}, and {dtype} allows {limit:.1e}; "
-            "nothing is timed, since a wrong result has no speed"
+            f"bench: {name} differs from float64: relative error {found.relative:.1e}, and at most {limit:.1e} is "
+            "allowed; nothing is timed, since a wrong result has no speed"
         )
     return found
 
@@ -130,7 +129,7 @@ def checked(candidate: Candidate, z: Any, exact: NDArray[Any], scale: Errors) ->
         stop = min(start + size, rows)
         block = z[start:stop]
         block = block if isinstance(block, np.ndarray) else block.cpu().numpy()
-        now = check(candidate.name, block, exact[np.arange(start, stop) % size], candidate.dtype, scale)
+        now = check(candidate.name, block, exact[np.arange(start, stop) % size], scale)
         worst = Errors(max(worst.max_abs, now.max_abs), max(worst.relative, now.relative))
     return worst
 

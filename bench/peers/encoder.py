@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from fastflow.bench.measure.compare import Candidate
-from fastflow.bench.suites.workbench import Array, Pooled, Subject, quiet
+from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.peers.pooled import Pooled, quiet
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
 Call = Callable[[], Any]

@@ -16,10 +16,11 @@ import torch
 
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.probe_gpu import SIDE, GpuCeilings, probe, products, torch_dtype
+from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import Watch, cuda_watch
 from fastflow.bench.peers.encoder import Call, left_out, said
-from fastflow.bench.suites.candidates_flow import captured
-from fastflow.bench.suites.workbench import Array, Pooled, Subject
+from fastflow.bench.peers.pooled import Pooled
+from fastflow.bench.peers.pytorch import captured
 from fastflow.errors import UsageError, missing_extra
 from fastflow.runtime import Runtime
 

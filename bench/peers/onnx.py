@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fastflow.bench.suites.workbench import Array, Pooled, Subject
+from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.peers.pooled import Pooled
 
 Call = Callable[[], Any]
 NAMES = ("input_ids", "attention_mask")

@@ -1,12 +1,14 @@
-"""PyTorch as a benchmark wants it, for as long as the benchmark runs."""
+"""PyTorch's settings while a benchmark runs, and the capture of a call in a CUDA graph."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -37,3 +39,22 @@ def compiling() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
+
+
+def captured(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
+    """A CUDA graph of ``function`` on ``x``, replayed by each call; the result is overwritten by the next."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # a few calls outside the capture: lazy initialisation must not be captured
+        for _ in range(3):
+            function(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = function(x)
+
+    def call() -> Tensor:
+        graph.replay()
+        return z
+
+    return call

@@ -1,4 +1,4 @@
-"""A benchmark's results as a table to read, a JSON file to keep and a plot to look at.
+"""A benchmark's results as a table to read.
 
     python -m fastflow.bench.report.table FILE.json
 
@@ -8,7 +8,6 @@ prints the table of a kept file with the project's own targets beside the ratios
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from itertools import groupby
@@ -16,36 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.bench.report import encoder as report_encoder
-from fastflow.errors import FastflowError, missing_extra
 
 Row = dict[str, Any]
 COLUMNS = ("candidate", "median", "20-80 %", "runs", "x ours", "GFLOP/s", "GB/s", "x floor", "max error", "x unfused")
-
-
-def number(value: Any) -> Any:
-    """Floats at six significant digits, inside lists and dictionaries too: more is noise."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: number(item) for key, item in value.items()}
-    return [number(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def write_json(report: dict[str, Any], path: Path) -> None:
-    """Write ``report`` (machine, rows, ratios, ...) to ``path``, whole or not at all."""
-    text = json.dumps(number(report), indent=1, allow_nan=False) + "\n"
-    _replace(path, lambda partial: partial.write_text(text, encoding="utf-8"))
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Let ``write`` fill a file beside ``path``, then give it its name."""
-    partial = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
-        write(partial)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise FastflowError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def duration(ms: float) -> str:
@@ -135,65 +107,6 @@ def _verdict(ratio: dict[str, Any]) -> str:
     sign = ">=" if ratio["unit"] == "x" else "<="
     reached = {True: "reached", False: "NOT REACHED", None: "not judged, others were busy"}[ratio["reached"]]
     return "" if bound is None else f"  ({word} {sign} {bound:g}: {reached})"
-
-
-def plot(report: dict[str, Any], path: Path) -> None:
-    """Time against batch, log-log, a line for each candidate with its 20-80 % band; first subject and threads.
-
-    Without the flow suite: bars for every comparison of the others.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("bench", "matplotlib", "--plot") from error
-    if not (rows := report["rows"]):
-        raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
-    if not (flow := [row for row in rows if row["suite"] == "flow"]):
-        bars = report_encoder.figure(rows, machine_line(report["machine"]).splitlines()[0])
-        _replace(path, lambda partial: bars.savefig(partial, dpi=110))
-        return
-    rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    figure = Figure(figsize=(10, 6.2), layout="constrained")
-    axes = figure.subplots()
-    for name in sorted(names, key=lambda name: -_relative(rows, name)):
-        of_name = [row for row in rows if row["name"] == name]
-        batches, style = [row["batch"] for row in of_name], _style(name, names)
-        axes.plot(batches, [row["median_ms"] for row in of_name], label=name, markersize=4, **style)
-        low, high = ([row[key] for row in of_name] for key in ("p20_ms", "p80_ms"))
-        axes.fill_between(batches, low, high, color=style["color"], alpha=0.12, linewidth=0)
-    floors = {row["batch"]: row["floor_ms"] for row in rows}
-    axes.plot(list(floors), list(floors.values()), color="black", linestyle=":", label="floor of this machine")
-    axes.set(xscale="log", yscale="log", xlabel="rows in a batch", ylabel="milliseconds a call, median (band: 20-80 %)")
-    batches = sorted({row["batch"] for row in rows})
-    axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    machine = report["machine"]
-    where = machine["gpu"]["name"] if machine["gpu"] else f"{machine['processor']}, {threads(rows[0]['threads'])}"
-    axes.set_title(f"{rows[0]['subject']}\n{where}, torch {machine['versions'].get('torch', 'absent')}", fontsize=10)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
-    _replace(path, lambda partial: figure.savefig(partial, dpi=150))
-
-
-def _relative(rows: Sequence[Row], name: str) -> float:
-    """Mean of time over floor: where a candidate's line lies, for a legend in the lines' order."""
-    values = [row["times_floor"] for row in rows if row["name"] == name]
-    return sum(values) / len(values)
-
-
-def _style(name: str, names: Sequence[str]) -> dict[str, Any]:
-    """One colour a family, eager solid and the others broken; ours thick."""
-    families = ("fastflow", "torch-ukp", "torch-lean", "torch-folded-state", "torch-folded", "torch")
-    colours = ("#d62728", "#7f7f7f", "#1f77b4", "#2ca02c", "#9467bd", "#8c564b")
-    family = next((f for f in families if name.startswith(f)), "torch")
-    same = [n for n in names if next((f for f in families if n.startswith(f)), "torch") == family]
-    lines = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
-    position = same.index(name)
-    return {
-        "color": colours[families.index(family)], "linestyle": lines[position % len(lines)],
-        "marker": "osv^D*"[position % 6], "linewidth": 2.4 if name == "fastflow" else 1.2,
-    }  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ def chain(*changes: Change) -> Change:
     return run
 
 
-class Subject:
+class FittedMethod:
     """A method fitted in one setting: for every set a function from pooled embeddings, and what it was fitted on."""
 
     def __init__(
@@ -158,11 +158,11 @@ def measure(embed: Embedded, sets: Sequence[Pairs], corpus: Sequence[str]) -> li
     for setting, fit_on in (("target", None), ("corpus", corpus)):
         for method in METHODS:
             for seed in SEEDS if "flow" in method else SEEDS[:1]:
-                subject = Subject(method, embed, sets, fit_on, seed)
+                fitted = FittedMethod(method, embed, sets, fit_on, seed)
                 for rule, k, precision, change in variants(embed.dim):
                     key = {"setting": setting, "method": method, "cut": rule, "dim": k, "precision": precision}
                     row = rows.setdefault(tuple(key.values()), {**key, "runs": []})
-                    row["runs"].append(subject.score(change))
+                    row["runs"].append(fitted.score(change))
                 click.echo(f"{setting}, {method}, seed {seed}", err=True)
     return list(rows.values())
 

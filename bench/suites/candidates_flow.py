@@ -14,7 +14,9 @@ from torch import Tensor
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.folded import folded, folded_state
-from fastflow.bench.suites.subjects import Subject
+from fastflow.bench.peers.port import port
+from fastflow.bench.peers.pytorch import captured
+from fastflow.bench.suites.workloads import Workload
 from fastflow.errors import FastflowError, UsageError
 
 PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once of large batches; on CPUs what fits their caches runs fastest
@@ -57,14 +59,14 @@ def chosen(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
     return picked
 
 
-def torch_peers(subject: Subject, device: str, wanted: set[str]) -> tuple[list[Candidate], list[dict[str, str]]]:
+def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list[Candidate], list[dict[str, str]]]:
     """The PyTorch candidates in ``wanted``, and those that cannot run this calibration with the reason."""
     builders: dict[str, Callable[[], Function | None]] = {
-        "torch": lambda: peers_flow.unfused(subject.stages, device, torch.float32),
-        "torch-ukp": lambda: peers_flow.port(subject.stages, device),
-        "torch-lean": lambda: peers_flow.lean(subject.stages, device),
-        "torch-folded": lambda: folded(subject.plans, device),
-        "torch-folded-state": lambda: folded_state(subject.plans, device),
+        "torch": lambda: peers_flow.unfused(workload.stages, device, torch.float32),
+        "torch-ukp": lambda: port(workload.stages, device),
+        "torch-lean": lambda: peers_flow.lean(workload.stages, device),
+        "torch-folded": lambda: folded(workload.plans, device),
+        "torch-folded-state": lambda: folded_state(workload.plans, device),
     }
     reasons = {
         "torch-ukp": "the published port has additive couplings with reversal only, and nothing around the flow",
@@ -75,10 +77,10 @@ def torch_peers(subject: Subject, device: str, wanted: set[str]) -> tuple[list[C
         rows = [name for name in of_family if name in wanted]
         function = builders[family]() if rows else None
         if function is None:
-            skipped += [{"subject": subject.label, "name": name, "reason": reasons[family]} for name in rows]
+            skipped += [{"subject": workload.label, "name": name, "reason": reasons[family]} for name in rows]
             continue
         with torch.inference_mode():
-            operations, reads = peers_flow.count_operations(function, torch.from_numpy(subject.rows(1)).to(device))
+            operations, reads = peers_flow.count_operations(function, torch.from_numpy(workload.rows(1)).to(device))
         counts = {"operations": operations, "synchronisations": reads}
         for name in rows:
             mode = name.removeprefix(f"{family}-")
@@ -107,37 +109,18 @@ def in_pieces(function: Callable[[Any], Any], x: Any, out: Any, piece: int) -> A
     return out
 
 
-def captured(function: Function, x: Tensor) -> Callable[[], Tensor]:
-    """A CUDA graph of ``function`` on ``x``, replayed by each call; the result is overwritten by the next."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # a few calls outside the capture: lazy initialisation must not be captured
-        for _ in range(3):
-            function(x)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        z = function(x)
-
-    def call() -> Tensor:
-        graph.replay()
-        return z
-
-    return call
-
-
-def ours(subject: Subject, device: str, threads: int, quick: bool) -> list[Candidate]:
+def ours(workload: Workload, device: str, threads: int, quick: bool) -> list[Candidate]:
     """fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton."""
-    return triton_candidates(subject, quick) if device == "cuda" else _cpu(subject, threads, quick)
+    return triton_candidates(workload) if device == "cuda" else _cpu(workload, threads, quick)
 
 
-def _cpu(subject: Subject, threads: int, quick: bool) -> list[Candidate]:
+def _cpu(workload: Workload, threads: int, quick: bool) -> list[Candidate]:
     cpu, instructions = cpu_kernels("flow.cpu"), cpu_kernels("isa")
     best = instructions.isa()
     found = []
     for isa in instructions.usable_isas():
         if isa == best or not quick:
-            flow = _forced(cpu, isa, subject, threads)
+            flow = _forced(cpu, isa, workload, threads)
             name = "fastflow" if isa == best else f"fastflow-{isa}"
             found.append(Candidate(name, "float32", f"cpu {flow.isa}", _numpy(flow)))
     return sorted(found, key=lambda candidate: candidate.name != "fastflow")
@@ -154,12 +137,12 @@ def cpu_kernels(module: str) -> Any:
         ) from error
 
 
-def _forced(cpu: Any, isa: str, subject: Subject, threads: int) -> Any:
+def _forced(cpu: Any, isa: str, workload: Workload, threads: int) -> Any:
     """A CpuFlow made under FASTFLOW_ISA, which is read when the kernel is made."""
     before = os.environ.get("FASTFLOW_ISA")
     os.environ["FASTFLOW_ISA"] = isa
     try:
-        return cpu.CpuFlow(subject.plans, threads)
+        return cpu.CpuFlow(workload.plans, threads)
     finally:
         if before is None:
             del os.environ["FASTFLOW_ISA"]
@@ -178,20 +161,17 @@ def _numpy(flow: Any) -> Callable[[Tensor, Tensor | None], Callable[[], Any]]:
     return prepare
 
 
-def triton_candidates(subject: Subject, quick: bool, device: str = "cuda") -> list[Candidate]:
-    """The Triton kernels, in a graph and launched one by one, at both precisions unless quick."""
+def triton_candidates(workload: Workload, device: str = "cuda") -> list[Candidate]:
+    """The Triton kernels, in a graph and launched one by one."""
     triton = importlib.import_module("fastflow.kernels.flow.triton")
-    found = []
-    for precision in ("float32",) if quick else ("float32", "bf16x3"):
-        try:
-            flow = triton.TritonFlow(subject.plans, device, precision)
-        except ValueError as error:  # kernels know no FastflowError
-            raise FastflowError(str(error)) from error
-        dtype = "tf32x3" if precision == "float32" else precision
-        name = "fastflow" if precision == "float32" else f"fastflow-{precision}"
-        found.append(Candidate(name, dtype, "triton", partial(_replayed, flow)))
-        found.append(Candidate(f"{name}-launches", dtype, "triton", partial(_launched, flow), whole=True))
-    return found
+    try:
+        flow = triton.TritonFlow(workload.plans, device)
+    except ValueError as error:  # kernels know no FastflowError
+        raise FastflowError(str(error)) from error
+    return [
+        Candidate("fastflow", "tf32x3", "triton", partial(_replayed, flow)),
+        Candidate("fastflow-launches", "tf32x3", "triton", partial(_launched, flow), whole=True),
+    ]
 
 
 def _replayed(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Tensor]:

@@ -19,12 +19,15 @@ from fastflow.backends.gpu.standin import StandIn
 from fastflow.backends.triton import TritonBackend
 from fastflow.bench import cli
 from fastflow.bench.measure.machine import Ceilings, describe
+from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort, cpu_watch
 from fastflow.bench.peers import gpu as peers_gpu
-from fastflow.bench.report.table import plot, table, write_json
+from fastflow.bench.report.files import write_json
+from fastflow.bench.report.plot import plot
+from fastflow.bench.report.table import table
 from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, workbench
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
-from fastflow.bench.suites.subjects import Subject, synthetic
+from fastflow.bench.suites.workloads import Workload, synthetic
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
 TEXTS = (["A dog.", "No"], "two made-up texts")
@@ -54,14 +57,14 @@ def always(value: Any) -> Any:
     return lambda *_: value
 
 
-def triton_flow(subject: Subject, *_: Any) -> list[Any]:
+def triton_flow(workload: Workload, *_: Any) -> list[Any]:
     """fastflow's candidates of the flow suite, interpreted."""
-    return candidates_flow.triton_candidates(subject, True, "cpu")
+    return candidates_flow.triton_candidates(workload, "cpu")
 
 
 def run(folder: Path) -> dict[str, Any]:
     """Run the three suites and write table, JSON and plot; returns the report."""
-    subject = synthetic(1, 2, 4, "additive", 8, dim=16)
+    workload = synthetic(1, 2, 4, "additive", 8, dim=16)
     limits = Ceilings(1, "not measured", 1.0, 1.0, {"memory": 1.0}, {})
     real = flow.run_flow
 
@@ -75,7 +78,7 @@ def run(folder: Path) -> dict[str, Any]:
         mock.patch.object(encoder_gpu, "WHERE", peers_gpu.Gpu("cpu", cpu_watch, 32, replayed)),
         mock.patch.object(end_to_end_gpu, "real_texts", always(TEXTS)),
         mock.patch.object(flow, "run_flow", flow_on_cpu), mock.patch.object(flow, "ours", triton_flow),
-        mock.patch.object(flow, "synthetic", always(subject)),
+        mock.patch.object(flow, "synthetic", always(workload)),
         mock.patch.object(flow, "ceilings", always({1: limits})),
     )  # fmt: skip
     for change in changes:
@@ -93,7 +96,7 @@ def run(folder: Path) -> dict[str, Any]:
     return report
 
 
-def base(bench: workbench.Workbench) -> workbench.Subject:
+def base(bench: workbench.Workbench) -> Subject:
     """The small model in the place of the one in the package, which would take minutes."""
     return bench.base()
 

@@ -21,12 +21,14 @@ from fastflow.bench.measure.compare import Agreement, Candidate, Measured, agree
 from fastflow.bench.measure.machine import Ceilings, ceilings
 from fastflow.bench.measure.probe import Probe
 from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.measure.subject import BYTES, Array, Subject
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, open_peers, said
+from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_encoder import encoder_ratios
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.workbench import BYTES, Array, Subject, Workbench, reference
+from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens

@@ -12,13 +12,15 @@ import numpy as np
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.probe_gpu import GpuCeilings
 from fastflow.bench.measure.row import Results
+from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
+from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_gpu import encoder_ratios
 from fastflow.bench.suites.encoder import Say, measure_shape, packed, vocabulary
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.workbench import Subject, Workbench, reference
+from fastflow.bench.suites.workbench import Workbench
 
 WHERE = Gpu()  # a dry run puts another in its place
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fastflow.bench.measure.compare import Agreement, Candidate, compare
 from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, missing, open_peers, said
 from fastflow.bench.peers.pytorch import settings
@@ -21,7 +22,7 @@ from fastflow.bench.report.ratios_encoder import ragged_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
-from fastflow.bench.suites.workbench import Subject, Workbench
+from fastflow.bench.suites.workbench import Workbench
 from fastflow.model.tokens import Tokenizer
 from fastflow.runtime import Runtime
 
@@ -96,7 +97,7 @@ def _sentence_transformers(subject: Subject, skipped: list[dict[str, Any]]) -> l
         try:
             from sentence_transformers import SentenceTransformer
 
-            from fastflow.bench.suites.workbench import quiet
+            from fastflow.bench.peers.pooled import quiet
 
             with quiet():
                 model = SentenceTransformer(

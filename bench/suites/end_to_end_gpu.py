@@ -13,6 +13,7 @@ import numpy as np
 
 from fastflow.bench.measure.compare import Agreement, Candidate, Measured, compare
 from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.measure.subject import Subject
 from fastflow.bench.peers.encoder import excuse, left_out, said
 from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.peers.pytorch import settings
@@ -21,7 +22,7 @@ from fastflow.bench.suites import encoder_gpu
 from fastflow.bench.suites.encoder_gpu import latency_quantiles
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
-from fastflow.bench.suites.workbench import Subject, Workbench
+from fastflow.bench.suites.workbench import Workbench
 from fastflow.model.tokens import Tokenizer
 
 Say = Callable[[str], None]

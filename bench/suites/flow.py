@@ -27,7 +27,7 @@ from fastflow.bench.report.ratios import flow_ratios
 from fastflow.bench.suites.candidates_flow import chosen, names, ours, torch_peers
 from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_out, too_large
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.subjects import of_model, synthetic
+from fastflow.bench.suites.workloads import of_model, synthetic
 from fastflow.kernels.threads import default_threads
 
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
@@ -47,8 +47,8 @@ def run_flow(
     end = time.monotonic() + sizes.flow.seconds
     with nullcontext() if sizes.quick else compiling():
         for one in passes(model, peers, sizes, device, counts):
-            if not results.subjects or results.subjects[-1]["subject"] != one.subject.label:
-                results.subjects.append({"subject": one.subject.label, "inputs": one.subject.inputs})
+            if not results.subjects or results.subjects[-1]["subject"] != one.workload.label:
+                results.subjects.append({"subject": one.workload.label, "inputs": one.workload.inputs})
             with settings(one.threads):
                 run_pass(one, device, limits[one.threads], results, end, say)
     results.ratios = flow_ratios(results.rows, device)
@@ -61,32 +61,32 @@ def passes(
     """The paper's flow, or a model's; then, unless quick, the same on one thread, and a smaller affine flow."""
     size = sizes.flow
     rows = min(size.whole, max(size.batches))
-    subject = synthetic(3, 3, 32, "additive", rows, size.dim) if model is None else of_model(model, size.model_rows)
-    yield Pass(subject, counts[0], size.batches, peers, sizes)
+    workload = synthetic(3, 3, 32, "additive", rows, size.dim) if model is None else of_model(model, size.model_rows)
+    yield Pass(workload, counts[0], size.batches, peers, sizes)
     eager = frozenset(name for of_family in names(device, quick=True).values() for name in of_family) & peers
     for one_thread in counts[1:]:
-        yield Pass(subject, one_thread, tuple(b for b in size.batches if b <= 1024), eager, sizes)
+        yield Pass(workload, one_thread, tuple(b for b in size.batches if b <= 1024), eager, sizes)
     if not sizes.quick and model is None:
         yield Pass(synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
 
 
 def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: float, say: Say) -> None:
     """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); adds to ``results``."""
-    peers, cannot = torch_peers(one.subject, device, set(one.peers))
-    candidates = [*ours(one.subject, device, one.threads, one.sizes.quick), *peers]
+    peers, cannot = torch_peers(one.workload, device, set(one.peers))
+    candidates = [*ours(one.workload, device, one.threads, one.sizes.quick), *peers]
     results.skipped += cannot
-    exact = peers_flow.unfused(one.subject.stages, "cpu", torch.float64)(torch.from_numpy(one.subject.x)).numpy()
+    exact = peers_flow.unfused(one.workload.stages, "cpu", torch.float64)(torch.from_numpy(one.workload.x)).numpy()
     whole = one.sizes.flow.whole
     speed: dict[str, float] = {}  # seconds a row, the best so far: medians follow the machine's moods
     for batch in one.batches:
-        say(f"{one.subject.label}: {batch} rows, threads: {one.threads}")
-        reason = too_large(one.subject, batch, device)
+        say(f"{one.workload.label}: {batch} rows, threads: {one.threads}")
+        reason = too_large(one.workload, batch, device)
         if reason or time.monotonic() > end:
             results.skipped.append(left_out(one, batch, "*", reason or "the suite has used up its time"))
             continue
         taking_part = [c for c in candidates if batch <= whole or not c.whole]
         taking_part, too_slow = affordable(taking_part, speed, batch, one)
-        x = torch.from_numpy(one.subject.rows(batch)).to(device)
+        x = torch.from_numpy(one.workload.rows(batch)).to(device)
         out = torch.empty(batch, exact.shape[1], device=device) if batch > whole else None
         if out is not None:  # pieces are not a smaller batch, so try one
             tried = sound_out(taking_part, x, out, WATCHES[device], whole)
@@ -108,7 +108,7 @@ def measure(
     """The rows of one comparison on ``x``: every output checked, then all timed. Adds failures to ``skipped``."""
     batch, device = len(x), x.device.type
     part = x[: len(exact)]
-    unfused = peers_flow.unfused(one.subject.stages, device, torch.float32)
+    unfused = peers_flow.unfused(one.workload.stages, device, torch.float32)
     scale = errors(unfused(part).cpu().numpy(), exact[: len(part)])
 
     def admit(candidate: Candidate) -> tuple[Call, Errors]:
@@ -137,11 +137,11 @@ def row(
 ) -> Row:  # fmt: skip
     """The row of a candidate; ``scale``: the errors of the unfused equations in float32."""
     candidate, off, ms = found.candidate, found.accuracy, found.timing.median_ms
-    flop, traffic = batch * one.subject.flop(), one.subject.traffic(batch)
+    flop, traffic = batch * one.workload.flop(), one.workload.traffic(batch)
     floor = limits.floor_ms(flop, traffic, traffic)
     pieces = in_pieces and candidate.piece is not None
     return Row.timed(
-        found.timing, suite="flow", subject=one.subject.label, name=candidate.name, backend=candidate.backend,
+        found.timing, suite="flow", subject=one.workload.label, name=candidate.name, backend=candidate.backend,
         dtype=candidate.dtype, threads=one.threads, batch=batch, tokens=None,
         max_abs_err=off.max_abs, relative_err=off.relative,
         err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,

@@ -13,14 +13,14 @@ from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.machine import memory_available
 from fastflow.bench.measure.timing import Effort, Watch
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.subjects import Subject
+from fastflow.bench.suites.workloads import Workload
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One walk over ``batches`` with a subject and a number of threads; ``peers`` are row names."""
+    """One walk over ``batches`` with a workload and a number of threads; ``peers`` are row names."""
 
-    subject: Subject
+    workload: Workload
     threads: int
     batches: tuple[int, ...]
     peers: frozenset[str]
@@ -44,9 +44,9 @@ class Pass:
         return 12.0 if self.sizes.quick else 120.0 if batch > self.sizes.flow.whole else 40.0
 
 
-def too_large(subject: Subject, batch: int, device: str) -> str | None:
+def too_large(workload: Workload, batch: int, device: str) -> str | None:
     """Why ``batch`` rows do not fit, or None. Input, one output, and room for a piece's intermediates and the check."""
-    need = 4 * batch * (subject.plans[0].inputs + 2 * subject.plans[-1].outputs) + 2**30
+    need = 4 * batch * (workload.plans[0].inputs + 2 * workload.plans[-1].outputs) + 2**30
     free = memory_available() if device == "cpu" else torch.cuda.mem_get_info()[0]
     return None if need <= free else f"needs {need / 2**30:.0f} GiB of memory, and {free / 2**30:.0f} GiB are free"
 
@@ -78,4 +78,4 @@ def affordable(
 
 def left_out(one: Pass, batch: int, name: str, reason: str) -> dict[str, Any]:
     """The entry under ``skipped``; ``name`` is * for everybody."""
-    return {"subject": one.subject.label, "threads": one.threads, "batch": batch, "name": name, "reason": reason}
+    return {"subject": one.workload.label, "threads": one.threads, "batch": batch, "name": name, "reason": reason}

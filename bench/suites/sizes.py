@@ -48,7 +48,7 @@ class TextSizes:
 class Sizes:
     """Everything that a quick run makes smaller."""
 
-    quick: bool = False  # nothing is compiled, no lesser instruction set or precision is forced
+    quick: bool = False  # nothing is compiled, no lesser instruction set is forced
     probe_s: float = 0.4  # for each of a CPU's ceilings
     gpu_probe_s: float = 0.1
     flow: FlowSizes = FlowSizes()

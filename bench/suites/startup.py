@@ -20,20 +20,21 @@ import numpy as np
 
 from fastflow.bench.measure.compare import least_cosine
 from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import summarise
 from fastflow.bench.peers.encoder import chosen, left_out, missing, said
+from fastflow.bench.peers.pooled import reference
 from fastflow.bench.report.ratios_encoder import startup_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import padded
-from fastflow.bench.suites.workbench import Array, Subject, Workbench, reference
+from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokenizer
 from fastflow.runtime import Runtime
 
 TEXT = "The river was quiet that morning."
 TIMEOUT_S = 120
-PROCESSES = ("fastflow", "sentence-transformers", "onnxruntime")
 
 REPORT = """
 import json

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fastflow.bench.measure.compare import Agreement, Candidate, agreement
-from fastflow.bench.suites.workbench import Array, Subject, reference
+from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.peers.pooled import reference
 from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokenizer
 

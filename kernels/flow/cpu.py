@@ -29,7 +29,7 @@ class CpuFlow:
             raise ValueError(f"threads must be at least 1, not {threads}")
         number, _, vector, tile = isas()[self.isa]
         p = Program(plans, vector, tile)
-        self.inputs, self.outputs, self.cost = p.inputs, p.outputs, p.cost
+        self.inputs, self.outputs = p.inputs, p.outputs
         self._flow = Flow(
             *p.arrays(), inputs=p.inputs, outputs=p.outputs, result=p.result, stride=p.stride, block=p.block,
             cost=min(p.cost, 2**31 - 1), isa=number,

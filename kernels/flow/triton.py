@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan
 from fastflow.kernels.flow.triton_layout import Packed, pack, pack_state, padded_width, without_prologue
-from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, PRECISIONS, SMALL, TABLE, WIDE, Config, choose
+from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, SMALL, TABLE, WIDE, Config, choose
 from fastflow.kernels.launch import options, prepare
 
 Tensor = Any  # torch.Tensor, which is not imported here
@@ -26,24 +26,19 @@ ALIKE = {"id_ptr": None, "weight_ptr": None}  # where tokens have no weights: ke
 class TritonFlow:
     """One calibration, as folded plans to be run in order, resident on one GPU.
 
-    ``precision``: float32 (exact products for one row, tf32x3 beyond, an error of float32 grade) or bf16x3. ``device``
-    is a CUDA device, or cpu under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,)
-    float32 above 0: what a token of each id counts in pooling; None: all alike. Raises ValueError, in one sentence,
-    where torch, triton or a GPU is missing.
+    Products are exact for one row and tf32x3 beyond, an error of float32 grade. ``device`` is a CUDA device, or cpu
+    under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,) float32 above 0: the weight in
+    pooling of a token of each id; None: every token counts 1. Raises ValueError, in one sentence, where torch, triton
+    or a GPU is missing.
     """
 
-    def __init__(
-        self, plans: Sequence[Plan], device: str = "cuda", precision: str = "float32",
-        weights: NDArray[np.float32] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, plans: Sequence[Plan], device: str = "cuda", weights: NDArray[np.float32] | None = None) -> None:
         if not plans:
             raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
-        if precision not in PRECISIONS:
-            raise ValueError(f"unknown precision {precision!r} of the Triton flow; known: {', '.join(PRECISIONS)}")
         self.torch, self.programs = prepare(device)
         self.bodies = importlib.import_module("fastflow.kernels.flow.triton_bodies")
         self.anchor = self.torch.empty(0, device=device)
-        self.device, self.precision = self.anchor.device, precision
+        self.device = self.anchor.device
         self.weights = None if weights is None else self._table(weights)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
         self.parts = [_Part(self, plan) for whole in plans for plan in without_prologue(whole)]
@@ -152,7 +147,7 @@ class _Part:
         self.kind = kind(plan)
         self.width = padded_width(plan.width)
         self.packed: dict[tuple[int, int, int], tuple[Packed, dict[str, Tensor]]] = {}
-        for config in TABLE[self.kind, flow.precision]:
+        for config in TABLE[self.kind]:
             self.layout(config)  # now, so that a later call, perhaps being captured in a graph, copies nothing
 
     def layout(self, config: Config) -> tuple[Packed, dict[str, Tensor]]:
@@ -169,7 +164,7 @@ class _Part:
         self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
     ) -> Tensor:
         """z (rows, N) of x; adds to ``log_det`` (rows,) if it is given."""
-        config = choose(self.kind, self.flow.precision, rows)
+        config = choose(self.kind, rows)
         z = self.flow.torch.empty(rows, self.plan.outputs, device=self.flow.device)
         if log_det is not None and config.body != "state":
             log_det += self.plan.logdet

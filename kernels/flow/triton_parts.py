@@ -1,8 +1,7 @@
 """The phases that the Triton kernels of the flow share, as functions inlined into them.
 
 Letters and conventions are those of ``kernels.flow.triton_bodies``. SCHEME is how products are made: ``fma``, exact
-float32, for one row; else the ``input_precision`` of ``tl.dot`` (tf32x3: float32 grade; bf16x3: relative error near
-3e-6). All sums are float32.
+float32, for one row; else tf32x3, the ``input_precision`` of ``tl.dot`` at float32 grade. All sums are float32.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can tell apart
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"

@@ -1,4 +1,4 @@
-"""Stored configurations of the Triton flow, chosen by kind of plan, precision and batch; nothing is tuned at run time.
+"""Stored configurations of the Triton flow, chosen by kind of plan and batch; nothing is tuned at run time.
 
 Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64), for any
 width of the couplings. Batch thresholds are estimates from counts: none of this has been timed on a GPU yet.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PRECISIONS = ("float32", "bf16x3")  # bf16x3 is twice as fast where products limit, at a relative error near 3e-6
 POOL = 16  # tokens summed at a time by the pooling prologue
 POOL_FUSED = 64  # up to this many tokens one text is pooled inside the split pair, by each program anew
 SMALL = 16  # rows of a block of ``pool_mean``'s and ``unit_rows``'s launches
@@ -25,51 +24,34 @@ class Config:
     BN: int  # output channels
     BK: int  # inputs
     HB: int  # hidden units read together (the state kernel: all of a step's)
-    SCHEME: str  # "fma", or the input_precision of tl.dot
+    SCHEME: str  # "fma": exact products; "tf32x3": tensor cores, at float32 grade
     warps: int
     stages: int
     per_sm: int = 1  # resident programs per multiprocessor, for bodies that loop over blocks of rows
 
 
 ANY = float("inf")
-TABLE: dict[tuple[str, str], tuple[Config, ...]] = {
-    ("hidden", "float32"): (
+TABLE: dict[str, tuple[Config, ...]] = {
+    "hidden": (
         Config(1, "pair", 1, 32, 128, 16, "fma", 4, 3),
         Config(1024, "pair", 16, 64, 64, 32, "tf32x3", 4, 3),
         Config(8192, "loop", 32, 32, 32, 64, "tf32x3", 4, 3, 2),
         Config(32768, "loop", 64, 32, 32, 64, "tf32x3", 4, 3, 2),
         Config(ANY, "loop", 128, 32, 16, 64, "tf32x3", 8, 5),
     ),
-    ("hidden", "bf16x3"): (
-        Config(1, "pair", 1, 32, 128, 16, "fma", 4, 3),
-        Config(1024, "pair", 16, 64, 64, 32, "bf16x3", 4, 3),
-        Config(8192, "loop", 32, 32, 32, 32, "bf16x3", 4, 3, 2),
-        Config(32768, "loop", 64, 32, 32, 64, "bf16x3", 4, 3, 2),
-        Config(ANY, "loop", 128, 32, 32, 64, "bf16x3", 8, 3),
-    ),
-    ("dense", "float32"): (
+    "dense": (
         Config(1, "pair", 1, 16, 128, 16, "fma", 4, 3),
         Config(1024, "pair", 16, 32, 64, 32, "tf32x3", 4, 3),
         Config(ANY, "loop", 64, 32, 32, 32, "tf32x3", 4, 3, 2),
     ),
-    ("dense", "bf16x3"): (
-        Config(1, "pair", 1, 16, 128, 16, "fma", 4, 3),
-        Config(1024, "pair", 16, 32, 64, 32, "bf16x3", 4, 3),
-        Config(ANY, "loop", 64, 32, 32, 32, "bf16x3", 4, 3, 2),
-    ),
-    ("state", "float32"): (
+    "state": (
         Config(1, "state", 1, 64, 128, 0, "fma", 4, 3),
         Config(4096, "state", 16, 64, 64, 0, "tf32x3", 4, 3, 2),
         Config(ANY, "state", 64, 32, 32, 0, "tf32x3", 4, 3, 2),
     ),
-    ("state", "bf16x3"): (
-        Config(1, "state", 1, 64, 128, 0, "fma", 4, 3),
-        Config(4096, "state", 16, 64, 64, 0, "bf16x3", 4, 3, 2),
-        Config(ANY, "state", 64, 32, 32, 0, "bf16x3", 4, 3, 2),
-    ),
 }
 
 
-def choose(kind: str, precision: str, rows: int) -> Config:
+def choose(kind: str, rows: int) -> Config:
     """The configuration for a batch of ``rows``."""
-    return next(config for config in TABLE[kind, precision] if rows <= config.rows)
+    return next(config for config in TABLE[kind] if rows <= config.rows)

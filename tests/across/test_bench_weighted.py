@@ -15,9 +15,10 @@ from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.peers.encoder import PEERS, open_peers
 from fastflow.bench.peers.gpu import Gpu
+from fastflow.bench.peers.pooled import Pooled, reference
 from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.suites import encoder, end_to_end, startup, texts
-from fastflow.bench.suites.workbench import Pooled, Workbench, reference
+from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer

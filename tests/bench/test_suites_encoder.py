@@ -15,6 +15,7 @@ from fastflow.bench.measure.machine import Ceilings
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers.encoder import PEERS, chosen, left_out, missing, open_peers
+from fastflow.bench.peers.pooled import reference
 from fastflow.bench.report.ratios_encoder import encoder_ratios, ragged_ratios, startup_ratios
 from fastflow.bench.suites import encoder, startup, texts, workbench
 from fastflow.bench.suites.sizes import EncoderSizes, Sizes, TextSizes
@@ -165,7 +166,7 @@ def test_padded_batches_come_back_in_the_texts_order(hasty, sentences):
     from fastflow.model.tokens import Tokenizer
 
     subject = hasty.base()
-    tokenize, run = Tokenizer(subject.encoder, 64), workbench.reference(subject)
+    tokenize, run = Tokenizer(subject.encoder, 64), reference(subject)
     given = sentences[:70]
     whole = texts.padded(run, tokenize)(given)
     for i in (0, 31, 32, 69):
@@ -246,7 +247,7 @@ def test_installed_peers_agree_with_pytorch(family):
         ids = np.random.default_rng(0).integers(5, 30000, (3, 17))
         mask = np.ones_like(ids)
         mask[1, 9:], mask[2, 1:] = 0, 0
-        exact = workbench.reference(subject)(ids, mask)
+        exact = reference(subject)(ids, mask)
         for engine in engines:
             assert least_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
 

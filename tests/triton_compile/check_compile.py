@@ -11,7 +11,7 @@ import torch
 import triton
 from gates import NoDevice, assert_within_limits, compile_for
 
-from fastflow.bench.suites.subjects import pooled_like, trained_like
+from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import ALIKE, constants, pool_constants, unit_constants
@@ -41,17 +41,17 @@ def cases():
             options |= {name: None for name in ALIKE if name in getattr(bodies, kernel).arg_names}
         found.setdefault((kernel, tuple(sorted(options.items())), x), (kernel, options, x))
 
-    for (kind, precision), configs in TABLE.items():
-        every, dense = precision == "float32", kind == "dense"
+    for kind, configs in TABLE.items():
+        dense = kind == "dense"
         for config in configs:
             one, hidden = config.SCHEME == "fma", kind == "hidden"
             for body in LAUNCHES[config.body]:
-                for width in (32, 16, 64) if every and config in (configs[1], configs[-1]) else (32,):
+                for width in (32, 16, 64) if config in (configs[1], configs[-1]) else (32,):
                     add(body, constants(config, body, packed(768, dense), width, True, one and hidden, True))
                 for x in STATES if one and hidden else ():
                     for weighted in (False, True):
                         add(body, constants(config, body, packed(768, dense), 32, True, True), x, weighted)
-    widest = TABLE["hidden", "float32"][-1]
+    widest = TABLE["hidden"][-1]
     for dim in (768, 312, 33):
         add("flow_loop", constants(widest, "flow_loop", packed(dim, False), 32))
     add("flow_loop", constants(widest, "flow_loop", packed(768, False), 256))

@@ -31,7 +31,7 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Subject:
+class Workload:
     """A calibration under test. ``x`` (rows, D) float32 is repeated to fill larger batches."""
 
     label: str
@@ -97,16 +97,16 @@ def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
 
 def synthetic(
     levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020
-) -> Subject:
+) -> Workload:
     """A flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels."""
     x = pooled_like(max(rows, 4096), dim, seed)
     stage = trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
     stages = (stage,)
     inputs = f"{rows} synthetic vectors with the outlier dimensions of a pooled BERT, seed {seed}; random weights"
-    return Subject(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
+    return Workload(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
 
 
-def of_model(path: str | Path, rows: int) -> Subject:
+def of_model(path: str | Path, rows: int) -> Workload:
     """The calibration of the model at ``path``, on its own pooled embeddings of ``rows`` made-up sentences."""
     from fastflow.model.artifact import load_model
     from fastflow.runtime import Runtime
@@ -118,7 +118,7 @@ def of_model(path: str | Path, rows: int) -> Subject:
         x = np.ascontiguousarray(runtime.pool(sentences(rows)), np.float32)
     dim = x.shape[1]
     inputs = f"the model's pooled embeddings of {rows} made-up sentences, repeated in larger batches"
-    return Subject(f"{describe(stages)}, D={dim}", tuple(stages), fold(stages, dim), x, inputs)
+    return Workload(f"{describe(stages)}, D={dim}", tuple(stages), fold(stages, dim), x, inputs)
 
 
 def sentences(count: int) -> list[str]:

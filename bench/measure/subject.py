@@ -1,0 +1,41 @@
+"""A model under test, and the work that a batch of texts makes for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fastflow.kernels.encoder.reference import EncoderShape
+
+Array = NDArray[Any]
+BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of a weight
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under test: where it is, how its hidden states are pooled, and a place for files made of it."""
+
+    label: str
+    model: str | None  # what Runtime takes; None is the model in the package
+    encoder: Path
+    layers: tuple[int, ...]  # the masked mean of these hidden states, averaged
+    max_length: int
+    shape: EncoderShape
+    folder: Path
+    weights: Array | None = field(default=None, compare=False, repr=False)  # (vocabulary,) of the mean's tokens
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.shape.layers
+
+    def matrix_weights(self) -> int:
+        """Weights of the layers' matrices, which every pass reads; the embedding tables are only picked from."""
+        return self.depth * (4 * self.shape.hidden**2 + 2 * self.shape.hidden * self.shape.intermediate)
+
+    def flop(self, batch: int, tokens: int) -> float:
+        """Operations for ``batch`` texts of ``tokens`` tokens; a multiply-add is two; products only."""
+        return 2.0 * batch * tokens * (self.matrix_weights() + 2 * self.depth * tokens * self.shape.hidden)

@@ -1,0 +1,81 @@
+"""The subject in PyTorch: transformers' encoder and the mean of its states; in float32 the reference for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from fastflow.bench.measure.subject import Array, Subject
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bars and remarks of transformers."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()
+
+
+class Pooled(torch.nn.Module):
+    """transformers' encoder and the subject's masked mean: (B, T) ids and mask int64 -> (B, D).
+
+    ``layers`` None: the subject's own, weighted if it is; those named are averaged plainly, every token alike.
+    """
+
+    def __init__(
+        self, subject: Subject, dtype: torch.dtype, attention: str = "sdpa", layers: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__()
+        import transformers
+
+        with quiet():
+            self.encoder = transformers.AutoModel.from_pretrained(
+                subject.encoder, attn_implementation=attention, dtype=dtype
+            )
+        self.eval()
+        self.layers = subject.layers if layers is None else layers
+        self.last = self.layers == (subject.depth,)
+        table = subject.weights if layers is None else None
+        # a column, looked up as the encoder's own tables are, which every exporter and compiler knows
+        self.token_weights: torch.Tensor | None
+        self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Pooled vectors in float32; sums are in float32 too."""
+        return self._pooled({"input_ids": input_ids, "attention_mask": attention_mask}, attention_mask)
+
+    def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
+        """The same for texts of equal length, without the mask that transformers reads back from a GPU."""
+        return self._pooled({"input_ids": input_ids}, ones)
+
+    def _pooled(self, given: dict[str, torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
+        if self.last:
+            hidden = self.encoder(**given).last_hidden_state
+        else:
+            states = self.encoder(**given, output_hidden_states=True).hidden_states
+            hidden = sum(states[layer] for layer in self.layers) / len(self.layers)
+        weights = attention_mask.unsqueeze(-1).to(torch.float32)
+        if self.token_weights is not None:
+            weights = weights * torch.nn.functional.embedding(given["input_ids"], self.token_weights)
+        return (hidden.to(torch.float32) * weights).sum(1) / weights.sum(1)
+
+
+def reference(subject: Subject, layers: tuple[int, ...] | None = None) -> Callable[[Array, Array], Array]:
+    """PyTorch in float32, what everybody is checked against; ``layers`` as for Pooled."""
+    module = Pooled(subject, torch.float32, layers=layers)
+
+    def run(ids: Array, mask: Array) -> Array:
+        with torch.inference_mode():
+            return np.asarray(module(torch.from_numpy(ids), torch.from_numpy(mask)).numpy())
+
+    return run

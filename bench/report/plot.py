@@ -1,0 +1,71 @@
+"""A benchmark's results as a plot to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastflow.bench.report import encoder as report_encoder
+from fastflow.bench.report.files import replace
+from fastflow.bench.report.table import Row, machine_line, threads
+from fastflow.errors import FastflowError, missing_extra
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Time against batch, log-log, a line for each candidate with its 20-80 % band; first subject and threads.
+
+    Without the flow suite: bars for every comparison of the others.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise missing_extra("bench", "matplotlib", "--plot") from error
+    if not (rows := report["rows"]):
+        raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
+    if not (flow := [row for row in rows if row["suite"] == "flow"]):
+        bars = report_encoder.figure(rows, machine_line(report["machine"]).splitlines()[0])
+        replace(path, lambda partial: bars.savefig(partial, dpi=110))
+        return
+    rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    figure = Figure(figsize=(10, 6.2), layout="constrained")
+    axes = figure.subplots()
+    for name in sorted(names, key=lambda name: -_relative(rows, name)):
+        of_name = [row for row in rows if row["name"] == name]
+        batches, style = [row["batch"] for row in of_name], _style(name, names)
+        axes.plot(batches, [row["median_ms"] for row in of_name], label=name, markersize=4, **style)
+        low, high = ([row[key] for row in of_name] for key in ("p20_ms", "p80_ms"))
+        axes.fill_between(batches, low, high, color=style["color"], alpha=0.12, linewidth=0)
+    floors = {row["batch"]: row["floor_ms"] for row in rows}
+    axes.plot(list(floors), list(floors.values()), color="black", linestyle=":", label="floor of this machine")
+    axes.set(xscale="log", yscale="log", xlabel="rows in a batch", ylabel="milliseconds a call, median (band: 20-80 %)")
+    batches = sorted({row["batch"] for row in rows})
+    axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    machine = report["machine"]
+    where = machine["gpu"]["name"] if machine["gpu"] else f"{machine['processor']}, {threads(rows[0]['threads'])}"
+    axes.set_title(f"{rows[0]['subject']}\n{where}, torch {machine['versions'].get('torch', 'absent')}", fontsize=10)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
+    replace(path, lambda partial: figure.savefig(partial, dpi=150))
+
+
+def _relative(rows: Sequence[Row], name: str) -> float:
+    """Mean of time over floor: where a candidate's line lies, for a legend in the lines' order."""
+    values = [row["times_floor"] for row in rows if row["name"] == name]
+    return sum(values) / len(values)
+
+
+def _style(name: str, names: Sequence[str]) -> dict[str, Any]:
+    """One colour a family, eager solid and the others broken; ours thick."""
+    families = ("fastflow", "torch-ukp", "torch-lean", "torch-folded-state", "torch-folded", "torch")
+    colours = ("#d62728", "#7f7f7f", "#1f77b4", "#2ca02c", "#9467bd", "#8c564b")
+    family = next((f for f in families if name.startswith(f)), "torch")
+    same = [n for n in names if next((f for f in families if n.startswith(f)), "torch") == family]
+    lines = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+    position = same.index(name)
+    return {
+        "color": colours[families.index(family)], "linestyle": lines[position % len(lines)],
+        "marker": "osv^D*"[position % 6], "linewidth": 2.4 if name == "fastflow" else 1.2,
+    }  # fmt: skip

@@ -1,0 +1,38 @@
+"""The kept results: every file has a row in bench/results/README.md, and every command names a module that exists."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
+KEPT = sorted(path for path in RESULTS.iterdir() if path.name != "README.md")
+
+
+def listed():
+    """The names of the table's first column; an ending alone, as in `.json`, belongs to every name before it."""
+    names = set()
+    for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE):
+        words = re.findall(r"`([^`]+)`", row)
+        endings = [word for word in words if re.fullmatch(r"\.\w+", word)]
+        whole = [word for word in words if word not in endings]
+        names |= {*whole, *(name.rpartition(".")[0] + ending for name in whole for ending in endings)}
+    return names
+
+
+def test_every_file_is_in_the_table_and_the_table_names_no_other():
+    inside = {name for name in listed() if "/" not in name}
+    assert {path.name for path in KEPT} == inside
+    outside = listed() - inside
+    assert "../../docs/speed-quality.png" in outside
+    assert all((RESULTS / name).is_file() for name in outside)
+
+
+@pytest.mark.parametrize(
+    "path", [RESULTS / "README.md", *(p for p in KEPT if p.suffix != ".png")], ids=lambda p: p.name
+)
+def test_the_commands_name_modules_that_exist(path):
+    for module in set(re.findall(r"python -m (fastflow[\w.]*\w)", path.read_text(encoding="utf-8"))):
+        assert find_spec(module), f"{path.name} names {module}"
