@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastflow.stages.calibration import Stage, describe, expected_shapes
 
-KINDS = ("flow", "whiten", "standardize", "nullspace")
+KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +48,14 @@ def whiten(rng: np.random.Generator, dim: int, outputs: int) -> Stage:
     return Stage("whiten", {}, {"mean": rng.normal(size=dim), "matrix": matrix})
 
 
+def recolour(rng: np.random.Generator, dim: int) -> Stage:
+    """Directions of unequal scale, as behind a flow: the first carries ten times the last."""
+    axes = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+    matrix = axes * np.geomspace(1, 0.1, dim)
+    params = {"mean": 0.1 * rng.normal(size=dim), "matrix": matrix, "shift": rng.normal(size=dim)}
+    return Stage("recolour", {"spectrum": 0.25, "mean_share": 0.2}, params)
+
+
 def flow(
     rng: np.random.Generator,
     dim: int,
@@ -77,6 +85,9 @@ def _values(rng: np.random.Generator, name: str, shape: Any) -> Any:
     return 0.3 * rng.normal(size=shape)
 
 
+LINEAR = {"standardize": standardize, "nullspace": nullspace, "recolour": recolour}
+
+
 @st.composite
 def chains(draw: st.DrawFn, widths: tuple[int, ...] = (8, 17, 32, 64, 100, 256)) -> Chain:
     """Up to three stages in any order, at least one of them a flow."""
@@ -96,5 +107,5 @@ def chains(draw: st.DrawFn, widths: tuple[int, ...] = (8, 17, 32, 64, 100, 256))
             stages.append(whiten(rng, dim, outputs))
             dim = outputs
         else:
-            stages.append(standardize(rng, dim) if kind == "standardize" else nullspace(rng, dim))
+            stages.append(LINEAR[kind](rng, dim))
     return Chain(stages, inputs, seed)

@@ -9,7 +9,7 @@ import click
 
 from fastflow import __version__
 from fastflow.console import plain_errors
-from fastflow.train.options import CHOICES, DEFAULTS, LEAST, LEVELS, Options, check_extra
+from fastflow.train.options import CHOICES, DEFAULTS, LEAST, LEVELS, SHARES, Options, check_extra
 
 
 class TrainCommand(click.Command):
@@ -73,6 +73,19 @@ class TrainCommand(click.Command):
     type=click.Choice(CHOICES["permutation"]),
     help="Flow: channel mixing; lu is learned.",
 )
+@click.option(
+    "--spectrum",
+    default=DEFAULTS.spectrum,
+    type=click.FloatRange(0, SHARES["spectrum"]),
+    help="Behind a flow: how far the spectrum is equalised. 1: every direction counts the same; 0: as in the encoder.",
+)
+@click.option(
+    "--mean-share",
+    default=DEFAULTS.mean_share,
+    type=click.FloatRange(0, SHARES["mean_share"]),
+    help="Behind a flow: how much of the corpus's mean is kept, as the average cosine of unrelated texts.",
+)
+@click.option("--latent", is_flag=True, help="Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
 @click.option(
     "--init",
     default=DEFAULTS.init,

@@ -23,7 +23,7 @@ from fastflow.train.data.moments import Moments, read_through
 from fastflow.train.data.token_weights import weigh, weigh_by_first
 from fastflow.train.methods.chain import SAMPLE, Fitted, check_chain, fit
 from fastflow.train.methods.loop import Schedule, Source
-from fastflow.train.methods.names import parse_method
+from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import Options
 from fastflow.train.ship import summary
@@ -176,10 +176,11 @@ def fit_and_choose(corpus: Corpus, pooled: NDArray[np.float32], options: Options
 
         def once(name: str) -> Fitted:
             return fit(
-                parse_method(name),
+                shipped(parse_method(name), options.latent),
                 pooled,
                 options.shape,
                 _schedule(options),
+                options.colour,
                 live,
                 run.checkpoints,
                 f"{identity} {name} dropout={options.encoder_dropout}",

@@ -20,6 +20,7 @@ CHOICES = {
 }
 LEAST = {"depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1}
 LEVELS = (1, 4)
+SHARES = {"spectrum": 1.0, "mean_share": 0.99}  # name -> the most it may be
 MOST = 2**63 - 1  # of a seed
 
 
@@ -33,6 +34,14 @@ def _positive(name: str, value: Any) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and math.isfinite(value) and value > 0):
         raise UsageError(f"{flag(name)} must be a number above 0, not {short(value)}")
+    return float(value)
+
+
+def _share(name: str, value: Any, most: float) -> float:
+    """``value`` as a float of 0 to ``most``."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and 0 <= value <= most):
+        raise UsageError(f"{flag(name)} must be a number from 0 to {most:g}, not {short(value)}")
     return float(value)
 
 
@@ -53,6 +62,9 @@ class Options:
     width: int = 32
     coupling: str = "additive"
     permutation: str = "reversal"
+    spectrum: float = 0.25
+    mean_share: float = 0.2
+    latent: bool = False
     init: str = "data"
     encoder_dropout: bool = False
     epochs: float = 1.0
@@ -80,7 +92,9 @@ class Options:
         for name in ("method", "pooling"):
             if not isinstance(value := getattr(self, name), str):
                 raise UsageError(f"{flag(name)} must be a name, not {short(value)}")
-        for name in ("encoder_dropout", "sentences", "stream"):
+        for name, most in SHARES.items():
+            object.__setattr__(self, name, _share(name, getattr(self, name), most))
+        for name in ("encoder_dropout", "latent", "sentences", "stream"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UsageError(f"{flag(name)} must be True or False, not {short(value)}")
         if self.max_length is not None and type(self.max_length) is not int:
@@ -92,6 +106,11 @@ class Options:
     def shape(self) -> dict[str, Any]:
         """The shape of a flow: levels, depth, width, coupling and permutation."""
         return {name: getattr(self, name) for name in SHAPE}
+
+    @property
+    def colour(self) -> dict[str, Any]:
+        """The settings of recolour: spectrum and mean_share."""
+        return {name: getattr(self, name) for name in SHARES}
 
 
 DEFAULTS = Options()

@@ -90,6 +90,13 @@ def _whiten(builder: Builder, stage: Stage) -> None:
     builder.dense(matrix.T, np.linalg.slogdet(matrix)[1] if square else np.nan)
 
 
+def _recolour(builder: Builder, stage: Stage) -> None:
+    mean, matrix = stage.params["mean"], stage.params["matrix"]
+    builder.scale(np.ones(len(mean)), -mean)
+    builder.dense(matrix.T, np.linalg.slogdet(matrix)[1])
+    builder.scale(np.ones(len(mean)), stage.params["shift"])
+
+
 def _flow(builder: Builder, stage: Stage) -> None:
     s = stage.settings
     for level in range(s["levels"]):
@@ -131,4 +138,6 @@ def _lu(step: dict[str, Array]) -> Array:
     return product[step["permutation.index"]]
 
 
-_FOLDS = {"standardize": _standardize, "nullspace": _nullspace, "whiten": _whiten, "flow": _flow}
+_FOLDS = {
+    "standardize": _standardize, "nullspace": _nullspace, "whiten": _whiten, "recolour": _recolour, "flow": _flow,
+}  # fmt: skip

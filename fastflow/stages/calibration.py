@@ -16,11 +16,14 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.flow import equations
 from fastflow.model.reading import is_whole, short
 
-KINDS = ("flow", "whiten", "standardize", "nullspace")
+KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
 SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what each may be
     "levels": int, "depth": int, "width": int,
     "coupling": ("additive", "affine"), "permutation": ("reversal", "random", "lu"),
 }  # fmt: skip
+
+
+BELOW_ONE = float(np.nextafter(1.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ _LINEAR: dict[str, Callable[..., Any]] = {
     "standardize": equations.standardize,
     "nullspace": equations.nullspace,
     "whiten": equations.whiten,
+    "recolour": equations.recolour,
 }
 
 
@@ -78,6 +82,8 @@ def describe(stages: Sequence[Stage]) -> str:
         s = stage.settings
         if stage.kind == "flow":
             words.append(f"flow({s['levels']}x{s['depth']}, width {s['width']}, {s['coupling']}, {s['permutation']})")
+        elif stage.kind == "recolour":
+            words.append(f"recolour(spectrum {s['spectrum']:g}, mean share {s['mean_share']:g})")
         elif stage.kind == "whiten":
             words.append(f"whiten({stage.params['matrix'].shape[1]})")
         elif stage.kind == "nullspace":
@@ -141,6 +147,9 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
         return {"mean": (dim,), "directions": (None, dim)}
     if stage.kind == "whiten":
         return {"mean": (dim,), "matrix": (dim, None)}
+    if stage.kind == "recolour":
+        _check_recolour(stage.settings)
+        return {"mean": (dim,), "matrix": (dim, dim), "shift": (dim,)}
     if stage.kind != "flow":
         raise FastflowError(f"unknown calibration {short(stage.kind)}; known: {', '.join(KINDS)}")
     s = stage.settings
@@ -161,6 +170,15 @@ def _check_settings(settings: dict[str, Any]) -> None:
         if not (settings[name] in known if isinstance(known, tuple) else is_whole(settings[name], 1)):
             wanted = " or ".join(known) if isinstance(known, tuple) else "a whole number of at least 1"
             raise FastflowError(f"calibration flow, setting {name}: must be {wanted}, not {short(settings[name])}")
+
+
+def _check_recolour(settings: dict[str, Any]) -> None:
+    """Raise a FastflowError for a share of the spectrum or mean that cannot be; a missing one is a KeyError."""
+    for name, below in (("spectrum", 1.0), ("mean_share", BELOW_ONE)):
+        value = settings[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= below:
+            most = "0 to 1" if below == 1 else "at least 0 and below 1"
+            raise FastflowError(f"calibration recolour, setting {name}: must be {most}, not {short(value)}")
 
 
 def _step_shapes(channels: int, width: int, coupling: str, permutation: str) -> dict[str, tuple[int, ...]]:

@@ -41,6 +41,14 @@ def whiten(x: Array, mean: Array, matrix: Array) -> Array:
     return (x - mean) @ matrix
 
 
+def recolour(x: Array, mean: Array, matrix: Array, shift: Array) -> Array:
+    """(x - mean) V S^(1-g) + shift: part of the embedding's spectrum and mean given back. mean, shift: (D,).
+
+    matrix (D, D) = V S^(1-g), where U S V^T is the best linear reconstruction of the embedding from ``x``.
+    """
+    return (x - mean) @ matrix + shift
+
+
 def coupling_net(x: Array, params: Params, prefix: str) -> Array:
     """g(x): (B, h) -> (B, o); weight1 (w, h), weight2 (w, w), weight3 (o, w), the inner ActNorms and the end scale."""
     xp = _namespace(x)

@@ -74,6 +74,7 @@ for shard in set(where.values()):
     save_file({n: t for n, t in tensors.items() if where[n] == shard}, sharded / shard, {"format": "pt"})
 (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 make_model(out / "flow", bert, texts, weighted=True, ordered=True)
+make_model(out / "recolour", bert, texts, "flow,recolour")
 make_model(out / "affine", roberta, texts, coupling="affine", permutation="lu")
 make_model(out / "whiten", bert, texts, "whiten:16,flow", pooling="cls")
 make_model(out / "nullspace", bert, texts, "standardize,nullspace:2", ordered=True, pooling="pooler")

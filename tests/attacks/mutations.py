@@ -32,7 +32,7 @@ CONFIG = {
 STAGE = {
     "levels": SIZES, "depth": SIZES, "width": SIZES, "coupling": ["affine", "additive", [], None, "x", 3],
     "permutation": ["random", "lu", "reversal", [], {}, None],
-    "kind": ["flow", "whiten", "nullspace", "standardize", 3, []],
+    "kind": ["flow", "recolour", "whiten", "nullspace", "standardize", 3, []],
 }  # fmt: skip
 Random = random.Random
 

@@ -70,6 +70,7 @@ def chain():
     return [
         make.whiten(rng, 104, 96),
         make.flow(rng, 96, 3, 2, 20, permutation="random"),
+        make.recolour(rng, 96),
         make.whiten(rng, 96, 72),
         make.flow(rng, 72, 2, 2, 40, "affine"),
         make.nullspace(rng, 72),

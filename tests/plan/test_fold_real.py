@@ -21,6 +21,8 @@ FITTED = (
     "components:3",
     "components:3,flow",
     "flow,nullspace:5",
+    "flow,recolour",
+    "whiten,recolour",
     "whiten:64",
 )
 

@@ -80,6 +80,14 @@ def whitening(x, outputs):
     return Stage("whiten", {}, {"mean": mean, "matrix": axes[:, order] / np.sqrt(values[order])})
 
 
+def recolouring(z):
+    """A recolour stage that leaves the last direction a thirtieth of the first."""
+    axes = np.linalg.qr(np.random.default_rng(5).standard_normal((z.shape[1], z.shape[1])))[0]
+    scale = np.geomspace(1, 1 / 30, z.shape[1])
+    params = {"mean": z.mean(axis=0).astype(np.float64), "matrix": axes * scale, "shift": 0.1 * scale}
+    return Stage("recolour", {"spectrum": 0.25, "mean_share": 0.2}, params)
+
+
 SHAPES = [
     (768, {"levels": 3, "depth": 3, "width": 32}),
     (1024, {"levels": 2, "depth": 2, "width": 32}),
@@ -112,7 +120,7 @@ def test_a_program_takes_several_blocks(number, monkeypatch):
 
 
 @pytest.mark.parametrize("number", BODIES["dense"])
-@pytest.mark.parametrize("permutation", ["lu", "whiten, then reversal", "whiten"])
+@pytest.mark.parametrize("permutation", ["lu", "whiten, then reversal", "whiten", "reversal, then recolour"])
 def test_dense_linears(permutation, number, monkeypatch):
     x = vectors(512, 120)
     if permutation == "lu":
@@ -121,6 +129,9 @@ def test_dense_linears(permutation, number, monkeypatch):
         whiten = whitening(x, 88)
         flow = trained_like(apply([whiten], x).astype(np.float32), 3, levels=2, depth=2, width=12)
         stages = [whiten] if permutation == "whiten" else [whiten, flow]
+    if permutation == "reversal, then recolour":
+        plain = trained_like(x, 3, levels=2, depth=2, width=12)
+        stages = [plain, recolouring(apply([plain], x))]
     use(monkeypatch, number)
     rows = x[: 1 if TABLE["dense"][number].BM == 1 else 19]
     assert_as_good_as_unfused(run(on_device(stages, 120), rows), rows, stages)
@@ -148,7 +159,7 @@ def test_affine_flows_and_their_log_determinants(dim, width, permutation, number
     assert np.abs(log_det - exact).max() <= 2 * np.abs(unfused - exact).max() + 1e-6 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("name", ["in the package", "flow"])
+@pytest.mark.parametrize("name", ["in the package", "flow", "flow,recolour"])
 def test_real_pooled_embeddings(name):
     """Sentences of the default model, as pooled and with two outlier channels such as BERT's."""
     pooled = fastflow.Runtime().pool(

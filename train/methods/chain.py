@@ -20,6 +20,8 @@ from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Log, Schedule, Source, fit_flow
 from fastflow.train.methods.names import Method
+from fastflow.train.methods.recolour import fit_recolour, joint_moments
+from fastflow.train.options import DEFAULTS
 from fastflow.train.voice import COMMAND, Voice
 
 SAMPLE = 4096  # texts on which before and after are measured
@@ -56,6 +58,7 @@ def fit(
     pooled: NDArray[Any],
     shape: dict[str, Any],
     schedule: Schedule,
+    colour: dict[str, Any] | None = None,
     live: Source | None = None,
     checkpoints: Path | None = None,
     identity: str = "",
@@ -67,9 +70,10 @@ def fit(
 ) -> Fitted:
     """Fit the chain on cached embeddings ``pooled`` (n, D); ``live`` replaces them while a flow trains (dropout).
 
-    ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain. With ``views`` a flow is
-    the one of the step that separates them best (``criterion``), else that of the last step. ``statistics`` of the
-    whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then has no flow.
+    ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain, ``colour`` the settings of
+    recolour (None: the defaults). With ``views`` a flow is the one of the step that separates them best
+    (``separability``), else that of the last step. ``statistics`` of the whole corpus, where ``pooled`` is only a
+    sample of it, serve the closed forms; the chain then has no flow.
     """
     fitted = Fitted()
     for index, method in enumerate(methods):
@@ -89,6 +93,9 @@ def fit(
                 raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
             fitted.bits.append((_gaussian_bits(_through(stages, sample(pooled))), bits))
             fitted.stages.append(flow_stage(flow))
+        elif method.kind == "recolour":
+            dim = np.asarray(pooled[:1]).shape[1]
+            fitted.stages.append(fit_recolour(joint_moments(stages, pooled), dim, **(colour or DEFAULTS.colour)))
         else:
             known = statistics or moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
             fitted.stages.append(fit_closed_form(method.kind, method.dims, known))

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from fastflow.errors import UsageError
 
-METHODS = "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow"
+METHODS = (
+    "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow or "
+    "whiten,recolour"
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,17 @@ def parse_method(text: str) -> list[Method]:
         return []
     links = []
     for part in re.split("[,+]", text):
-        match = re.fullmatch(r"(flow|standardize|whiten|components|nullspace)(?::(\d+))?", part.strip())
-        if not match or (match[2] and match[1] in ("flow", "standardize")):
+        match = re.fullmatch(r"(flow|standardize|whiten|recolour|components|nullspace)(?::(\d+))?", part.strip())
+        if not match or (match[2] and match[1] in ("flow", "standardize", "recolour")):
             raise UsageError(f"unknown method {part.strip()!r}; use {METHODS}")
         links.append(Method(match[1], int(match[2]) if match[2] else None))
+    if any(link.kind == "recolour" for link in links[:-1]) or links[0].kind == "recolour":
+        raise UsageError(f"method {text!r}: recolour comes last, after the calibration whose spectrum it gives back")
+    return links
+
+
+def shipped(links: list[Method], latent: bool) -> list[Method]:
+    """The chain as it is fitted: behind a flow that comes last follows recolour, unless the latent is asked for."""
+    if links and links[-1].kind == "flow" and not latent:
+        return [*links, Method("recolour")]
     return links

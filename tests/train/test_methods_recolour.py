@@ -1,0 +1,136 @@
+"""Recolour: the definition, the meaning of its two settings, few texts, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.stages.calibration import Stage, apply, check
+from fastflow.stages.vectors import cosine
+from fastflow.train.data.moments import moments
+from fastflow.train.methods.chain import fit
+from fastflow.train.methods.closed_forms import fit_whiten
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import Method, parse_method, shipped
+from fastflow.train.methods.recolour import fit_recolour, joint_moments
+from fastflow.train.options import DEFAULTS
+
+SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
+
+
+def embeddings(count: int = 600, dim: int = 16, seed: int = 0) -> np.ndarray:
+    """Correlated, of unequal scale, skewed, and far from the origin, as pooled embeddings are."""
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(dim, dim)))[0] * np.geomspace(3, 0.1, dim)
+    return (rng.gumbel(size=(count, dim)) @ axes.T + rng.normal(size=dim)).astype(np.float32)
+
+
+def fitted(pooled: np.ndarray, method: str = "flow,recolour", **colour: float) -> list[Stage]:
+    given = DEFAULTS.colour | colour
+    return fit(parse_method(method), pooled, SHAPE, Schedule(batch_size=32), given).stages
+
+
+def wide(stages: list[Stage], x: np.ndarray) -> np.ndarray:
+    return np.asarray(apply([stage.astype(np.float64) for stage in stages], x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("spectrum", [0.0, 0.25, 0.5, 1.0])
+def test_it_is_the_equation(spectrum):
+    pooled = embeddings()
+    flow, stage = fitted(pooled, spectrum=spectrum, mean_share=0.3)
+    x, z = pooled.astype(np.float64), wide([flow], pooled)
+    cross = (x - x.mean(0)).T @ (z - z.mean(0))
+    u, s, vt = np.linalg.svd(cross @ np.linalg.inv((z - z.mean(0)).T @ (z - z.mean(0))))
+    centred = (z - z.mean(0)) @ vt.T * s ** (1 - spectrum)
+    m = (u.T @ x.mean(0)) * s**-spectrum
+    m *= np.sqrt(0.3 / 0.7 * np.square(centred).sum(1).mean()) / np.linalg.norm(m)
+    assert np.abs(cosine(centred + m, centred + m) - cosine(y := wide([flow, stage], pooled), y)).max() < 1e-9
+
+
+def test_behind_a_whitening_no_equalisation_gives_the_embedding_back_and_full_one_the_whitening():
+    """The family without a flow is soft whitening: U L^(-g/2) U^T of the covariance, up to a rotation."""
+    pooled = embeddings()
+    x = pooled.astype(np.float64)
+    centred = cosine(x - x.mean(0), x - x.mean(0))
+    assert (
+        np.abs(
+            cosine(y := wide(fitted(pooled, "whiten,recolour", spectrum=0, mean_share=0), pooled), y) - centred
+        ).max()
+        < 1e-9
+    )
+    whitened = wide([fit_whiten(moments(x))], pooled)
+    y = wide(fitted(pooled, "whiten,recolour", spectrum=1, mean_share=0), pooled)
+    assert np.abs(cosine(y, y) - cosine(whitened, whitened)).max() < 1e-9
+
+
+@given(share=st.floats(0, 0.95), spectrum=st.floats(0, 1))
+def test_mean_share_is_the_average_cosine_of_unrelated_texts(share, spectrum):
+    """Exactly: |m|^2 over the mean squared length; what the average cosine is where lengths do not vary."""
+    pooled = embeddings(200)
+    y = wide(fitted(pooled, "whiten,recolour", spectrum=spectrum, mean_share=share), pooled)
+    assert np.square(y.mean(axis=0)).sum() / np.square(y).sum(axis=1).mean() == pytest.approx(share, abs=1e-9)
+
+
+def test_dimensions_come_leading_first_so_that_a_cut_keeps_the_most():
+    y = wide(fitted(pooled := embeddings(), spectrum=0.25), pooled)
+    deviation = y.std(axis=0)
+    assert deviation[0] > 2 * deviation[-1]
+    assert np.corrcoef(deviation, np.arange(len(deviation)))[0, 1] < -0.9
+
+
+def test_moments_of_parts_merge_to_those_of_the_whole():
+    pooled = embeddings()
+    stages = [fit_whiten(moments(pooled))]
+    parts = joint_moments(stages, pooled[:123]).merge(joint_moments(stages, pooled[123:]))
+    whole = joint_moments(stages, pooled)
+    one, other = (fit_recolour(m, 16, 0.25, 0.2) for m in (parts, whole))
+    for name, array in one.params.items():
+        assert np.abs(array - other.params[name]).max() < 1e-9, name
+
+
+@pytest.mark.parametrize("count", [33, 40, 64])
+def test_few_texts_give_a_finite_map_that_keeps_them_apart(count):
+    pooled = embeddings(count, 32)
+    y = wide(fitted(pooled), pooled)
+    assert np.isfinite(y).all()
+    assert cosine(y, y)[~np.eye(count, dtype=bool)].max() < 0.999
+
+
+def test_texts_of_one_embedding_are_refused():
+    same = np.ones((40, 8), np.float32)
+    with pytest.raises(FastflowError, match="one and the same embedding"):
+        fit_recolour(joint_moments([], same), 8, 0.25, 0.2)
+
+
+def test_the_latent_is_what_the_flow_gave_before():
+    """With --latent nothing follows the flow, whose weights do not depend on what follows."""
+    assert shipped([Method("flow")], latent=True) == [Method("flow")]
+    assert shipped([Method("flow")], latent=False) == [Method("flow"), Method("recolour")]
+    assert shipped([Method("flow"), Method("whiten", 8)], latent=False)[-1] == Method("whiten", 8)
+    pooled = embeddings()
+    alone, (first, _) = fitted(pooled, "flow"), fitted(pooled)
+    assert all(np.array_equal(array, first.params[name]) for name, array in alone[0].params.items())
+
+
+@pytest.mark.parametrize("method", ["recolour", "recolour,flow", "flow,recolour,whiten:8"])
+def test_recolour_comes_last_and_behind_something(method):
+    with pytest.raises(UsageError, match="recolour comes last"):
+        parse_method(method)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("spectrum", 1.1), ("spectrum", True), ("mean_share", 1), ("mean_share", -0.1), ("spectrum", "a")],
+)
+def test_a_saved_share_that_cannot_be_is_named(name, value):
+    good = Stage(
+        "recolour",
+        {"spectrum": 0.25, "mean_share": 0.2},
+        {"mean": np.zeros(2), "matrix": np.eye(2), "shift": np.zeros(2)},
+    )
+    check([good], 2)
+    with pytest.raises(FastflowError, match=f"setting {name}"):
+        check([Stage("recolour", good.settings | {name: value}, good.params)], 2)

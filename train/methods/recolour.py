@@ -1,0 +1,68 @@
+"""Recolour: give back, behind a calibration that equalises every direction, part of the embedding's spectrum and mean.
+
+A flow's latent z is N(0, I): directions in which the encoder has only noise count as much as those that carry meaning,
+and the corpus's mean is gone. With A = Cov(x, z) Cov(z)^-1 = U S V^T, the best linear reconstruction of the pooled
+embedding x,
+
+    y = S^(1-g) V^T (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
+
+The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, 0 the embedding less what of it
+is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts of the corpus. Dimensions
+come in the order of S, the leading first. In image style transfer this is a partial whitening-colouring transform
+(Li et al., NeurIPS 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.stages.calibration import Stage, apply
+from fastflow.train.data.moments import BLOCK, Moments
+
+RIDGE = 1e-3  # of the mean variance of z, where there are fewer texts than FEW times its dimensions
+FEW = 2
+LEAST = 1e-6  # of the largest singular value
+
+
+def joint_moments(stages: Sequence[Stage], pooled: NDArray[Any]) -> Moments:
+    """The statistics of (x, z) side by side, (n, D + D'), z what ``stages`` make of ``pooled`` (n, D)."""
+    wide = [stage.astype(np.float64) for stage in stages]
+    out: Moments | None = None
+    for start in range(0, len(pooled), BLOCK):
+        x = np.asarray(pooled[start : start + BLOCK], np.float64)
+        both = np.hstack([x, np.asarray(apply(wide, x))])
+        out = (out or Moments(both.shape[1])).update(both)
+    if out is None:
+        raise FastflowError("recolour: there is no text to fit on")
+    return out
+
+
+def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float) -> Stage:
+    """The stage for z (n, D') from the moments of (x, z), x being of ``dim`` channels. Raises where z is constant."""
+    mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
+    own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
+    variance = np.trace(own) / len(own)
+    if not variance > 0:
+        raise FastflowError(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
+    if joint.count < FEW * len(own):
+        own = own + RIDGE * variance * np.eye(len(own))
+    left, scale, right = np.linalg.svd(np.linalg.solve(own, cross.T).T, full_matrices=False)
+    sign = np.sign(right[np.arange(len(right)), np.abs(right).argmax(axis=1)])  # a singular vector's sign is arbitrary
+    left, right = left * sign, right * sign[:, None]
+    scale = np.maximum(scale, LEAST * scale[0])
+    matrix = right.T * scale ** (1 - spectrum)
+    around = float(np.einsum("ij,ik,kj->", matrix, covariance[dim:, dim:], matrix, optimize=True))  # E|y - m|^2
+    shift = (left.T @ mean) * scale**-spectrum
+    length = float(np.linalg.norm(shift))
+    wanted = np.sqrt(mean_share / (1 - mean_share) * around)
+    shift = shift * (wanted / length) if length else shift
+    return Stage(
+        "recolour",
+        {"spectrum": float(spectrum), "mean_share": float(mean_share)},
+        {"mean": latent_mean, "matrix": matrix, "shift": shift},
+    )
