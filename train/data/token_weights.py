@@ -1,7 +1,9 @@
-"""Token weights from the frequencies of a corpus: what tells little of a sentence counts little in its mean.
+"""Token weights (SIF): frequent tokens count less in the mean of a text.
 
 SIF, smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the corpus's tokens.
-[CLS] and [SEP] are tokens like others, and the commonest, so they all but vanish; what a corpus never shows counts 1.
+[CLS] and [SEP] are tokens like others, and the commonest, so they all but vanish. A small corpus shows its subject's
+words as if they were common everywhere, so its counts are taken together with PRIOR tokens of English at large: p is
+(count + PRIOR q) / (all counts + PRIOR), q the token's share in ``background``. A token of neither counts 1.
 """
 
 from __future__ import annotations
@@ -15,15 +17,20 @@ from numpy.typing import NDArray
 
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.tokens import Tokenizer
+from fastflow.train.data.background import background
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
 
 A = 1e-3  # as published; not searched for
+PRIOR = 1e6  # tokens of the background: chosen on STS12-14 (bench/results/default.md)
 HEAD = 32768  # texts that the frequencies of a corpus read once are counted in
 
 
-def sif_weights(counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(V,) weights in (0, 1] from how often each id of the vocabulary occurs (V,); all 1 when nothing does."""
-    share = counts / max(1, int(counts.sum()))
+def sif_weights(counts: NDArray[np.int64], prior: NDArray[np.float64], size: float = PRIOR) -> NDArray[np.float32]:
+    """(V,) weights in (0, 1] from how often each id of the vocabulary occurs (V,) and its share at large, (V,).
+
+    ``size``: the tokens that ``prior`` stands for; 0 leaves it out.
+    """
+    share = (counts + size * prior) / max(1.0, counts.sum() + size)
     return np.asarray(A / (A + share), np.float32)
 
 
@@ -34,7 +41,9 @@ def weigh(encoder: FrozenEncoder, texts: Sequence[str]) -> FrozenEncoder:
     counts = np.zeros(vocabulary, np.int64)
     for start in range(0, len(texts), WINDOW):
         counts += np.bincount(tokenize(texts[start : start + WINDOW]).ids, minlength=vocabulary)
-    return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts)))
+    return replace(
+        encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, background(tokenize, vocabulary)))
+    )
 
 
 def weigh_by_first(encoder: FrozenEncoder, texts: Iterator[str]) -> tuple[FrozenEncoder, Iterator[str]]:
