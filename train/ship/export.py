@@ -17,8 +17,9 @@ from fastflow import __version__
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
-from fastflow.model.artifact import Model, load_model, verify
+from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
+from fastflow.model.kinds import Model
 from fastflow.model.manifest import CALIBRATION, CARD, ENCODER, FORMAT_VERSION, WEIGHTS_ARRAY, fingerprint
 from fastflow.model.tokens import Tokenizer, load_tokenizer
 from fastflow.model.weights import weight_files
