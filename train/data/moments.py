@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.rows import Rows
 from fastflow.train.voice import COMMAND, Voice
 
 BLOCK = 8192
@@ -63,7 +64,7 @@ class Moments:
         return self.scatter / max(self.count, 1)
 
 
-def moments(x: NDArray[Any]) -> Moments:
+def moments(x: Rows) -> Moments:
     """The statistics of (n, D), taken in blocks, so ``x`` may be a memory map larger than memory."""
     out = Moments(x.shape[1])
     for start in range(0, len(x), BLOCK):
