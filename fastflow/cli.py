@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fastflow import __version__
-from fastflow.commands.embed import embed
+from fastflow.commands.embed import embed, transform
 from fastflow.commands.keep import cache, info, verify
 from fastflow.commands.measure import bench, eval_command, report
 from fastflow.console import Commands
@@ -20,6 +20,7 @@ def main(debug: bool) -> None:
     \b
     fastflow embed input.txt                       JSON Lines on standard output
     fastflow embed input.csv --text-field body -o out.npy
+    fastflow transform vectors.npy -m MODEL -o out.npy
     fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
     fastflow report MODEL --sts DIR --html OUT     the model beside other methods, on a page
     fastflow info MODEL
@@ -28,5 +29,5 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (embed, eval_command, report, info, verify, bench, cache):
+for command in (embed, transform, eval_command, report, info, verify, bench, cache):
     main.add_command(command)

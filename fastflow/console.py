@@ -17,7 +17,7 @@ import click
 from fastflow.errors import FastflowError, UsageError
 
 if TYPE_CHECKING:
-    from fastflow.model.artifact import Model
+    from fastflow.model.kinds import Model
     from fastflow.runtime import Runtime
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -14,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.ahead import ahead
-from fastflow.backends.base import Backend
-from fastflow.backends.choose import open_backend
+from fastflow.backends.base import Backend, Calibrator
+from fastflow.backends.choose import open_backend, open_calibrator
+from fastflow.backends.info import describe
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import DEFAULT, Model, Opening, named
+from fastflow.model.artifact import DEFAULT, Opening, named
+from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
-from fastflow.stages.calibration import describe, output_dim
-from fastflow.stages.spread import unit_variance
+from fastflow.stages.calibration import output_dim
+from fastflow.stages.texts import check_text, in_order, one_of
 from fastflow.stages.vectors import (
     check_count,
     check_finite,
@@ -38,12 +40,14 @@ WINDOW = 4096  # texts that stream() holds and sorts by length at a time
 
 
 class Runtime:
-    """A model ready to embed texts. Safe to call from several threads; survives fork; pickles to its path.
+    """A model ready to embed texts; one without an encoder calibrates vectors alone.
+
+    Safe to call from several threads; survives fork; pickles to its path.
 
     ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package; or a
-    ``Model`` that is open already.
+    model that is open already.
     ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
-    int8, where the backend has it.
+    int8, where the backend has it; without an encoder that of the calibration, float32 or float64.
     ``threads``: None is OMP_NUM_THREADS, else the cores that the machine allows this process.
     ``backend``: auto, cpu (compiled), triton, reference (NumPy) or torch.
     ``allow_download``: the encoder of a model that only names it on the Hub may be fetched; else it has to lie in the
@@ -53,7 +57,7 @@ class Runtime:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Model | None = None,
+        model: str | os.PathLike[str] | Model | VectorModel | None = None,
         device: str = "auto",
         dtype: str = "auto",
         threads: int | None = None,
@@ -61,14 +65,19 @@ class Runtime:
         backend: str = "auto",
         allow_download: bool = False,
     ) -> None:
-        if not (model is None or isinstance(model, Model)):
+        if not (model is None or isinstance(model, Model | VectorModel)):
             if not isinstance(model, str | os.PathLike):
                 raise UsageError(f"a model is the path of a directory, not {short(model)}")
             model = None if named(Path(model)) == DEFAULT else Path(os.path.abspath(model))  # a pickle may move
         self._arguments = (model, device, dtype, threads, backend, allow_download)
+        self._tokenizer: Tokenizer | None = None
+        self._opened: Calibrator | None
         with Opening(model, allow_download) as opening:
-            self.tokenize = Tokenizer(opening.model.encoder, opening.model.max_length)
-            self._opened: Backend | None = open_backend(opening.model, backend, device, dtype, threads)
+            if isinstance(opening.model, VectorModel):
+                self._opened = open_calibrator(opening.model, backend, device, dtype, threads)
+            else:
+                self._tokenizer = Tokenizer(opening.model.encoder, opening.model.max_length)
+                self._opened = open_backend(opening.model, backend, device, dtype, threads)
         self._model = opening.model
         self.truncated = 0  # texts cut at max_length so far
 
@@ -96,11 +105,11 @@ class Runtime:
         vectors. ``sentences`` is the older name of ``inputs``.
         Raises a FastflowError for a text that is no str, and where a text's vector is not finite; both name its index.
         """
-        texts = _one_of(inputs, sentences)
+        texts = one_of(inputs, sentences)
         if isinstance(texts, str):
             one = self.encode([texts], batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)
             return one[0]
-        texts = list(_texts(texts))
+        texts = list(in_order(texts))
         options: dict[str, Any] = {
             "normalize_embeddings": normalize_embeddings,
             "precision": precision,
@@ -137,7 +146,7 @@ class Runtime:
         if not isinstance(prompt, str | None):
             raise UsageError(f"prompt must be a text, not {short(prompt)}")
         size = WINDOW if window is None else window
-        windows = self._windows(_texts(iterable), prompt or "", size)
+        windows = self._windows(in_order(iterable), prompt or "", size)
         several = not isinstance(iterable, Sized) or len(iterable) > size
 
         def embed(tokens: Tokens) -> NDArray[Any]:
@@ -145,7 +154,7 @@ class Runtime:
             return self._backend.embed(tokens, batches, normalize_embeddings, truncate_dim)
 
         def quantised(z: NDArray[Any]) -> NDArray[Any]:
-            return quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
+            return quantise(z, precision, normalize_embeddings, self._model.spread_of(self.dim, truncate_dim))
 
         return self._blocks(ahead(windows) if several and self._backend.overlaps else windows, embed, quantised)
 
@@ -164,18 +173,32 @@ class Runtime:
         """The tokens of ``size`` texts after another."""
         start = 0
         while window := list(islice(texts, size)):
-            yield self.tokenize([prompt + _text(t, start + i) for i, t in enumerate(window)])
+            yield self.tokenize([prompt + check_text(t, start + i) for i, t in enumerate(window)])
             start += len(window)
 
-    def transform(self, array: Any) -> NDArray[Any]:
-        """Calibrate pooled vectors (B, D) made elsewhere: (B, D'). Raises on a wrong shape, or NaN, naming the row."""
-        z = np.asarray(self._backend.calibrate(check_pooled(array, self._backend.pooled_dim, self.dtype)))
-        return check_finite(z, "transform: row")
+    def transform(
+        self,
+        array: Any,
+        *,
+        normalize_embeddings: bool = False,
+        precision: str = "float32",
+        truncate_dim: int | None = None,
+    ) -> NDArray[Any]:
+        """Calibrate pooled vectors (B, D) made elsewhere: (B, D'), shortened and stored as ``encode`` does.
+
+        Raises a FastflowError on a wrong shape, and on NaN or infinity, naming the row.
+        """
+        check_truncation(truncate_dim, self.dim)
+        check_precision(precision)
+        pooled = check_pooled(array, self._calibrator.pooled_dim, self.dtype)
+        z = np.asarray(self._calibrator.calibrate(pooled, normalize_embeddings, truncate_dim))
+        spread = self._model.spread_of(self.dim, truncate_dim)
+        return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread)
 
     def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
         """The pooled vectors (B, D) before calibration: what ``transform`` takes. Raises as ``encode`` does."""
         check_count("batch_size", batch_size)
-        tokens = self.tokenize([_text(t, i) for i, t in enumerate(_texts(texts))])
+        tokens = self.tokenize([check_text(t, i) for i, t in enumerate(in_order(texts))])
         self._count_truncated(len(tokens.cut))
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, None)), "text")
 
@@ -191,25 +214,27 @@ class Runtime:
         return tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self._backend.batch_tokens)
 
     @property
-    def _backend(self) -> Backend:
+    def tokenize(self) -> Tokenizer:
+        """Texts -> Tokens; raises a UsageError for a model without an encoder."""
+        if self._tokenizer is None:
+            raise no_encoder(self._model.path)
+        return self._tokenizer
+
+    @property
+    def _calibrator(self) -> Calibrator:
         if self._opened is None:
             raise FastflowError("this Runtime is closed; make a new one")
         return self._opened
 
-    def _nothing(self, normalize_embeddings: bool, precision: str, truncate_dim: int | None) -> NDArray[Any]:
-        """(0, D') as if of texts."""
-        check_truncation(truncate_dim, self.dim)
-        none = np.zeros((0, self._backend.pooled_dim), self.dtype)
-        z = self._backend.calibrate(none, normalize_embeddings, truncate_dim)
-        return quantise(z, precision, normalize_embeddings, self._spread(truncate_dim))
+    @property
+    def _backend(self) -> Backend:
+        if not isinstance(opened := self._calibrator, Backend):
+            raise no_encoder(self._model.path)
+        return opened
 
-    def _spread(self, truncate_dim: int | None) -> NDArray[Any] | None:
-        """The root mean square of each dimension kept; None where the model does not tell."""
-        order = self._model.truncation
-        if order is not None and truncate_dim is not None:
-            return order.deviation[:truncate_dim]
-        spread = np.ones(self.dim) if unit_variance(self._model.calibration) else self._model.spread
-        return None if spread is None else spread[:truncate_dim]
+    def _nothing(self, **options: Any) -> NDArray[Any]:
+        """(0, D') as if of texts."""
+        return self.transform(np.zeros((0, self._backend.pooled_dim), self.dtype), **options)
 
     def _vectors(self, side: Any) -> NDArray[Any]:
         if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
@@ -219,24 +244,24 @@ class Runtime:
     def _count_truncated(self, texts: int) -> None:
         if texts and not self.truncated:
             warnings.warn(
-                f"texts longer than {self._model.max_length} tokens are cut (the model's max_length)", stacklevel=4
+                f"texts longer than {self.tokenize.max_length} tokens are cut (the model's max_length)", stacklevel=4
             )
         self.truncated += texts
 
     @property
     def dim(self) -> int:
         """D', the width of an embedding."""
-        return output_dim(self._model.calibration, self._backend.pooled_dim)
+        return output_dim(self._model.calibration, self._calibrator.pooled_dim)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of embeddings: float32, or float64 when it was asked for."""
-        return self._backend.floats
+        return self._calibrator.floats
 
     @property
     def backend(self) -> str:
         """The backend that runs: cpu, triton, torch or reference."""
-        return self._backend.name
+        return self._calibrator.name
 
     @property
     def fingerprint(self) -> str:
@@ -248,29 +273,7 @@ class Runtime:
 
         ``notes`` are what a user must know, such as a step down; ``details`` how this machine runs the model.
         """
-        notes = [*([self._model.note] if self._model.note else []), *self._backend.notes]
-        return {
-            "model": "default" if self._arguments[0] is None else str(self._model.path),
-            "fingerprint": self.fingerprint,
-            "backend": self.backend,
-            "device": self._backend.device,
-            "dtype": self._backend.dtype,
-            "dim": self.dim,
-            "pooled_dim": self._backend.pooled_dim,
-            "pooling": self._model.pooling.describe(),
-            "max_length": self._model.max_length,
-            "calibration": describe(self._model.calibration),
-            "truncation": self._truncation(),
-            "notes": notes,
-            "details": list(self._backend.details),
-        }
-
-    def _truncation(self) -> str:
-        """What truncate_dim keeps, in words."""
-        if self._model.truncation is not None:
-            return "leading directions"
-        ordered = bool(self._model.calibration) and self._model.calibration[-1].kind == "whiten"
-        return "first dimensions, which lead" if ordered else "first dimensions, in no order"
+        return describe(self._model, self._calibrator, self._arguments[0] is None)
 
     def close(self) -> None:
         """Let go of weights; the Runtime cannot be used afterwards."""
@@ -290,29 +293,3 @@ class Runtime:
 
 def _rebuild(model: Any, device: str, dtype: str, threads: int | None, backend: str, allow_download: bool) -> Runtime:
     return Runtime(model, device, dtype, threads, backend=backend, allow_download=allow_download)
-
-
-def _one_of(inputs: Any, sentences: Any) -> Any:
-    if (inputs is None) == (sentences is None):
-        raise UsageError("encode takes the texts once, as inputs")
-    return sentences if inputs is None else inputs
-
-
-def _texts(texts: Any) -> Iterator[Any]:
-    """The items of ``texts`` in their order; raises a UsageError for what holds no texts in an order."""
-    if (
-        isinstance(texts, str | bytes | Set | Mapping)
-        or getattr(texts, "ndim", 1) != 1
-        or not isinstance(texts, Iterable)
-    ):
-        raise UsageError(
-            f"texts come as a list or another iterable of str in a fixed order, not as {type(texts).__name__}; "
-            "pooled vectors go to transform()"
-        )
-    return iter(texts)
-
-
-def _text(text: Any, index: int) -> str:
-    if not isinstance(text, str):
-        raise FastflowError(f"text {index} is {type(text).__name__}, not str; pooled vectors go to transform()")
-    return text

@@ -86,6 +86,14 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentenc
     return make_model(tmp_path_factory.mktemp("weighted") / "flow", bert, sentences, weighted=True)
 
 
+@pytest.fixture(scope="session")
+def vector_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model without an encoder, a flow of 32 dimensions. Do not change it."""
+    from matrices import make_vector_model
+
+    return make_vector_model(tmp_path_factory.mktemp("vectors") / "flow", "flow", batch_size=32)
+
+
 @pytest.fixture
 def model_copy(model: Path, tmp_path: Path) -> Path:
     """A copy of ``model`` to spoil."""

@@ -1,4 +1,6 @@
-"""Training: a corpus and a frozen encoder -> a calibrated model. Needs the ``train`` extra (torch, transformers).
+"""Training: a corpus and a frozen encoder, or vectors alone -> a calibrated model.
+
+It needs the ``train`` extra (torch, transformers).
 
 ``fit`` is the way in from Python; ``fitting.calibrate`` is the map of what happens, one line a step.
 """
@@ -12,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 from fastflow.train.options import DEFAULTS, check_extra
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fastflow.train.ship.fit import Fit
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def fit(
-    texts: Iterable[str],
+    texts: Iterable[str] | NDArray[Any],
     encoder: str | os.PathLike[str] = "default",
     method: str = DEFAULTS.method,
     pooling: str = DEFAULTS.pooling,
@@ -33,7 +37,10 @@ def fit(
 ) -> Fit:
     """Calibrate ``encoder`` on ``texts``, without labels: the model that fastflow-train makes of the same texts.
 
-    ``texts``: an iterable of str, never paths; blank ones are left out and repeated ones count once. ``encoder``: a
+    ``texts``: an iterable of str, never paths; blank ones are left out and repeated ones count once. Or an array (N, D)
+    of float16, float32 or float64: vectors made elsewhere, for a model that has no encoder and calibrates vectors
+    alone. Options that need an encoder or texts are then refused by name, ``auto`` is one fixed method, and ``stop`` is
+    likelihood (of held-out vectors) or budget. ``encoder``: a
     directory, a Hub id, or the one in the package. ``method``, ``pooling``, ``token_weights``, ``seed`` and
     ``options`` (``epochs``, ``max_length``, ``sample``, ``stop`` ...) are the command's options of those names.
     ``eval``: a file or folder of scored pairs, or several, to measure Spearman on.
@@ -42,7 +49,8 @@ def fit(
     ``cache``: a folder that keeps pooled embeddings, float32 (n, D); None holds them in memory and writes no file.
 
     Returns a Fit: ``report``, ``stages``, ``save(directory)``, ``runtime()``.
-    Raises a UsageError for a wrong option, and a FastflowError for texts or an encoder that nothing can be fitted to.
+    Raises a UsageError for a wrong option, and a FastflowError for texts, vectors or an encoder that nothing can be
+    fitted to.
     """
     check_extra("fastflow.fit")
     from fastflow.train.python import fit_texts

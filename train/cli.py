@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fastflow import __version__
 from fastflow.console import plain_errors
@@ -23,7 +24,6 @@ class TrainCommand(click.Command):
 @click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...|-")
 @click.option(
     "--encoder",
-    required=True,
     metavar="DIR_OR_HUB_ID",
     help="A BERT-family encoder: a directory, a Hub id, or 'default' for the one in the package. The model holds a "
     "copy of it. Nothing is downloaded but a Hub id.",
@@ -38,15 +38,17 @@ class TrainCommand(click.Command):
 @click.option(
     "--method",
     default=DEFAULTS.method,
-    help="auto: the recommended method, components:1, or without token weights the best of several by --stop's rule. "
-    "Else flow, whiten[:K], standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
+    help="auto: the recommended method, components:1, or without token weights the best of several by --stop's rule; "
+    "for vectors nullspace:10. Else flow, whiten[:K], standardize, components[:K], nullspace[:K], none, or a chain "
+    "such as whiten:128,flow.",
 )
 @click.option(
     "--stop",
     default=DEFAULTS.stop,
     type=click.Choice(CHOICES["stop"]),
     help="rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
-    "calibration if none beats raw pooling. budget: keep the last step.",
+    "calibration if none beats raw pooling. budget: keep the last step. likelihood, the default for vectors and "
+    "for them alone: keep the step that makes held-out vectors most likely.",
 )
 @click.option(
     "--pooling",
@@ -161,7 +163,7 @@ class TrainCommand(click.Command):
 @click.version_option(__version__)
 def main(
     corpus: tuple[str, ...],
-    encoder: str,
+    encoder: str | None,
     out: Path,
     pairs: tuple[Path, ...],
     format: str | None,
@@ -176,7 +178,7 @@ def main(
     reference_encoder: bool,
     **options: Any,
 ) -> None:
-    """Calibrate a frozen encoder on a corpus, without labels.
+    """Calibrate a frozen encoder on a corpus, or vectors made elsewhere, without labels.
 
     A CORPUS is .txt (one text a line), .tsv, .csv or .jsonl, also gzipped; - is standard input. A pairs file counts as
     two texts a row. Repeated texts count once.
@@ -184,20 +186,41 @@ def main(
     \b
     fastflow-train examples/novels.txt --encoder default --out my-model
     fastflow-train CORPUS.txt --encoder ./YOUR-BERT --out my-model --eval PAIRS.tsv
+    fastflow-train VECTORS.npy --out my-model
+
+    VECTORS.npy is a matrix (N, D) of float16, float32 or float64. It takes no --encoder: the model calibrates vectors
+    alone, and options that need an encoder or texts are refused.
 
     The defaults of a flow are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a
     large general corpus the paper used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the
     similarity. By default a rule that needs no labels therefore picks the step (--stop).
     """
+    from fastflow.files.matrix import is_matrix_file
+
+    ctx = click.get_current_context()
+    if encoder is None and not any(map(is_matrix_file, corpus)):
+        raise click.MissingParameter(ctx=ctx, param=next(p for p in main.params if p.name == "encoder"))
     check_extra("fastflow-train")
     from fastflow.files.cache import cache_directory
     from fastflow.files.records import Layout
     from fastflow.files.tables import check_delimiter
     from fastflow.train.fitting import Run
-    from fastflow.train.run import train
+    from fastflow.train.run import train, train_vectors
+    from fastflow.train.vectors import vector_options
 
+    if encoder is None or any(map(is_matrix_file, corpus)):
+        chosen = vector_options(options, _asked(ctx))
+        train_vectors(corpus, out, chosen, Run(log_dir=log_dir, resume=resume, dry_run=dry_run))
+        return
     layout = Layout(format, text_field, None, errors, check_delimiter(delimiter), not no_header)
     run = Run(
         cache=cache_directory(cache), log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder
     )
     train(corpus, layout, encoder, out, Options(**options), run, pairs)
+
+
+def _asked(ctx: click.Context) -> list[str]:
+    """The options that were given, but those that say where things go and how much is done."""
+    given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
+    names = [p.opts[0].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
+    return [name for name in names if name not in ("out", "log_dir", "resume", "dry_run", "debug")]

@@ -97,6 +97,8 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
     """The encoder, once everything that can be refused before the corpus is read has been checked."""
     if reason := cannot_run("torch", options.device):
         raise reason
+    if options.stop == "likelihood":
+        raise UsageError("--stop likelihood is for vectors without an encoder: texts take --stop rule or budget")
     links = [] if options.method == "auto" else parse_method(options.method)
     frozen = open_encoder(encoder, options.pooling, options.max_length)
     if run.reference:
@@ -179,7 +181,7 @@ def fit_and_choose(corpus: Corpus, pooled: NDArray[np.float32], options: Options
                 shipped(parse_method(name), options.latent),
                 pooled,
                 options.shape,
-                _schedule(options),
+                schedule_of(options),
                 options.colour,
                 live,
                 run.checkpoints,
@@ -202,7 +204,7 @@ def record(
     """The manifest's entry ``training``."""
     entry = {
         "corpus": list(names), "texts": corpus.count, "corpus_sha256": corpus.sha256,
-        "method": options.method, "schedule": vars(_schedule(options)), "encoder_dropout": options.encoder_dropout,
+        "method": options.method, "schedule": vars(schedule_of(options)), "encoder_dropout": options.encoder_dropout,
         "streamed": options.stream, "sentences": options.sentences, "stop": options.stop,
         "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
@@ -223,7 +225,8 @@ def _has_flow(options: Options, frozen: FrozenEncoder) -> bool:
     return any("flow" in name for name in _tried(options, frozen))
 
 
-def _schedule(options: Options) -> Schedule:
+def schedule_of(options: Options) -> Schedule:
+    """How a flow of the fit is trained."""
     return Schedule(**{field.name: getattr(options, field.name) for field in fields(Schedule)})
 
 
@@ -231,7 +234,7 @@ def _steps(corpus: Corpus, options: Options) -> int:
     """The steps of a flow; 0 without one, and where auto leaves it out for want of texts."""
     if not _has_flow(options, corpus.encoder) or (options.method == "auto" and corpus.count < options.batch_size):
         return 0
-    return _schedule(options).steps(corpus.count)
+    return schedule_of(options).steps(corpus.count)
 
 
 def _live(corpus: Corpus, options: Options) -> Source:

@@ -11,7 +11,7 @@ from fastflow.model.reading import is_whole, short
 
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 CHOICES = {
-    "stop": ("rule", "budget"),
+    "stop": ("rule", "budget", "likelihood"),
     "token_weights": ("sif", "none"),
     "coupling": ("additive", "affine"),
     "permutation": ("reversal", "random", "lu"),

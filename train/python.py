@@ -1,4 +1,4 @@
-"""``fastflow.fit``: the arguments of a caller in Python -> options, texts and surroundings of a fit."""
+"""``fastflow.fit``: the arguments of a caller in Python -> options, texts or vectors, and surroundings of a fit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.matrix import Matrix
 from fastflow.model.reading import short
 from fastflow.train.fitting import Run, calibrate
-from fastflow.train.options import Options
+from fastflow.train.options import DEFAULTS, Options
 from fastflow.train.ship.fit import Fit
+from fastflow.train.vectors import calibrate_vectors, vector_options
 from fastflow.train.voice import COMMAND, SILENT, Voice
 
 if TYPE_CHECKING:
     from fastflow.train import Paths
 
-SOURCE = "texts given in Python"
+SOURCE, VECTORS = "texts given in Python", "vectors given in Python"
+UNASKED = {  # arguments of fit that ask for nothing
+    "encoder": "default", "eval": None, "cache": None,
+    "method": DEFAULTS.method, "pooling": DEFAULTS.pooling, "token_weights": DEFAULTS.token_weights,
+}  # fmt: skip
 COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie beside the model that the command makes
 
 
@@ -38,7 +46,13 @@ def fit_texts(
         raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(known)}")
     folder = None if cache is None else Path(cache)
     run = Run(_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
-    fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
+    if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
+        matrix = Matrix(texts, VECTORS)
+        asked = {"encoder": encoder, "eval": pairs, "cache": cache} | options
+        named = [name for name, value in asked.items() if name not in UNASKED or value != UNASKED[name]]
+        fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
+    else:
+        fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
     assert fit is not None  # noqa: S101 (only a dry run has none)
     for warning in fit.report["warnings"]:
         warnings.warn(warning, stacklevel=3)
@@ -53,7 +67,7 @@ def _checked(texts: Any) -> Iterator[str]:
     if unordered or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
         raise UsageError(
             f"fit takes texts as a list or another iterable of str in a fixed order, not as {type(texts).__name__}; "
-            "files are read by fastflow-train"
+            "files are read by fastflow-train, and vectors come as a NumPy array (N, D)"
         )
     return (_text(text, index) for index, text in enumerate(texts))
 

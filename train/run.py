@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from fastflow.console import say
+from fastflow.errors import UsageError
+from fastflow.files.matrix import MatrixFile
 from fastflow.files.records import Layout
 from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
@@ -19,19 +21,39 @@ from fastflow.train.options import Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_out
 from fastflow.train.ship.fit import Fit
+from fastflow.train.vectors import calibrate_vectors
 
 
 def train(
     paths: Sequence[str], layout: Layout, encoder: str, out: Path, options: Options, run: Run, pairs: Sequence[Path]
 ) -> None:
     """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie beside it meanwhile."""
+    names = [Path(path).name for path in paths]
+    _finish(lambda run: calibrate(read_texts(paths, layout), names, encoder, options, run, pairs), out, options, run)
+
+
+def train_vectors(paths: Sequence[str], out: Path, options: Options, run: Run) -> None:
+    """Fit on the vectors of ``paths``, one .npy file, and write the model to ``out``, as ``train`` does."""
+    if len(paths) > 1:
+        raise UsageError("a .npy file of vectors is given alone, without other files or texts beside it")
+    (path,) = paths
+    with MatrixFile(path) as source:
+
+        def fit(run: Run) -> Fit | None:
+            found = calibrate_vectors(source.matrix, Path(path).name, options, run)
+            source.check_unchanged()
+            return found
+
+        _finish(fit, out, options, run)
+
+
+def _finish(calibrated: Callable[[Run], Fit | None], out: Path, options: Options, run: Run) -> None:
+    """Make the fit, write the model, and print what is known of it."""
     started = time.monotonic()
     check_out(out)
-    names = [Path(path).name for path in paths]
     checkpoints = checkpoints_of(out)
     try:
-        run = replace(run, checkpoints=checkpoints)
-        fit = calibrate(read_texts(paths, layout), names, encoder, options, run, pairs)
+        fit = calibrated(replace(run, checkpoints=checkpoints))
         if fit is None:
             whole = "read the corpus once, " if options.stream else ""
             say(f"dry run: would {whole}fit {options.method} and write {out}")
@@ -56,5 +78,5 @@ def _print(fit: Fit) -> None:
     click.echo("\n".join([summary.table(fit.measures), *summary.notes(fit.measures, fit.stages)]))
     for reason in fit.choice.reasons:
         say(reason)
-    for warning in summary.warnings(fit.measures, fit.stages):  # those of the texts have been said
+    for warning in fit.doubts:  # the concerns have been said
         say(f"WARNING: {warning}")

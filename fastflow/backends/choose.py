@@ -1,7 +1,8 @@
 """The choice of backend: who runs encoder, pooling and calibration of a model on this machine.
 
-A backend runs the three numeric stages. It is chosen once, when the Runtime is built: ``auto`` may step down and says
-so in ``notes``; a named backend that cannot run raises with the reason and what can.
+A backend runs the three numeric stages, of a model without an encoder the last alone. It is chosen once, when the
+Runtime is built: ``auto`` may step down and says so in ``notes``; a named backend that cannot run raises with the
+reason and what can.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fastflow.backends.base import Backend
+from fastflow.backends.base import Backend, Calibrator
 from fastflow.backends.cpu import CpuBackend, auto_dtype
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.backends.triton import TritonBackend
+from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
 from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.reading import short
 from fastflow.stages.vectors import check_count
 
@@ -28,6 +30,11 @@ BACKENDS: dict[str, type[Backend]] = {
     "torch": TorchBackend,
     "reference": ReferenceBackend,
 }
+OF_VECTORS: dict[str, type[CpuVectors] | type[ReferenceVectors] | type[TorchVectors]] = {
+    "cpu": CpuVectors,
+    "torch": TorchVectors,
+    "reference": ReferenceVectors,
+}
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux's driver, and the one under Windows
@@ -36,8 +43,7 @@ NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "t
 
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Backend:
     """The backend for ``model``; raises with what is usable here when a named choice cannot run."""
-    check_count("threads", threads)
-    check_choices(backend=(backend, ("auto", *BACKENDS)), device=(device, DEVICES), dtype=(dtype, DTYPES))
+    _check_options(backend, device, dtype, threads)
     if backend != "auto":
         return _open_named(backend, model, device, dtype, threads)
     if device == "cuda":
@@ -64,6 +70,36 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         usable = ", ".join(("auto", *CpuBackend.dtypes, "float64"))
         raise UsageError(f"dtype {dtype!r} runs on a GPU alone (device cuda); on the CPU use {usable}")
     return _open_named("reference", model, device, dtype, threads)
+
+
+def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, threads: int | None) -> Calibrator:
+    """What calibrates vectors with ``model``, which has no encoder: ``auto`` is cpu, on a GPU and in float64 others."""
+    _check_options(backend, device, dtype, threads)
+    dtype = "float32" if dtype == "auto" else dtype
+    notes = []
+    if (name := backend) == "auto":
+        name = "torch" if device == "cuda" else "reference" if dtype == "float64" else "cpu"
+        if name == "cpu" and (lacking := cannot_run(name, device)):
+            name, notes = "reference", [f"stepped down from the cpu backend: {lacking}"]
+    if name not in OF_VECTORS:
+        usable = ", ".join(OF_VECTORS)
+        raise UsageError(f"backend {name!r} runs an encoder, and {model.path} has none; usable are {usable}")
+    kind = OF_VECTORS[name]
+    if dtype not in kind.dtypes:
+        raise UsageError(
+            f"dtype {dtype!r} does not run on the {name} backend without an encoder; usable are "
+            f"{', '.join(kind.dtypes)}"
+        )
+    if reason := cannot_run(name, device):
+        raise reason
+    opened = kind(model, dtype, device, threads)
+    opened.notes += notes
+    return opened
+
+
+def _check_options(backend: str, device: str, dtype: str, threads: int | None) -> None:
+    check_count("threads", threads)
+    check_choices(backend=(backend, ("auto", *BACKENDS)), device=(device, DEVICES), dtype=(dtype, DTYPES))
 
 
 def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from fastflow.backends.base import Backend, Floats
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.plan.fold import fold
@@ -36,6 +36,37 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
 
 
+class CpuCalibration:
+    """The folded calibration of a model on vectors (B, D) as one compiled call, each cut of it as another."""
+
+    def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
+        from fastflow.kernels.flow.cpu import CpuFlow
+
+        self._stages, self._order, self._dim = model.calibration, model.truncation, dim
+        self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, made when first asked for
+        try:
+            self._flow = CpuFlow([plan.astype(np.float32) for plan in fold(model.calibration, dim)], threads)
+        except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
+            raise UsageError(str(error)) from error
+        self.threads, self.isa = self._flow.threads, self._flow.isa
+
+    def __call__(self, x: Floats, normalize: bool, truncate: int | None) -> Floats:
+        """As the reference, without intermediate arrays; same bits for a row whatever its company."""
+        flow = self._flow
+        if truncate is not None and self._order is not None:
+            flow, truncate = self._cut(truncate, self._order), None
+        return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
+
+    def _cut(self, width: int, truncation: Truncation) -> Any:
+        """The calibration and the leading ``width`` directions of it, folded into one call."""
+        from fastflow.kernels.flow.cpu import CpuFlow
+
+        if width not in self._cuts:
+            plans = fold([*self._stages, truncation.stage(width)], self._dim)
+            self._cuts[width] = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
+        return self._cuts[width]
+
+
 class CpuBackend(Backend):
     """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
 
@@ -49,25 +80,21 @@ class CpuBackend(Backend):
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
         from fastflow.kernels.encoder.cpu import CpuEncoder
-        from fastflow.kernels.flow.cpu import CpuFlow
         from fastflow.kernels.panels import NotFinite
 
         super().__init__(model, dtype, "cpu", threads)
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        self._stages = model.calibration
-        self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, made when first asked for
-        plans = [plan.astype(np.float32) for plan in fold(model.calibration, shape.hidden)]
+        self._calibration = CpuCalibration(model, shape.hidden, threads)
         try:
             self._encoder = CpuEncoder(
                 weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
                 token_weights=model.pooling.weights,
             )  # fmt: skip
-            self._flow = CpuFlow(plans, threads)
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
-        except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
+        except ValueError as error:  # as in CpuCalibration
             raise UsageError(str(error)) from error
         trim()  # what was copied on the way would else stay in the C library's heap
         self.details.append(
@@ -83,16 +110,4 @@ class CpuBackend(Backend):
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
-        flow = self._flow
-        if truncate is not None and self._order is not None:
-            flow, truncate = self._cut(truncate, self._order), None
-        return np.asarray(flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
-
-    def _cut(self, width: int, truncation: Truncation) -> Any:
-        """The calibration and the leading ``width`` directions of it, folded into one call."""
-        from fastflow.kernels.flow.cpu import CpuFlow
-
-        if width not in self._cuts:
-            plans = fold([*self._stages, truncation.stage(width)], self.pooled_dim)
-            self._cuts[width] = CpuFlow([plan.astype(np.float32) for plan in plans], self._flow.threads)
-        return self._cuts[width]
+        return self._calibration(pooled, normalize, truncate)

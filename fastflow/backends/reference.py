@@ -7,7 +7,7 @@ import numpy as np
 from fastflow.backends.base import Backend, Floats
 from fastflow.kernels.encoder import reference
 from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
 from fastflow.stages import calibration

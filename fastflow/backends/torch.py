@@ -14,7 +14,7 @@ from fastflow.backends.base import Backend, Floats
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.reading import panics, reason
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import BAD, load_weights
@@ -54,6 +54,46 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
     return encoder.requires_grad_(False)
 
 
+class TorchCalibration:
+    """The calibration of a model unfused in PyTorch, in float32 or float64."""
+
+    def __init__(self, model: Calibrated, dtype: str, device: str, threads: int | None) -> None:
+        import torch
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self._torch, self._process, self._device = torch, os.getpid(), device
+        self.dtype = torch.float64 if dtype == "float64" else torch.float32
+        self._stages = [
+            calibration.Stage(s.kind, s.settings, {k: self.tensor(v) for k, v in s.params.items()})
+            for s in model.calibration
+        ]
+        self._order = model.truncation
+
+    def __call__(self, pooled: Floats, normalize: bool, truncate: int | None) -> Floats:
+        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
+        self.mind_fork()
+        with self._torch.inference_mode():
+            x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
+            z = self.numpy(calibration.apply(self._stages, x))
+        return shorten(z, normalize, truncate, self._order)
+
+    def mind_fork(self) -> None:
+        """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""
+        if os.getpid() != self._process:
+            self._torch.set_num_threads(1)
+            self._process = os.getpid()
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        """``array`` on the device, floats in the calibration's dtype."""
+        tensor = self._torch.tensor(np.array(array), device=self._device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def numpy(self, tensor: Any) -> Floats:
+        """``tensor`` as an array in the calibration's dtype."""
+        return np.asarray(tensor.to(self.dtype).cpu().numpy())
+
+
 class TorchBackend(Backend):
     """PyTorch and transformers, padded and unfused: the reference to beat."""
 
@@ -63,20 +103,14 @@ class TorchBackend(Backend):
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         import torch
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self._torch, self._process = torch, os.getpid()
+        self._torch = torch
         super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
-        flow_dtype = torch.float64 if dtype == "float64" else torch.float32
-        self._flow_dtype = flow_dtype
+        self._calibration = TorchCalibration(model, dtype, self.device, threads)
+        self._flow_dtype = self._calibration.dtype
         with suppress(UnsupportedArchitecture):  # where the native reader knows the weights, it says best what is wrong
             config = read_config(model.encoder)
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)
-        self._stages = [
-            calibration.Stage(s.kind, s.settings, {k: self._tensor(v) for k, v in s.params.items()})
-            for s in model.calibration
-        ]
 
     def train_mode(self, dropout: float | None = None) -> None:
         """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
@@ -86,16 +120,6 @@ class TorchBackend(Backend):
                 if isinstance(module, self._torch.nn.Dropout):
                     module.p = dropout
 
-    def _mind_fork(self) -> None:
-        """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""
-        if os.getpid() != self._process:
-            self._torch.set_num_threads(1)
-            self._process = os.getpid()
-
-    def _tensor(self, array: NDArray[Any]) -> Any:
-        tensor = self._torch.tensor(np.array(array), device=self.device)
-        return tensor.to(self._flow_dtype) if tensor.is_floating_point() else tensor
-
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors of one batch."""
         return self.pooling(self.hidden_states(tokens), tokens)
@@ -103,7 +127,7 @@ class TorchBackend(Backend):
     def hidden_states(self, tokens: Tokens) -> Any:
         """transformers' output with hidden states (B, T, D), and the padding mask (B, T)."""
         torch = self._torch
-        self._mind_fork()
+        self._calibration.mind_fork()
         tokens.check(self._encoder.get_input_embeddings().num_embeddings)
         lengths = np.diff(tokens.offsets)
         mask = np.arange(lengths.max(initial=0))[None] < lengths[:, None]
@@ -118,22 +142,15 @@ class TorchBackend(Backend):
         """(B, D) pooled vectors, summed in float32 or better."""
         output, mask = hidden
         if self._pooling.mode == "pooler":
-            return self._numpy(output.pooler_output)
+            return self._calibration.numpy(output.pooler_output)
         states = [output.hidden_states[i].to(self._flow_dtype) for i in self._pooling.layers]
         if self._pooling.mode == "cls":
-            return self._numpy(states[0][:, 0])
+            return self._calibration.numpy(states[0][:, 0])
         weights = mask[:, :, None].to(self._flow_dtype)
         if self._pooling.weights is not None:
-            weights[mask] = self._tensor(self._pooling.weights[tokens.ids])[:, None]
-        return self._numpy(sum((s * weights).sum(1) / weights.sum(1) for s in states) / len(states))
+            weights[mask] = self._calibration.tensor(self._pooling.weights[tokens.ids])[:, None]
+        return self._calibration.numpy(sum((s * weights).sum(1) / weights.sum(1) for s in states) / len(states))
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        self._mind_fork()
-        with self._torch.inference_mode():
-            x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self.device, self._flow_dtype)
-            z = self._numpy(calibration.apply(self._stages, x))
-        return shorten(z, normalize, truncate, self._order)
-
-    def _numpy(self, tensor: Any) -> Floats:
-        return np.asarray(tensor.to(self._flow_dtype).cpu().numpy())
+        return self._calibration(pooled, normalize, truncate)

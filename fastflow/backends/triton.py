@@ -24,7 +24,7 @@ from fastflow.backends.gpu.pipeline import Pipeline
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.reference import positions
 from fastflow.model.architecture import encoder_shape, read_config, whole_number
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
 from fastflow.plan.fold import fold

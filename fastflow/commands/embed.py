@@ -1,4 +1,4 @@
-"""``fastflow embed``: texts in, vectors out."""
+"""``fastflow embed``, texts in and embeddings out, and ``fastflow transform``, vectors in and embeddings out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,27 @@ import click
 
 from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
 from fastflow.console import open_runtime, say
+
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(["float32", "float16", "int8", "ubinary"]),
+    default="float32",
+    show_default=True,
+    help="Numbers in the output: int8 has one fixed range, ubinary packs the signs, eight to a byte.",
+)
+DIM = click.option(
+    "--dim",
+    type=int,
+    help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
+    "else the first ones.",
+)
+NORMALIZE = click.option(
+    "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
+)
+QUIET = click.option("--quiet", is_flag=True, help="No progress and no summary.")
+RESUME = click.option(
+    "--resume", is_flag=True, help="Continue an interrupted run after the rows it finished (OUT.partial)."
+)
 
 
 @click.command()
@@ -35,27 +56,14 @@ from fastflow.console import open_runtime, say
     help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
 )
 @DTYPE
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "float16", "int8", "ubinary"]),
-    default="float32",
-    show_default=True,
-    help="Numbers in the output: int8 has one fixed range, ubinary packs the signs, eight to a byte.",
-)
-@click.option(
-    "--dim",
-    type=int,
-    help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
-    "else the first ones.",
-)
-@click.option(
-    "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
-)
+@PRECISION
+@DIM
+@NORMALIZE
 @click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
 @THREADS
 @DEVICE
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted run after the rows it finished (OUT.partial).")
+@RESUME
 @click.option("--shard", metavar="I/N", default="1/1", help="Take every N-th row, beginning with the I-th.")
 @click.option(
     "--truncate",
@@ -65,7 +73,7 @@ from fastflow.console import open_runtime, say
     help="right: cut a text that is longer than the model's limit; error: refuse it.",
 )
 @click.option("--prompt", metavar="S", help="Put S before every text.")
-@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@QUIET
 def embed(
     input: str,
     model: str | None,
@@ -102,3 +110,53 @@ def embed(
         odd += [f"{done.cut} cut at {runtime.info()['max_length']} tokens"] * bool(done.cut)
         written = "" if output is None else f"; written to {output}"
         say(f"fastflow: {done.texts:,} texts ({', '.join(odd) or 'none empty or cut'}), {rate:,.0f} a second{written}")
+
+
+@click.command()
+@click.argument("vectors", metavar="VECTORS.npy")
+@MODEL
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="OUT.npy, .npz or .safetensors.",
+)
+@DTYPE
+@PRECISION
+@DIM
+@NORMALIZE
+@THREADS
+@DEVICE
+@RESUME
+@QUIET
+def transform(
+    vectors: str,
+    model: str | None,
+    output: Path,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    resume: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Calibrate vectors that were made elsewhere, in memory that does not grow with the file; row i is row i.
+
+    VECTORS.npy is a matrix (N, D) of float16, float32 or float64. A model that fastflow-train fitted to such vectors
+    takes them, and so does a model with an encoder, whose own pooled vectors they then have to be.
+
+    \b
+    fastflow-train VECTORS.npy --out my-model
+    fastflow transform VECTORS.npy -m my-model -o OUT.npy
+    """
+    from fastflow.files.transform import Settings, transform_file
+
+    runtime = open_runtime(model, device, dtype, threads, quiet)
+    start = time.monotonic()
+    done = transform_file(runtime, vectors, output, Settings(**options), resume, quiet)
+    if not quiet:
+        rate = done.vectors / max(time.monotonic() - start, 1e-9)
+        before = f" ({done.resumed} done before)" * bool(done.resumed)
+        say(f"fastflow: {done.vectors:,} vectors{before}, {rate:,.0f} a second; written to {output}")

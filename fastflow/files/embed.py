@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.growing import growing
 from fastflow.files.inputs import Input
 from fastflow.files.outputs import OutputFile, writer_for
 from fastflow.files.partial import State, check_output
@@ -84,35 +85,21 @@ def embed_file(
         if resume and texts.identity is None:
             what = "standard input" if source == "-" else f"{source}, which is not a file,"
             raise UsageError(f"--resume cannot reread {what}; give a file")
-        key = _key(runtime, settings)
+        key = numbers_of(runtime, settings.precision, settings.normalize)
         state = State(target, texts.identity, key | {"options": vars(settings) | {"layout": settings.layout._asdict()}})
-        with kind(target, key) as writer:
-            if not resume and (lost := state.left()):
-                again = f"starts again and replaces {lost:,} finished rows in {writer.partial}"
-                say(f"fastflow: {again}; --resume would have kept them")
-            rows, position = state.load() if resume else state.forget()
-            writer.begin(position)
-            try:
-                summary = _run(runtime, texts, writer, state, settings, rows, quiet)
-            except BaseException:
-                if state.rows or writer.rows:
-                    say(f"fastflow: {state.kept(writer.rows)}")
-                else:
-                    writer.remove()
-                    state.forget()
-                raise
-            state.forget()
+        with kind(target, key) as writer, growing(writer, state, resume) as rows:
+            summary = _run(runtime, texts, writer, state, settings, rows, quiet)
     return summary
 
 
-def _key(runtime: Runtime, settings: Settings) -> dict[str, Any]:
+def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
     """What decides the numbers of a row, as far as the output records it."""
     return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
         "dtype": str(runtime.info()["dtype"]),
-        "precision": settings.precision,
-        "normalized": settings.normalize,
+        "precision": precision,
+        "normalized": normalize,
     }
 
 
@@ -238,7 +225,7 @@ class _Encoder:
     def _encode(self, texts: Sequence[str]) -> NDArray[Any]:
         s = self._settings
         none = self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim)
-        return np.concatenate([_stored(none), *self._stream(texts)])
+        return np.concatenate([stored(none), *self._stream(texts)])
 
     def _stream(self, texts: Iterable[str]) -> Iterator[NDArray[Any]]:
         """A block of vectors for every WINDOW texts."""
@@ -247,9 +234,9 @@ class _Encoder:
             texts, normalize_embeddings=s.normalize, precision=s.precision, truncate_dim=s.dim, prompt=s.prompt,
             batch_tokens=s.batch_tokens, window=WINDOW,
         )  # fmt: skip
-        return (_stored(block) for _, block in blocks)
+        return (stored(block) for _, block in blocks)
 
 
-def _stored(vectors: NDArray[Any]) -> NDArray[Any]:
+def stored(vectors: NDArray[Any]) -> NDArray[Any]:
     """As --precision says: float64 is for computing only."""
     return vectors.astype(np.float32) if vectors.dtype == np.float64 else vectors

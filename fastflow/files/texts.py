@@ -17,9 +17,9 @@ FORMATS = ("txt", "tsv", "csv", "jsonl")
 TABLES = ("tsv", "csv")
 # formats that users try and that hold no lines of text: what to do instead
 OTHERS = {
-    "npy": "holds vectors, not texts; Runtime.transform() calibrates vectors from Python",
-    "npz": "holds vectors, not texts; Runtime.transform() calibrates vectors from Python",
-    "safetensors": "holds vectors, not texts; Runtime.transform() calibrates vectors from Python",
+    "npy": "holds vectors, not texts; fastflow transform calibrates vectors",
+    "npz": "holds vectors, not texts; save them as .npy for fastflow transform",
+    "safetensors": "holds vectors, not texts; save them as .npy for fastflow transform",
     "parquet": "is Parquet, which is not read yet; convert it to .jsonl or .csv first",
 }
 

@@ -9,7 +9,7 @@ model whose encoder was left on the Hub.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,10 +28,20 @@ from fastflow.model.hashing import (
     encoder_files,
     is_file,
 )
-from fastflow.model.hub import cached_snapshot, hub_snapshot
-from fastflow.model.manifest import CALIBRATION, CARD, ENCODER, check_listed, read_manifest, read_pooling, read_stages
-from fastflow.model.reading import is_whole
-from fastflow.model.tensors import read_tensors
+from fastflow.model.hub import referenced_encoder
+from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.manifest import (
+    CALIBRATION,
+    CARD,
+    ENCODER,
+    check_listed,
+    read_manifest,
+    read_pooling,
+    read_stages,
+    takes_vectors,
+)
+from fastflow.model.reading import is_whole, short
+from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
 from fastflow.stages.calibration import Stage
@@ -42,51 +52,46 @@ from fastflow.stages.truncation import Truncation, read_truncation
 DEFAULT = Path(__file__).parent.parent / "default"
 
 
-@dataclass(frozen=True)
-class Model:
-    """A checked model: where its encoder lies, how to pool, the calibration stages, and what identifies it."""
-
-    path: Path
-    encoder: Path
-    pooling: Pooling
-    max_length: int
-    calibration: tuple[Stage, ...]
-    fingerprint: str
-    manifest: dict[str, Any] = field(default_factory=dict)
-    note: str | None = None  # one line for stderr when something is assumed
-    truncation: Truncation | None = None  # what truncate_dim keeps; None: the first dimensions
-    spread: NDArray[np.float32] | None = None  # of each dimension, where the calibration leaves it open and it is known
-
-
 def named(model: str | Path | None) -> Path:
     """The directory of a model as commands name it: None, and ``default`` where no such directory is, the package's."""
     return DEFAULT if model is None or (str(model) == "default" and not Path(model).exists()) else Path(model)
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
-    """The model at ``path``; None is the one shipped in the package; a plain Hugging Face encoder is accepted too.
+    """The model of texts at ``path``; None is the one in the package; a plain Hugging Face encoder is accepted too.
 
     ``allow_download``: the encoder of a model that only names it may be fetched from the Hub, not just from its cache.
+    Raises a UsageError for a model without an encoder, which ``open_model`` gives too.
     """
+    model = open_model(path, allow_download)
+    if isinstance(model, VectorModel):
+        raise no_encoder(model.path)
+    return model
+
+
+def open_model(path: str | Path | None = None, allow_download: bool = False) -> Model | VectorModel:
+    """As ``load_model``, of a model with an encoder or without."""
     with Opening(path, allow_download) as opening:
         pass
     return opening.model
 
 
 class Opening:
-    """``load_model`` in two steps: what takes a model's weights meanwhile does not wait for their sha256.
+    """``open_model`` in two steps: what takes a model's weights meanwhile does not wait for their sha256.
 
     ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
     which are computed beside what the block does. At its end they are checked, and the fingerprint of a plain encoder
-    is known; a file that differs from its hash is reported before whatever it led to in the block. A Model is taken as
+    is known; a file that differs from its hash is reported before whatever it led to in the block. A model is taken as
     it is. ``allow_download`` is that of ``load_model``.
     """
 
-    def __init__(self, path: str | Path | Model | None = None, allow_download: bool = False) -> None:
+    model: Model | VectorModel
+
+    def __init__(self, path: str | Path | Model | VectorModel | None = None, allow_download: bool = False) -> None:
         self._hashes, self._allow_download = Hashes(), allow_download
         self._checks: list[Callable[[], None]] = []
         self._plain: list[Path] = []  # files that identify a plain encoder
-        if isinstance(path, Model):
+        if isinstance(path, Model | VectorModel):
             self.model = path
             return
         directory = named(path)
@@ -129,7 +134,7 @@ class Opening:
         pooling = Pooling("mean", (size.layers,))
         return Model(directory, directory, pooling, size.max_tokens, (), fingerprint="", note=note)
 
-    def _saved(self, directory: Path) -> Model:
+    def _saved(self, directory: Path) -> Model | VectorModel:
         manifest = read_manifest(directory)
         names = [name for name in manifest["files"] if name != CARD]
         large = [name for name in names if name.startswith(f"{ENCODER}/") and name.endswith(".safetensors")]
@@ -137,69 +142,79 @@ class Opening:
         self._hashes.start([directory / name for name in large])
         self._checks.append(lambda: check_hashes(directory, manifest, large, self._hashes))
         check_hashes(directory, manifest, [name for name in names if name not in large])
-        return _assembled(directory, manifest, self._resolve_encoder(directory, manifest))
+        if takes_vectors(manifest):
+            return _vector_model(directory, manifest)
+        return _model(directory, manifest, self._resolve_encoder(directory, manifest))
 
     def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
-        """The encoder beside the manifest, or the Hub's of the recorded revision, whose hash will be checked.
-
-        The Hub's comes from the local cache; it is fetched where the caller allows it.
-        """
+        """The encoder beside the manifest, or the Hub's of the recorded revision, whose hash will be checked."""
         if (directory / ENCODER).is_dir():
             return directory / ENCODER
         encoder = manifest["encoder"]
-        hub_id, revision = encoder.get("hub_id"), encoder.get("revision")
-        if not hub_id:
+        if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
-        if not isinstance(hub_id, str) or not isinstance(revision, str):
-            raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
-        found = hub_snapshot(hub_id, revision) if self._allow_download else cached_snapshot(hub_id, revision)
-        if found is None:
-            raise FastflowError(
-                f"{directory} holds no encoder, and {hub_id} is not in the local Hub cache: fetch it with "
-                f"'hf download {hub_id} --revision {revision}', or open the model with allow_download=True"
-            )
+        found = referenced_encoder(directory, encoder, self._allow_download)
         files = encoder_files(found)
         self._hashes.start(files)
 
         def check() -> None:
             if combined(files, self._hashes) != encoder.get("sha256"):
-                raise FastflowError(f"{hub_id} at {found} differs from the encoder this model was trained with")
+                raise FastflowError(
+                    f"{encoder['hub_id']} at {found} differs from the encoder this model was trained with"
+                )
 
         self._checks.append(check)
         return found
 
 
-def _assembled(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
-    """The model of a manifest whose small files are as they were saved."""
+def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
+    """The model of texts of a manifest whose small files are as they were saved."""
     check_listed(directory, manifest, encoder)
     size = encoder_size(read_config(encoder), encoder)
-    # arrays of a file that the manifest does not list are ignored; a missing required array is an error
-    arrays = read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
-    stages = read_stages(directory, manifest, arrays)
-    try:
-        calibrations.check(stages, size.hidden)
-    except KeyError as error:
-        raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
+    arrays = _arrays(directory, manifest)
+    stages, truncation, spread = _calibration(directory, manifest, arrays, size.hidden)
     pooling = read_pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
     if pooling.mode == "pooler" and not has_pooler(encoder):
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
     if not is_whole(manifest["max_length"], 2, size.max_tokens):
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
-    if manifest["dim"] != (dim := calibrations.output_dim(stages, size.hidden)):
+    return Model(
+        directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest,
+        truncation=truncation, spread=spread,
+    )  # fmt: skip
+
+
+def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
+    """The model without an encoder of a manifest whose files are as they were saved."""
+    dim, where = manifest["input_dim"], f"{directory / MANIFEST}, field"
+    if not is_whole(dim, 1):
+        raise FastflowError(f"{where} input_dim: must be a whole number of at least 1, not {short(dim)}")
+    if not manifest["calibration"]:  # whose arrays also prove input_dim
+        raise FastflowError(f"{where} calibration: a model without an encoder needs a stage, and there is none")
+    stages, truncation, spread = _calibration(directory, manifest, _arrays(directory, manifest), dim)
+    return VectorModel(
+        directory, dim, stages, manifest["fingerprint"], manifest, truncation=truncation, spread=spread
+    )  # fmt: skip
+
+
+def _arrays(directory: Path, manifest: dict[str, Any]) -> Arrays:
+    """The arrays of a file that the manifest does not list are ignored; a missing required array is an error later."""
+    return read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
+
+
+def _calibration(
+    directory: Path, manifest: dict[str, Any], arrays: Arrays, inputs: int
+) -> tuple[tuple[Stage, ...], Truncation | None, NDArray[np.float32] | None]:
+    """The stages on vectors of ``inputs`` numbers, what truncate_dim keeps, and how wide dimensions spread: checked."""
+    stages = read_stages(directory, manifest, arrays)
+    try:
+        calibrations.check(stages, inputs)
+    except KeyError as error:
+        raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
+    if manifest["dim"] != (dim := calibrations.output_dim(stages, inputs)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
     where = str(directory / CALIBRATION)
-    truncation, spread = read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
-    return Model(
-        directory,
-        encoder,
-        pooling,
-        manifest["max_length"],
-        stages,
-        manifest["fingerprint"],
-        manifest,
-        truncation=truncation,
-        spread=spread,
-    )
+    return stages, read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
 
 
 def verify(path: Path) -> list[str]:
@@ -211,7 +226,7 @@ def verify(path: Path) -> list[str]:
         str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
     ):
         raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
-    model = load_model(path)
+    model = open_model(path)
     return [
         f"{len(manifest['files'])} files match their sha256",
         f"calibration {calibrations.describe(model.calibration)}: shapes, dtypes and values are sound",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.model.hashing import MANIFEST
 from fastflow.model.reading import reason
 
 PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
@@ -28,6 +29,23 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
         return None
     whole = (found / "config.json").is_file() and any(found.glob("*.safetensors"))  # not a tokenizer alone
     return found if whole else None
+
+
+def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
+    """The folder of the encoder that the model at ``directory`` names in its field encoder, whose hash is yet to check.
+
+    It comes from the local cache; it is fetched where the caller allows it. Raises a FastflowError where there is none.
+    """
+    hub_id, revision = entry.get("hub_id"), entry.get("revision")
+    if not isinstance(hub_id, str) or not isinstance(revision, str):
+        raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
+    found = hub_snapshot(hub_id, revision) if allow_download else cached_snapshot(hub_id, revision)
+    if found is None:
+        raise FastflowError(
+            f"{directory} holds no encoder, and {hub_id} is not in the local Hub cache: fetch it with "
+            f"'hf download {hub_id} --revision {revision}', or open the model with allow_download=True"
+        )
+    return found
 
 
 def _snapshot(hub_id: str, revision: str | None, **options: Any) -> Path:

@@ -16,28 +16,34 @@ from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
 
 FORMAT_VERSION = 1
+VECTORS_VERSION = 2  # of a model without an encoder: readers that know only version 1 refuse it
 CALIBRATION = "calibration.safetensors"
 WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
 ENCODER = "0_Transformer"
 CARD = "README.md"
 
 _FIELDS = {
-    "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
-    "fingerprint": str,
+    FORMAT_VERSION: {
+        "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
+        "fingerprint": str,
+    },
+    VECTORS_VERSION: {"input_dim": int, "calibration": list, "dim": int, "files": dict, "fingerprint": str},
 }  # fmt: skip
+_OF_TEXTS = ("pooling", "max_length", "least_cosine")  # fields that mean nothing without an encoder
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     """fastflow.json, its version, fields and own fingerprint checked."""
     path = directory / MANIFEST
     manifest = read_object(path)
-    if not is_whole(found := manifest.get("format_version"), FORMAT_VERSION, FORMAT_VERSION):
-        raise FastflowError(
-            f"{path}, field format_version: this fastflow reads version {FORMAT_VERSION}, not {short(found)}"
-        )
-    for name, kind in _FIELDS.items():
+    if not is_whole(found := manifest.get("format_version"), min(_FIELDS), max(_FIELDS)):
+        known = " and ".join(map(str, _FIELDS))
+        raise FastflowError(f"{path}, field format_version: this fastflow reads versions {known}, not {short(found)}")
+    for name, kind in _FIELDS[manifest["format_version"]].items():
         if not isinstance(manifest.get(name), kind):
             raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
+    if found == VECTORS_VERSION:
+        _check_no_encoder(path, manifest)
     if not isinstance(manifest.get("least_cosine", {}), dict):  # models of before it have none
         raise FastflowError(f"{path}, field least_cosine: not an object")
     try:
@@ -49,6 +55,25 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             f"{path} was changed after it was saved: its fingerprint does not match; train or copy it anew"
         )
     return manifest
+
+
+def takes_vectors(manifest: dict[str, Any]) -> bool:
+    """Whether the model has no encoder, so that it calibrates vectors alone."""
+    return bool(manifest["format_version"] == VECTORS_VERSION)
+
+
+def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
+    """Raise for a manifest of version 2 that does not declare the lack of an encoder, or describes one."""
+    if "encoder" not in manifest or manifest["encoder"] is not None:
+        raise FastflowError(f"{path}, field encoder: must be null in format version {VECTORS_VERSION}")
+    if odd := [name for name in _OF_TEXTS if name in manifest]:
+        raise FastflowError(f"{path}, field {odd[0]}: a model without an encoder has none")
+    if odd := [name for name in manifest["files"] if name not in (CALIBRATION, CARD)]:
+        raise FastflowError(f"{path}, field files: {short(odd[0])} does not belong to a model without an encoder")
+    if (path.parent / ENCODER).exists():
+        raise FastflowError(
+            f"{path}, field encoder: says there is none, and {path.parent / ENCODER} is there; remove it"
+        )
 
 
 def fingerprint(manifest: dict[str, Any]) -> str:

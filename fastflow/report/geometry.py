@@ -11,7 +11,7 @@ import numpy as np
 from fastflow.evaluation.isotropy import isoscore, mean_cosine, singular_values
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
 from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.model.weights import load_weights
 from fastflow.report import plots

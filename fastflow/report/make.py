@@ -12,7 +12,8 @@ from typing import Any
 
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.evaluate import find_sets, read_labelled
-from fastflow.model.artifact import Model, load_model
+from fastflow.model.artifact import load_model
+from fastflow.model.kinds import Model
 from fastflow.report import geometry as report_geometry
 from fastflow.report import sections as report_sections
 from fastflow.report import verdict as report_verdict

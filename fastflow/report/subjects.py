@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.texts import read_records
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, apply, describe
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage
+from fastflow.stages.rows import Rows
 from fastflow.stages.truncation import sampled
 
 SPREAD = "spread"  # the array of calibration.safetensors
@@ -24,7 +25,7 @@ def unit_variance(stages: Sequence[Stage]) -> bool:
     return bool(stages) and stages[-1].kind in ("flow", "whiten", "standardize")
 
 
-def fit_spread(stages: Sequence[Stage], pooled: NDArray[Any]) -> NDArray[np.float32] | None:
+def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
     """(D',) root mean square, about 0, of the embeddings ``stages`` makes of a sample of pooled vectors (n, D).
 
     None where the calibration ends in unit variance, and where a dimension is always 0 or not finite: no range fits it.

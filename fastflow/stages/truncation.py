@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply, output_dim
+from fastflow.stages.rows import Rows
 
 SAMPLE = 16384  # texts that embeddings are measured on, evenly spaced
 BLOCK = 2048
@@ -35,7 +36,7 @@ class Truncation:
         return Stage("whiten", {}, {"mean": np.zeros_like(self.basis[:, 0]), "matrix": self.basis[:, :k]})
 
 
-def fit_truncation(stages: Sequence[Stage], pooled: NDArray[Any]) -> Truncation | None:
+def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
     """The basis for embeddings ``stages`` makes of pooled vectors (n, D); None unless a flow comes last.
 
     Whitening and recolour end in this order already, and the other calibrations and raw vectors gained nothing by a
@@ -44,7 +45,7 @@ def fit_truncation(stages: Sequence[Stage], pooled: NDArray[Any]) -> Truncation 
     return leading_directions(stages, pooled) if stages and stages[-1].kind == "flow" else None
 
 
-def leading_directions(stages: Sequence[Stage], pooled: NDArray[Any]) -> Truncation:
+def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     """The left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
 
     The first k are the directions of the embedding that tell most of the pooled vector. Those in which the embedding
@@ -63,7 +64,7 @@ def leading_directions(stages: Sequence[Stage], pooled: NDArray[Any]) -> Truncat
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
 
 
-def sampled(stages: Sequence[Stage], pooled: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def sampled(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Blocks of pooled vectors (b, D) and their embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]

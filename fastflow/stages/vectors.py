@@ -105,6 +105,8 @@ def check_pooled(x: Any, dim: int, dtype: Any) -> NDArray[Any]:
         array = np.asarray(x)
     except ValueError as error:
         raise FastflowError(f"transform takes numbers of shape (B, {dim}), rows of one length: {error}") from error
+    if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(item, str) for item in array.flat)):
+        raise FastflowError(f"transform takes numbers of shape (B, {dim}), not texts; texts go to encode()")
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
         raise FastflowError(f"transform takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
     with np.errstate(over="ignore"):  # what is too large for dtype becomes infinite, and is refused as such

@@ -300,7 +300,7 @@ def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch
         names.add(threading.current_thread().name.partition("_")[0])
         return real(texts)
 
-    runtime.tokenize = tokenize
+    runtime._tokenizer = tokenize
     assert_same(runtime.encode(sentences[:170]), exact.encode(sentences[:170]))
     assert names == {"fastflow-ahead"}
     assert [start for start, _ in runtime.stream(iter(sentences[:170]))] == [0, 50, 100, 150]
@@ -357,7 +357,7 @@ def test_a_file_is_read_and_tokenised_ahead(standin, model, sentences, tmp_path,
     source.write_text("\n".join([*sentences[:70], *sentences[:9]]), encoding="utf-8")
     runtime, exact = on_standin(model), Runtime(model, backend="reference")
     real = runtime.tokenize
-    runtime.tokenize = lambda texts: threads.add(threading.current_thread().name.partition("_")[0]) or real(texts)
+    runtime._tokenizer = lambda texts: threads.add(threading.current_thread().name.partition("_")[0]) or real(texts)
     embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), quiet=True)
     assert_same(np.load(tmp_path / "out.npy"), exact.encode([*sentences[:70], *sentences[:9]]))
     assert ("fastflow-ahead" in threads) is not dedupe

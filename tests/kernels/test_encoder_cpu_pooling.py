@@ -12,7 +12,7 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.pooling import Pooling
 

@@ -16,7 +16,7 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import reference
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.stages.pooling import Pooling, parse_pooling
 

@@ -157,7 +157,7 @@ def test_log_directory_without_tensorboard(train, monkeypatch, tmp_path):
     assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"
 
 
-@pytest.mark.parametrize("name", ["c.npy", "c.parquet", "c.docx"])
+@pytest.mark.parametrize("name", ["c.npz", "c.parquet", "c.docx"])
 def test_a_corpus_of_another_kind_is_refused_as_embed_refuses_it(train, tmp_path, name):
     path = written(tmp_path / name, b"\x93NUMPY")
     with pytest.raises(UsageError) as refusal:

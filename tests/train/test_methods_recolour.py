@@ -91,6 +91,13 @@ def test_moments_of_parts_merge_to_those_of_the_whole():
         assert np.abs(array - other.params[name]).max() < 1e-9, name
 
 
+def test_a_corpus_read_once_gives_the_same_stage():
+    pooled = embeddings()
+    read = fit(parse_method("whiten,recolour"), pooled[:50], SHAPE, Schedule(), statistics=moments(pooled)).stages
+    for name, array in fitted(pooled, "whiten,recolour")[1].params.items():
+        assert np.abs(array - read[1].params[name]).max() < 1e-9, name
+
+
 @pytest.mark.parametrize("count", [33, 40, 64])
 def test_few_texts_give_a_finite_map_that_keeps_them_apart(count):
     pooled = embeddings(count, 32)

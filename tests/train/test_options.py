@@ -26,7 +26,7 @@ def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stop": "never"}, "--stop must be rule or budget, not 'never'"),
+        ({"stop": "never"}, "--stop must be rule or budget or likelihood, not 'never'"),
         ({"token_weights": "tfidf"}, "--token-weights must be sif or none, not 'tfidf'"),
         ({"device": "tpu"}, "--device must be cpu or cuda, not 'tpu'"),
         ({"levels": 5}, "--levels must be 1 to 4, not 5"),

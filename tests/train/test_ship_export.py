@@ -25,6 +25,7 @@ from fastflow.train.methods.chain import fit
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import parse_method
 from fastflow.train.ship import export as exporting
+from fastflow.train.ship import proof
 from fastflow.train.ship.export import check_out, check_reference, export
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
@@ -210,7 +211,7 @@ def test_proof_accepts_a_whitening_that_amplifies_noise(tmp_path, encoder, poole
     fitted = fitted_by("whiten", pooled[rows])
     exact, plain = (apply([fitted.stages[0].astype(d)], pooled[rows].astype(d)) for d in (np.float64, np.float32))
     unit = [z / np.linalg.norm(z, axis=1, keepdims=True) for z in (exact, plain)]
-    assert np.abs(unit[0] - unit[1]).max() > exporting.AGREEMENT
+    assert np.abs(unit[0] - unit[1]).max() > proof.AGREEMENT
     write(tmp_path / "m", encoder, fitted, sentences[rows])
     assert verify(tmp_path / "m")
 

@@ -87,6 +87,7 @@ class Keeper:
     """Remembers the state of a flow where ``measure(flow)`` was largest, and every look: (step, value)."""
 
     measure: Callable[[Flow], float]
+    what: str = "separability"  # that is measured
     history: list[tuple[int, float]] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -111,7 +112,7 @@ class Keeper:
     def record(self) -> dict[str, Any]:
         """What the manifest keeps: the step and value kept, the last step, and every look, None for NaN."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
-        return {"kept_step": self.step, "steps": self.history[-1][0], "separability": self.value, "history": history}
+        return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
 
     def restore(self, flow: Flow) -> None:
         """Put the best state back."""

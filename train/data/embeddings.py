@@ -27,9 +27,10 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.cache import bytes_for_people, describe, locked
 from fastflow.files.cache import cache_directory as cache_directory
 from fastflow.model.architecture import encoder_shape, encoder_size, read_config
-from fastflow.model.artifact import DEFAULT, Model, load_model
+from fastflow.model.artifact import DEFAULT, load_model
 from fastflow.model.hashing import MANIFEST, encoder_hash
 from fastflow.model.hub import hub_snapshot
+from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.model.weights import has_pooler
 from fastflow.stages.pooling import Pooling, parse_pooling

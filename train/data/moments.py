@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.rows import Rows
 from fastflow.train.voice import COMMAND, Voice
 
 BLOCK = 8192
@@ -50,10 +51,22 @@ class Moments:
 
     def through(self, stage: Stage) -> Moments:
         """The statistics of the same stream after a closed-form stage, exactly: it is affine, so no second pass."""
-        apart = apply([stage.astype(np.float64)], np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))]))
-        linear = apart[1:] - apart[0]
+        return self._mapped(*self._affine([stage]))
+
+    def beside(self, stages: Sequence[Stage]) -> Moments:
+        """Those of (x, z) side by side, z the stream after closed-form ``stages``, exactly."""
+        linear, bias = self._affine(stages)
+        return self._mapped(np.hstack([np.eye(len(linear)), linear]), np.concatenate([np.zeros(len(linear)), bias]))
+
+    def _affine(self, stages: Sequence[Stage]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(D, D') and (D',) of the affine map that ``stages`` are."""
+        wide = [stage.astype(np.float64) for stage in stages]
+        apart = np.asarray(apply(wide, np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))])))
+        return apart[1:] - apart[0], apart[0]
+
+    def _mapped(self, linear: NDArray[np.float64], bias: NDArray[np.float64]) -> Moments:
         out = Moments(linear.shape[1])
-        out.count, out.mean = self.count, self.mean @ linear + apart[0]
+        out.count, out.mean = self.count, self.mean @ linear + bias
         out.scatter = linear.T @ self.scatter @ linear
         return out
 
@@ -63,7 +76,7 @@ class Moments:
         return self.scatter / max(self.count, 1)
 
 
-def moments(x: NDArray[Any]) -> Moments:
+def moments(x: Rows) -> Moments:
     """The statistics of (n, D), taken in blocks, so ``x`` may be a memory map larger than memory."""
     out = Moments(x.shape[1])
     for start in range(0, len(x), BLOCK):

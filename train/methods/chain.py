@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.rows import Rows
+from fastflow.train.choice.held_out import HELD_OUT, HeldOut
 from fastflow.train.choice.separability import Keeper, Views, separability
 from fastflow.train.data.moments import Moments, moments
 from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
@@ -55,7 +57,7 @@ def flow_stage(flow: Flow) -> Stage:
 
 def fit(
     methods: Sequence[Method],
-    pooled: NDArray[Any],
+    pooled: Rows,
     shape: dict[str, Any],
     schedule: Schedule,
     colour: dict[str, Any] | None = None,
@@ -64,7 +66,7 @@ def fit(
     identity: str = "",
     resume: bool = False,
     log: Log = lambda step, values: None,
-    views: Views | None = None,
+    views: Views | HeldOut | None = None,
     statistics: Moments | None = None,
     voice: Voice = COMMAND,
 ) -> Fitted:
@@ -72,10 +74,11 @@ def fit(
 
     ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain, ``colour`` the settings of
     recolour (None: the defaults). With ``views`` a flow is the one of the step that separates them best
-    (``separability``), else that of the last step. ``statistics`` of the whole corpus, where ``pooled`` is only a
-    sample of it, serve the closed forms; the chain then has no flow.
+    (``separability``), with held-out vectors the one that makes them most likely, else that of the last step.
+    ``statistics`` of the whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then
+    has no flow.
     """
-    fitted = Fitted()
+    fitted, whole = Fitted(), statistics
     for index, method in enumerate(methods):
         stages = list(fitted.stages)
         if method.kind == "flow":
@@ -83,7 +86,7 @@ def fit(
             config = FlowConfig(dim=dim, **shape)
             checkpoint = checkpoints / f"stage-{index}.safetensors" if checkpoints else None
             source = _source(stages, live or pooled.__getitem__)
-            keeper = Keeper(_measure(stages, views)) if views else None
+            keeper = _keeper(stages, views) if views else None
             flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log, keeper, voice)
             if keeper:
                 fitted.looks.append(keeper.record())
@@ -95,12 +98,21 @@ def fit(
             fitted.stages.append(flow_stage(flow))
         elif method.kind == "recolour":
             dim = np.asarray(pooled[:1]).shape[1]
-            fitted.stages.append(fit_recolour(joint_moments(stages, pooled), dim, **(colour or DEFAULTS.colour)))
+            joint = joint_moments(stages, pooled) if whole is None else whole.beside(stages)
+            fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
-            known = statistics or moments(_View(stages, pooled) if stages else pooled)  # type: ignore[arg-type]
+            known = statistics or moments(_View(stages, pooled) if stages else pooled)
             fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
             statistics = statistics and statistics.through(fitted.stages[-1])
     return fitted
+
+
+def _keeper(stages: list[Stage], views: Views | HeldOut) -> Keeper:
+    """What keeps the best step of a flow after ``stages``: by dropout views, or by the likelihood of held-out rows."""
+    if isinstance(views, HeldOut):
+        x = torch.from_numpy(_through(stages, views.rows).astype(np.float32))
+        return Keeper(views.measure(x), HELD_OUT)
+    return Keeper(_measure(stages, views))
 
 
 def _measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
@@ -117,7 +129,7 @@ def _measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
 class _View:
     """(n, D') embeddings after ``stages``, computed a slice at a time."""
 
-    def __init__(self, stages: list[Stage], pooled: NDArray[Any]) -> None:
+    def __init__(self, stages: list[Stage], pooled: Rows) -> None:
         self._stages, self._pooled = stages, pooled
         self.shape = (len(pooled), _through(stages, pooled[:1]).shape[1])
 
@@ -139,13 +151,13 @@ def _source(stages: list[Stage], rows: Callable[[NDArray[np.int64]], NDArray[Any
     return lambda index: _through(stages, rows(index)).astype(np.float32)
 
 
-def sample(pooled: NDArray[Any]) -> NDArray[Any]:
+def sample(pooled: Rows) -> NDArray[Any]:
     """Up to SAMPLE rows, evenly spaced."""
     return np.asarray(pooled[:: -(-len(pooled) // SAMPLE)])
 
 
 @torch.no_grad()
-def _bits(flow: Flow, stages: list[Stage], pooled: NDArray[Any]) -> float:
+def _bits(flow: Flow, stages: list[Stage], pooled: Rows) -> float:
     x = torch.from_numpy(_through(stages, sample(pooled)).astype(np.float32))
     return float(flow.bits_per_dimension(x))
 

@@ -103,10 +103,10 @@ def fit_flow(
         with one_thread():
             flow.initialise(first)
     optimiser = PaperAdamW(flow.parameters(), schedule.lr)
-    run = run_identity(identity + (" kept by separability" if keeper else ""), config, schedule)
+    run = run_identity(identity + (f" kept by {keeper.what}" if keeper else ""), config, schedule)
     start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if resume and checkpoint else 0
     if keeper and not start:
-        log(0, {"separability": keeper.look(0, flow)})
+        log(0, {keeper.what: keeper.look(0, flow)})
     with voice.progress("flow", steps - start, "steps") as progress:
         for step, rows in enumerate(batch_rows(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
@@ -120,7 +120,7 @@ def fit_flow(
                 )
             log(step, {"bits_per_dimension": bits, "gradient_norm": norm})
             if keeper and due(step, steps):
-                log(step, {"separability": keeper.look(step, flow)})
+                log(step, {keeper.what: keeper.look(step, flow)})
             progress.advance(1, f"{bits:.3f} bits/dim")
             if checkpoint and schedule.save_steps and step % schedule.save_steps == 0 and step < steps:
                 save_checkpoint(checkpoint, flow, optimiser, step, run, keeper)

@@ -11,35 +11,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fastflow.errors import UsageError
 from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
+from fastflow.stages.rows import Rows
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.ship import summary
-from fastflow.train.ship.export import check_out, check_reference, export
+from fastflow.train.ship.export import check_out, check_reference, export, export_vectors
+from fastflow.train.ship.vectors import card_of_vectors
 
 
 @dataclass(frozen=True, repr=False)
 class Fit:
     """A fitted calibration with its encoder, the texts and pooled embeddings (n, D) it was fitted on, and measures.
 
-    ``training`` is the manifest's entry, ``concerns`` are warnings about the texts.
+    Fitted on vectors made elsewhere it has no encoder and no texts, and ``pooled`` are the vectors. ``training`` is the
+    manifest's entry, ``concerns`` are warnings about the texts or vectors.
     """
 
-    encoder: FrozenEncoder
+    encoder: FrozenEncoder | None
     choice: Choice
     measures: dict[str, Any]
     training: dict[str, Any]
     texts: list[str]
-    pooled: NDArray[np.float32]
+    pooled: Rows
     concerns: list[str]
 
     def __repr__(self) -> str:
-        return f"<Fit: {calibration.describe(self.stages)}, fitted on {self.training['texts']} texts>"
+        return f"<Fit: {calibration.describe(self.stages)}, fitted on {self.training[self.unit]} {self.unit}>"
+
+    @property
+    def unit(self) -> str:
+        """What it was fitted on: texts or vectors."""
+        return "vectors" if self.encoder is None else "texts"
 
     @property
     def stages(self) -> list[Stage]:
@@ -62,15 +68,20 @@ class Fit:
             {
                 "method": self.choice.method,
                 "calibration": calibration.describe(self.stages),
-                "pooling": self.encoder.pooling.describe(),
-                "texts": self.training["texts"],
+                "pooling": None if self.encoder is None else self.encoder.pooling.describe(),
+                self.unit: self.training[self.unit],
                 "measures": self.measures,
                 "choice": self.choice.record,
                 "reasons": self.choice.reasons,
                 "notes": summary.notes(self.measures, self.stages),
-                "warnings": [*self.concerns, *summary.warnings(self.measures, self.stages)],
+                "warnings": [*self.concerns, *self.doubts],
             }
         )
+
+    @property
+    def doubts(self) -> list[str]:
+        """Warnings about what was measured, beside the ``concerns``."""
+        return summary.warnings(self.measures, self.stages, self.unit)
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
         """Write the model to ``directory``, which must not exist, and return its fingerprint.
@@ -80,6 +91,11 @@ class Fit:
         """
         out = Path(directory)
         check_out(out)
+        if self.encoder is None:
+            if reference_encoder:
+                raise UsageError("reference_encoder needs an encoder, and this was fitted on vectors: leave it out")
+            about = card_of_vectors(self.stages, self.training, self.measures, self.pooled.shape[1])
+            return export_vectors(out, self.choice.fitted, self.training, about, self.pooled)
         if reference_encoder:
             check_reference(self.encoder)
         card = summary.card(self.encoder, self.stages, self.training, self.measures, reference_encoder)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastflow.backends.cpu import CpuBackend
-from fastflow.model.artifact import Model
+from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data.embeddings import who_runs
 

@@ -13,6 +13,7 @@ from fastflow.evaluation import isotropy
 from fastflow.evaluation.evaluate import Pairs, evaluate
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
+from fastflow.stages.rows import Rows
 from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.chain import Fitted, sample
@@ -20,7 +21,7 @@ from fastflow.train.methods.chain import Fitted, sample
 SPREAD_OUT = 0.2  # an untuned encoder: 0.43 and more; the output of a tuned one: 0.18 at most (results/layers*.md)
 
 
-def before_and_after(fitted: Fitted, pooled: NDArray[Any], views: Views | None = None) -> dict[str, Any]:
+def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
     """Bits per dimension of each flow stage, isotropy of the corpus and separability of ``views``, before and after."""
     x = np.asarray(sample(pooled), np.float64)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
@@ -105,15 +106,18 @@ def notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
     ]
 
 
-def warnings(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """What the user must not miss of what was measured with the calibration ``stages``."""
+def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
+    """What the user must not miss of what was measured with ``stages``, which calibrate ``unit``, texts or vectors."""
     out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if abs(cosine) < SPREAD_OUT:
+        advice = {
+            "texts": "weights and calibration may harm: compare --token-weights none --method none",
+            "vectors": "a calibration may harm: compare cosines of pairs of your own before and after it",
+        }
         out.append(
             f"the pooled embeddings are spread out already (mean cosine of random pairs {cosine:.2f}), as an encoder "
-            "tuned for similarity leaves them; weights and calibration may harm: compare --token-weights none "
-            "--method none"
+            f"tuned for similarity leaves them; {advice[unit]}"
         )
     if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
         out.append(

@@ -1,0 +1,89 @@
+"""``fastflow transform``: a .npy file of vectors in, a file of embeddings out, in constant memory and resumable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.embed import numbers_of, stored
+from fastflow.files.growing import growing
+from fastflow.files.matrix import MatrixFile
+from fastflow.files.outputs import JsonLinesFile, OutputFile, writer_for
+from fastflow.files.partial import State, check_output
+from fastflow.files.printing import Block
+from fastflow.progress import Progress
+from fastflow.runtime import Runtime
+
+ROWS = 4096  # vectors calibrated at a time
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of ``fastflow transform`` that shape rows: all of them must agree for a run to be resumed."""
+
+    precision: str = "float32"
+    dim: int | None = None
+    normalize: bool = False
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    vectors: int = 0
+    resumed: int = 0
+
+
+def transform_file(
+    runtime: Runtime, source: str, target: Path, settings: Settings, resume: bool = False, quiet: bool = False
+) -> Summary:
+    """Calibrate the vectors of ``source``, a .npy file, into ``target``, which appears only when whole (``growing``).
+
+    Raises a FastflowError for vectors of another width than the model's, and for NaN or infinity, naming the row.
+    """
+    kind = writer_for(target)
+    if kind is JsonLinesFile:
+        raise UsageError(f"{target}: the lines of a .jsonl file hold texts, and these are vectors; write .npy")
+    check_output(target, source)
+    with MatrixFile(source) as vectors:
+        takes = runtime.info()
+        if (dim := vectors.matrix.shape[1]) != takes["pooled_dim"]:
+            raise FastflowError(
+                f"{source} holds vectors of {dim} numbers, and the model {takes['model']} takes {takes['pooled_dim']}: "
+                "give the vectors that the model was fitted to, or another -m"
+            )
+        key = numbers_of(runtime, settings.precision, settings.normalize)
+        state = State(target, vectors.identity, key | {"options": vars(settings)})
+        with kind(target, key) as writer, growing(writer, state, resume) as rows:
+            return _run(runtime, vectors, writer, state, settings, rows, quiet)
+
+
+def _run(
+    runtime: Runtime, source: MatrixFile, writer: OutputFile, state: State, settings: Settings, skip: int, quiet: bool
+) -> Summary:
+    def calibrated(vectors: NDArray[Any]) -> NDArray[Any]:
+        options: dict[str, Any] = {"normalize_embeddings": settings.normalize, "precision": settings.precision}
+        return stored(runtime.transform(vectors, truncate_dim=settings.dim, **options))
+
+    summary, none = Summary(resumed=skip), np.zeros((0, source.matrix.shape[1]), np.float32)
+    writer.skip(range(skip), None)
+    writer.write(Block([], [], None, calibrated(none)))  # no rows still give a file of the right width and dtype
+    with Progress("transform", len(source.matrix) - skip, "vectors", shown=not quiet) as progress:
+        for block in source.blocks(ROWS, skip):
+            rows = range(writer.rows, writer.rows + len(block))
+            try:
+                made = calibrated(block)
+            except FastflowError as error:
+                raise FastflowError(f"{source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
+            writer.write(Block(rows, [], None, made))
+            state.save(writer.rows, writer.sync())
+            summary.vectors += len(block)
+            progress.advance(len(block))
+    source.check_unchanged()
+    writer.finish()
+    return summary

@@ -1,0 +1,79 @@
+"""What an opened model is: one of texts, with an encoder, or one that calibrates vectors made elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import UsageError
+from fastflow.stages.calibration import Stage
+from fastflow.stages.pooling import Pooling
+from fastflow.stages.spread import unit_variance
+from fastflow.stages.truncation import Truncation
+
+
+class Calibrated:
+    """What every model has, with an encoder or without: the calibration stages, and what identifies it."""
+
+    path: Path
+    calibration: tuple[Stage, ...]
+    fingerprint: str
+    manifest: dict[str, Any]
+    note: str | None  # one line for stderr when something is assumed
+    truncation: Truncation | None  # what truncate_dim keeps; None: the first dimensions
+    spread: NDArray[np.float32] | None  # of each dimension, where the calibration leaves it open and it is known
+
+    def spread_of(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
+        """The root mean square of each of ``dim`` dimensions that ``truncate`` keeps; None where it is not known."""
+        if self.truncation is not None and truncate is not None:
+            return self.truncation.deviation[:truncate]
+        spread = np.ones(dim) if unit_variance(self.calibration) else self.spread
+        return None if spread is None else spread[:truncate]
+
+    def describe_truncation(self) -> str:
+        """What truncate_dim keeps, in words."""
+        if self.truncation is not None:
+            return "leading directions"
+        ordered = bool(self.calibration) and self.calibration[-1].kind == "whiten"
+        return "first dimensions, which lead" if ordered else "first dimensions, in no order"
+
+
+@dataclass(frozen=True)
+class Model(Calibrated):
+    """A checked model of texts: where its encoder lies, how to pool, and the calibration of what is pooled."""
+
+    path: Path
+    encoder: Path
+    pooling: Pooling
+    max_length: int
+    calibration: tuple[Stage, ...]
+    fingerprint: str
+    manifest: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None
+    truncation: Truncation | None = None
+    spread: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class VectorModel(Calibrated):
+    """A checked model without an encoder: it calibrates vectors of ``input_dim`` numbers that were made elsewhere."""
+
+    path: Path
+    input_dim: int
+    calibration: tuple[Stage, ...]
+    fingerprint: str
+    manifest: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None
+    truncation: Truncation | None = None
+    spread: NDArray[np.float32] | None = None
+
+
+def no_encoder(model: Path) -> UsageError:
+    """The sentence for texts that are given to a VectorModel."""
+    return UsageError(
+        f"{model} calibrates vectors and has no encoder: give vectors to transform, or fit a model to texts"
+    )

@@ -1,0 +1,23 @@
+"""Matrices of vectors, and models that calibrate them, for the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fastflow
+
+
+def make_vectors(count: int = 400, dim: int = 32, seed: int = 0) -> np.ndarray[Any, Any]:
+    """(count, dim) float32 in a cone, as an encoder's: a mean, and directions of unequal spread."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(count, dim)) * np.geomspace(3, 0.3, dim) @ rng.normal(size=(dim, dim))
+    return (mixed + 2 * rng.normal(size=dim) * dim**0.5).astype(np.float32)
+
+
+def make_vector_model(directory: Path, method: str = "whiten:8", dim: int = 32, **options: Any) -> Path:
+    """A saved model without an encoder, fitted to ``make_vectors``."""
+    fastflow.fit(make_vectors(dim=dim), method=method, **options).save(directory)
+    return directory

@@ -1,0 +1,103 @@
+"""The proof of a model that was just written: its files, run in NumPy, give what PyTorch fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastflow.backends.base import Calibrator
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.backends.torch import TorchBackend
+from fastflow.backends.vectors import ReferenceVectors
+from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.model.artifact import load_model, open_model
+from fastflow.model.kinds import VectorModel
+from fastflow.model.tokens import Tokenizer
+from fastflow.stages import calibration
+from fastflow.train.data.embeddings import Embedder, FrozenEncoder
+from fastflow.train.methods.chain import Fitted
+
+AGREEMENT = 1e-5  # of a unit-normalised embedding: NumPy and PyTorch in float32
+EXACT = 1e-9  # relative, the flow alone in float64
+
+
+def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
+    """Compare the saved model in NumPy with what it was made of in PyTorch: tokenizer, encoder, and every stage."""
+    model = load_model(directory)
+    tokens = Tokenizer(model.encoder, model.max_length)(texts)
+    try:
+        saved: Any = ReferenceBackend(model, "float32", "cpu", None)
+    except UnsupportedArchitecture:  # only PyTorch runs this encoder: what is proved is files, tokenizer, calibration
+        saved = TorchBackend(model, "float32", "cpu", None)
+    ours, theirs = saved.pool(tokens), Embedder(encoder, "cpu", backend="torch")(texts)
+    _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
+    _prove_calibration(model.calibration, fitted, theirs, saved)
+
+
+def prove_vectors(directory: Path, fitted: Fitted, vectors: NDArray[np.float32]) -> None:
+    """Compare a saved model without an encoder in NumPy with what it was made of in PyTorch, on ``vectors`` (n, D)."""
+    model = open_model(directory)
+    assert isinstance(model, VectorModel)  # noqa: S101 (it was written as one)
+    _prove_calibration(model.calibration, fitted, vectors, ReferenceVectors(model, "float32", "cpu", None))
+
+
+def _prove_calibration(
+    stages: Sequence[calibration.Stage], fitted: Fitted, pooled: NDArray[Any], saved: Calibrator
+) -> None:
+    """Compare every saved stage, and ``saved`` as a whole, with what was fitted, on ``pooled`` (n, D)."""
+    exact = _unit(_prove_stages(stages, fitted, pooled.astype(np.float64)))
+    # a calibration that amplifies small deviations is as inexact in PyTorch's float32
+    unavoidable = float(np.abs(_unit(_torch_chain(fitted, pooled)) - exact).max(initial=0.0))
+    _agree("the embedding", _unit(saved.calibrate(pooled)), exact, AGREEMENT + 2 * unavoidable)
+
+
+def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Run pooled (B, D) through every stage as fitted, in float64, each saved one beside it; returns the result."""
+    for index, (stage, source) in enumerate(zip(saved, fitted.stages, strict=True)):
+        wide = stage.astype(np.float64)
+        if index in fitted.flows:
+            with torch.no_grad():
+                z, log_det = (t.numpy() for t in fitted.flows[index].double()(torch.from_numpy(x)))
+            fitted.flows[index].float()
+            ours, our_log_det = calibration.apply_with_log_det(wide, x)
+            _agree(f"the log-determinant of stage {index}", our_log_det, log_det, EXACT * _size(log_det))
+        else:
+            z, ours = (np.asarray(calibration.apply([s], x)) for s in (source.astype(np.float64), wide))
+        _agree(f"the output of stage {index}", ours, z, EXACT * _size(z))
+        x = z
+    return x
+
+
+@torch.no_grad()
+def _torch_chain(fitted: Fitted, pooled: NDArray[Any]) -> NDArray[Any]:
+    """The chain in PyTorch float32, flows by their own modules."""
+    x = torch.from_numpy(np.ascontiguousarray(pooled, np.float32))
+    for index, stage in enumerate(fitted.stages):
+        if index in fitted.flows:
+            x = fitted.flows[index](x)[0]
+        else:
+            tensors = {name: torch.from_numpy(np.array(a, np.float32)) for name, a in stage.params.items()}
+            x = calibration.apply([calibration.Stage(stage.kind, stage.settings, tensors)], x)
+    return np.asarray(x.numpy())
+
+
+def _size(x: NDArray[Any]) -> float:
+    return max(1.0, float(np.abs(x).max(initial=0.0)))
+
+
+def _unit(x: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
+
+
+def _agree(what: str, ours: NDArray[Any], theirs: NDArray[Any], tolerance: float) -> None:
+    difference = float(np.abs(ours - theirs).max(initial=0.0))
+    if not difference <= tolerance:  # NaN must fail too
+        raise FastflowError(
+            f"export stopped: {what} of the saved model differs from PyTorch's by {difference:.2g}, "
+            f"more than {tolerance:.2g}; nothing was written, please report it"
+        )
