@@ -25,8 +25,8 @@ class TrainCommand(click.Command):
 @click.option(
     "--encoder",
     metavar="DIR_OR_HUB_ID",
-    help="A BERT-family encoder: a directory, a Hub id, or 'default' for the one in the package. The model holds a "
-    "copy of it. Nothing is downloaded but a Hub id.",
+    help="A BERT-family encoder, required for texts: a directory, a Hub id, or 'default' for the one in the package. "
+    "The model holds a copy of it. Nothing is downloaded but a Hub id.",
 )
 @click.option(
     "--reference-encoder",

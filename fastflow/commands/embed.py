@@ -123,7 +123,13 @@ def embed(
     type=click.Path(path_type=Path, dir_okay=False),
     help="OUT.npy, .npz or .safetensors.",
 )
-@DTYPE
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "float64"]),
+    default="auto",
+    show_default=True,
+    help="The arithmetic; auto is float32.",
+)
 @PRECISION
 @DIM
 @NORMALIZE
@@ -142,7 +148,9 @@ def transform(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Calibrate vectors that were made elsewhere, in memory that does not grow with the file; row i is row i.
+    """Calibrate vectors that were made elsewhere, in memory that does not grow with the file.
+
+    Row i of the output is row i of the input.
 
     VECTORS.npy is a matrix (N, D) of float16, float32 or float64. A model that fastflow-train fitted to such vectors
     takes them, and so does a model with an encoder, whose own pooled vectors they then have to be.
