@@ -137,6 +137,8 @@ def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
         voice.say(
             f"corpus: {corpus.count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}"
         )
+    if frozen.modules is not None:
+        concerns.append(frozen.modules.unused())
     words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
     auto = _weighted(options, frozen) and options.method == "auto"  # as good as cut (token-weights.md)
     if words > PARAGRAPH and options.method != "none" and not auto:

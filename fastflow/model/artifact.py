@@ -41,6 +41,7 @@ from fastflow.model.manifest import (
     takes_vectors,
 )
 from fastflow.model.reading import is_whole, short
+from fastflow.model.sentence_transformers import encoder_folder, read_modules
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
@@ -98,6 +99,8 @@ class Opening:
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
+            elif modules := read_modules(directory):
+                raise modules.cannot_run()
             elif is_file(directory / "config.json"):
                 self.model = self._encoder_alone(directory)
             elif not directory.exists():
@@ -153,7 +156,7 @@ class Opening:
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
-        found = referenced_encoder(directory, encoder, self._allow_download)
+        found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))
         files = encoder_files(found)
         self._hashes.start(files)
 

@@ -28,7 +28,7 @@ class Fit:
     """A fitted calibration with its encoder, the texts and pooled embeddings (n, D) it was fitted on, and measures.
 
     Fitted on vectors made elsewhere it has no encoder and no texts, and ``pooled`` are the vectors. ``training`` is the
-    manifest's entry, ``concerns`` are warnings about the texts or vectors.
+    manifest's entry, ``concerns`` are warnings about texts, encoder or vectors.
     """
 
     encoder: FrozenEncoder | None
