@@ -64,6 +64,17 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that ``args`` name; ``train``, which is a program of its own, is an error that names it."""
+        if args[0] == "train":
+            raise UsageError(
+                "a model is made by the command fastflow-train, with a hyphen: "
+                "fastflow-train CORPUS --encoder DIR_OR_HUB_ID --out MODEL"
+            )
+        return super().resolve_command(ctx, args)
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which is an interruption too: finished work is kept and named."""

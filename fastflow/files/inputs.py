@@ -69,6 +69,11 @@ class Input:
             raise FastflowError(f"{self.path}, line {number + 1}: cannot be read: {error}") from error
         self.check_unchanged()
 
+    def share(self) -> float | None:
+        """The share of a file's bytes that has been read, compressed ones of a .gz; None of a pipe or an empty file."""
+        size = self.identity[0] if self.identity else 0
+        return min(1.0, self._file.tell() / size) if size else None
+
     def waits(self) -> bool:
         """Whether the next line of a pipe or terminal has not arrived within PATIENCE; never true of a file."""
         if self._waiting or self.identity is not None or not hasattr(select, "poll"):

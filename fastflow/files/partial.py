@@ -26,6 +26,11 @@ def state_path(target: Path) -> Path:
     return target.with_name(target.name + ".partial.json")
 
 
+def has_partial(target: Path) -> bool:
+    """Whether an interrupted run left rows of ``target`` that can be continued."""
+    return state_path(target).is_file() and partial_path(target).is_file()
+
+
 def open_partial(target: Path) -> BinaryIO:
     """``partial_path(target)`` for this run alone, made where it is absent, its content untouched.
 
