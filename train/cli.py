@@ -141,7 +141,7 @@ class TrainCommand(click.Command):
     multiple=True,
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Scored pairs: print Spearman of raw pooling, and of the weighted pooling before and after the calibration.",
+    help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, and of the calibrated embeddings.",
 )
 @click.option("--device", default=DEFAULTS.device, type=click.Choice(CHOICES["device"]), help="Where the encoder runs.")
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")

@@ -6,12 +6,12 @@ import json
 import re
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import make_model, make_sentences
 from click.testing import CliRunner
+from places import ROOT
 
 from fastflow import Runtime
 from fastflow.cli import main
@@ -29,7 +29,7 @@ from fastflow.train.methods.against import fit_named
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
 SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
 
-SENTENCES = str(Path(__file__).resolve().parent.parent / "examples" / "sentences.txt")
+SENTENCES = str(ROOT / "examples" / "sentences.txt")
 
 
 class Page(HTMLParser):
