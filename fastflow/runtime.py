@@ -200,7 +200,7 @@ class Runtime:
         return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread)
 
     def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
-        """The pooled vectors (B, D) before calibration: what ``transform`` takes. Raises as ``encode`` does."""
+        """The pooled vectors (B, D) before calibration, as ``transform`` takes them. Raises as ``encode`` does."""
         check_count("batch_size", batch_size)
         checked = [check_text(t, i) for i, t in enumerate(in_order(texts))]
         self._seen.add(checked)
@@ -275,9 +275,9 @@ class Runtime:
         return self._model.fingerprint
 
     def info(self) -> dict[str, Any]:
-        """What runs and how: model, backend, dtype, pooling with layer numbers, calibration, limits.
+        """The model and how it runs: backend, dtype, pooling with layer numbers, calibration, limits.
 
-        ``notes`` are what a user must know: a step down, or that the first texts do not suit the encoder's vocabulary.
+        ``notes`` are for the user: a step down, or that the first texts do not suit the encoder's vocabulary.
         ``details`` are how this machine runs the model.
         """
         found = describe(self._model, self._calibrator, self._arguments[0] is None)

@@ -1,4 +1,4 @@
-"""The body of fastflow-train: files -> a fit -> a model directory, and what is printed about it."""
+"""The body of fastflow-train: files -> a fit -> a model directory, and the lines printed about it."""
 
 from __future__ import annotations
 

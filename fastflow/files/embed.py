@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass
 class Summary:
-    """What a run did."""
+    """The counts of a run."""
 
     texts: int = 0
     empty: int = 0
@@ -68,7 +68,7 @@ def embed_file(
     """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
     The target appears only when whole. Rows that were finished before an error or an interruption stay in
-    NAME.partial, to be continued with ``resume``; without it, a run replaces what an earlier one left there.
+    NAME.partial, to be continued with ``resume``; without it, a run replaces the rows that an earlier one left there.
     """
     if target is None:
         if resume:

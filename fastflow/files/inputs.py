@@ -22,7 +22,7 @@ class Input:
     """``with Input(path) as source``: an open file, or standard input for ``-``. Raises a FastflowError naming it.
 
     ``identity`` is the size and modification time of a regular file when it was opened, None of anything else. The
-    open handle is what counts: a file that is moved or deleted meanwhile is read to its end.
+    open handle counts, not the name: a file that is moved or deleted meanwhile is read to its end.
     """
 
     def __init__(self, path: str) -> None:

@@ -70,7 +70,7 @@ def archive_path(target: Path) -> Path:
 
 
 def cannot_write(path: Path, error: OSError) -> FastflowError:
-    """The sentence for a file that could not be written, with what helps against the cause."""
+    """The sentence for a file that could not be written, with a remedy for the cause."""
     help = "choose another place with -o"
     if error.errno in NO_ROOM:
         help = f"free some space or {help}"
@@ -80,7 +80,7 @@ def cannot_write(path: Path, error: OSError) -> FastflowError:
 
 
 class State:
-    """NAME.partial.json: how far a run got, and what it was a run of. The run that holds NAME.partial alone touches it.
+    """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
 
     ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued;
     ``run`` is everything else that must be the same for a run to be continued. ``rows`` counts those recorded.
@@ -118,7 +118,7 @@ class State:
             return 0
 
     def _difference(self, other: Any) -> str:
-        """What makes another run of it, in words."""
+        """The parts of the run that differ, in words."""
         names = {"input": "input", "options": "set of options", "fingerprint": "model"}
         if not isinstance(other, dict):
             return "version of fastflow"

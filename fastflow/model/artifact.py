@@ -78,11 +78,11 @@ def open_model(path: str | Path | None = None, allow_download: bool = False) -> 
 
 
 class Opening:
-    """``open_model`` in two steps: what takes a model's weights meanwhile does not wait for their sha256.
+    """``open_model`` in two steps, so that a block which takes a model's weights does not wait for their sha256.
 
     ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
-    which are computed beside what the block does. At its end they are checked, and the fingerprint of a plain encoder
-    is known; a file that differs from its hash is reported before whatever it led to in the block. A model is taken as
+    which are computed while the block runs. At its end they are checked, and the fingerprint of a plain encoder
+    is known; a file that differs from its hash is reported before an error that it caused there. A model is taken as
     it is. ``allow_download`` is that of ``load_model``.
     """
 
@@ -155,7 +155,7 @@ class Opening:
             return directory / ENCODER
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
-            raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
+            raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
         found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))
         files = encoder_files(found)
         self._hashes.start(files)

@@ -147,7 +147,7 @@ def read_dense(folder: Path, width: int) -> DenseModule:
     if not is_whole(out := found.get("out_features"), 1):
         raise FastflowError(f"{place}, field out_features: missing or not a whole number above 0: {short(out)}")
     _check_whole_embedding(found, names, place)
-    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")  # what the module is made with
+    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")  # the module's own default
     match = ACTIVATION.fullmatch(given) if isinstance(given, str) else None
     if match is None:
         known = ", ".join(ACTIVATIONS)

@@ -44,7 +44,7 @@ class Tokens(NamedTuple):
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
         """Row numbers, longest text first, cut so that a batch holds at most ``texts`` texts and ``tokens`` tokens.
 
-        Tokens are counted as if padded to the batch's longest, which is what a padded backend computes.
+        Tokens are counted as if padded to the batch's longest, as a padded backend computes them.
         """
         lengths = np.diff(self.offsets)
         order = np.argsort(-lengths, kind="stable")

@@ -38,7 +38,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """The sections made, those left out, and the head of the page: ``verdict`` and what its measure means."""
+    """The sections made, those left out, and the head of the page: ``verdict`` and the meaning of its measure."""
 
     title: str
     verdict: tuple[str, str]

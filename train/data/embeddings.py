@@ -59,12 +59,12 @@ class FrozenEncoder:
 
     @property
     def model(self) -> Model:
-        """The uncalibrated model: what a backend runs."""
+        """The uncalibrated model, as a backend runs it."""
         return Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
 
     @property
     def name(self) -> str:
-        """What a person calls it: its Hub id, ``default``, or its directory."""
+        """Its name for a person: its Hub id, ``default``, or its directory."""
         own = "default" if self.directory.is_relative_to(DEFAULT) else str(self.directory.absolute())
         return self.hub_id or own
 
@@ -288,7 +288,7 @@ def _kept(handle: io.FileIO, head: bytes, dim: int) -> int:
 
 
 def _keep_windows(handle: io.FileIO, head: bytes, partial: Path, dim: int, voice: Voice) -> None:
-    """After an interruption: say what is kept, or remove the file if that is nothing."""
+    """After an interruption: name the rows that are kept, or remove the file if there are none."""
     if done := _kept(handle, head, dim):
         voice.say(f"encoder: stopped; {done:,} texts are kept in the cache, and the same command continues after them")
     else:
