@@ -87,7 +87,7 @@ def test_what_a_run_says(train, tmp_path):
 def test_worse_isotropy_is_said_loudly(train):
     result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget")
     assert result.exit_code == 0
-    assert "WARNING: calibrated embeddings are LESS isotropic than the raw ones" in result.stderr
+    assert "WARNING: calibrated embeddings are LESS isotropic than the pooled ones" in result.stderr
     assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
     assert "WARNING" not in result.stdout
 

@@ -130,7 +130,7 @@ def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "tex
         )
     if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
         out.append(
-            "calibrated embeddings are LESS isotropic than the raw ones; do not use this model without checking it"
+            "calibrated embeddings are LESS isotropic than the pooled ones; do not use this model without checking it"
         )
     for stage in measures.get("bits_per_dimension", []):
         if stage["flow"] > stage["gaussian"]:
