@@ -18,7 +18,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.growing import growing
 from fastflow.files.inputs import Input
 from fastflow.files.outputs import OutputFile, writer_for
-from fastflow.files.partial import State, check_output, has_partial
+from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block, StandardOutput, Terminal
 from fastflow.files.records import Identity, Layout, Record
 from fastflow.files.texts import records_of
@@ -81,11 +81,8 @@ def embed_file(
             f"{target}: a {target.suffix} file has no place for ids; write .npz or .jsonl, or leave out --id-field"
         )
     check_output(target, source)
-    if resume and target.exists() and not has_partial(target):
-        raise UsageError(
-            f"{target} is finished, and nothing is left to resume: leave out --resume to make it again, or choose "
-            "another output with -o"
-        )
+    if resume:
+        check_unfinished(target)
     with Input(source) as texts:
         if resume and texts.identity is None:
             what = "standard input" if source == "-" else f"{source}, which is not a file,"
@@ -98,7 +95,7 @@ def embed_file(
 
 
 def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
-    """What decides the numbers of a row, as far as the output records it."""
+    """The settings that decide the numbers of a row, as far as the output records it."""
     return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,

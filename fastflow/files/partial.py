@@ -26,9 +26,13 @@ def state_path(target: Path) -> Path:
     return target.with_name(target.name + ".partial.json")
 
 
-def has_partial(target: Path) -> bool:
-    """Whether an interrupted run left rows of ``target`` that can be continued."""
-    return state_path(target).is_file() and partial_path(target).is_file()
+def check_unfinished(target: Path) -> None:
+    """Raise a UsageError where ``target`` is finished and no rows of a later run lie beside it: nothing to resume."""
+    if target.exists() and not (state_path(target).is_file() and partial_path(target).is_file()):
+        raise UsageError(
+            f"{target} is finished, and nothing is left to resume: leave out --resume to make it again, or choose "
+            "another output with -o"
+        )
 
 
 def open_partial(target: Path) -> BinaryIO:

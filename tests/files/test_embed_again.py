@@ -6,11 +6,13 @@ import gzip
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.files import embed as embedding
+from fastflow.files import transform
 from fastflow.files.embed import Settings, embed_file
 from fastflow.files.inputs import Input
 from fastflow.progress import Progress
@@ -29,6 +31,16 @@ def test_a_finished_output_is_not_made_again(runtime, corpus, tmp_path, suffix):
     with pytest.raises(UsageError, match=r"out\..* is finished, and nothing is left to resume: leave out --resume to"):
         embed_file(runtime, str(corpus), target, Settings(), resume=True, quiet=True)
     assert before == (target.read_bytes(), target.stat().st_mtime_ns, sorted(tmp_path.iterdir()))
+
+
+def test_a_finished_transform_is_not_made_again(runtime, sentences, tmp_path):
+    np.save(tmp_path / "in.npy", runtime.pool(sentences[:40]))
+    arguments = (str(tmp_path / "in.npy"), tmp_path / "out.npy", transform.Settings())
+    transform.transform_file(runtime, *arguments, quiet=True)
+    before = (tmp_path / "out.npy").stat().st_mtime_ns
+    with pytest.raises(UsageError, match=r"out\.npy is finished, and nothing is left to resume"):
+        transform.transform_file(runtime, *arguments, resume=True, quiet=True)
+    assert (tmp_path / "out.npy").stat().st_mtime_ns == before
 
 
 def test_a_second_run_that_was_interrupted_is_resumed_beside_the_first_ones_output(

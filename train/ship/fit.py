@@ -44,7 +44,7 @@ class Fit:
 
     @property
     def unit(self) -> str:
-        """What it was fitted on: texts or vectors."""
+        """The kind of rows it was fitted on: texts or vectors."""
         return "vectors" if self.encoder is None else "texts"
 
     @property
