@@ -1,7 +1,8 @@
-"""Token weights from the frequencies of a corpus: what tells little of a sentence counts little in its mean.
+"""Token weights from the frequencies of a corpus: frequent tokens count less in the mean of a sentence.
 
 SIF, smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the corpus's tokens.
-[CLS] and [SEP] are tokens like others, and the commonest, so they all but vanish; what a corpus never shows counts 1.
+[CLS] and [SEP] are tokens like others and the most frequent ones, so their weights are close to 0. A token that the
+corpus does not hold counts 1.
 """
 
 from __future__ import annotations
