@@ -19,6 +19,7 @@ from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.backends.info import describe
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import DEFAULT, Opening, named
+from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
@@ -79,6 +80,7 @@ class Runtime:
                 self._tokenizer = Tokenizer(opening.model.encoder, opening.model.max_length)
                 self._opened = open_backend(opening.model, backend, device, dtype, threads)
         self._model = opening.model
+        self._seen = Seen()
         self.truncated = 0  # texts cut at max_length so far
 
     def encode(
@@ -173,7 +175,9 @@ class Runtime:
         """The tokens of ``size`` texts after another."""
         start = 0
         while window := list(islice(texts, size)):
-            yield self.tokenize([prompt + check_text(t, start + i) for i, t in enumerate(window)])
+            checked = [check_text(t, start + i) for i, t in enumerate(window)]
+            self._seen.add(checked)
+            yield self.tokenize([prompt + text for text in checked])
             start += len(window)
 
     def transform(
@@ -196,9 +200,11 @@ class Runtime:
         return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread)
 
     def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
-        """The pooled vectors (B, D) before calibration: what ``transform`` takes. Raises as ``encode`` does."""
+        """The pooled vectors (B, D) before calibration, as ``transform`` takes them. Raises as ``encode`` does."""
         check_count("batch_size", batch_size)
-        tokens = self.tokenize([check_text(t, i) for i, t in enumerate(in_order(texts))])
+        checked = [check_text(t, i) for i, t in enumerate(in_order(texts))]
+        self._seen.add(checked)
+        tokens = self.tokenize(checked)
         self._count_truncated(len(tokens.cut))
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, None)), "text")
 
@@ -269,11 +275,13 @@ class Runtime:
         return self._model.fingerprint
 
     def info(self) -> dict[str, Any]:
-        """What runs and how: model, backend, dtype, pooling with layer numbers, calibration, limits.
+        """The model and how it runs: backend, dtype, pooling with layer numbers, calibration, limits.
 
-        ``notes`` are what a user must know, such as a step down; ``details`` how this machine runs the model.
+        ``notes`` are for the user: a step down, or that the first texts do not suit the encoder's vocabulary.
+        ``details`` are how this machine runs the model.
         """
-        return describe(self._model, self._calibrator, self._arguments[0] is None)
+        found = describe(self._model, self._calibrator, self._arguments[0] is None)
+        return found if self._tokenizer is None else found | {"notes": found["notes"] + self._seen.notes(self.tokenize)}
 
     def close(self) -> None:
         """Let go of weights; the Runtime cannot be used afterwards."""

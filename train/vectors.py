@@ -88,7 +88,7 @@ def calibrate_vectors(matrix: Matrix, name: str, options: Options, run: Run) -> 
 
 
 def recommended(dim: int) -> str:
-    """What ``auto`` fits to vectors of ``dim`` numbers."""
+    """The methods that ``auto`` fits to vectors of ``dim`` numbers."""
     return f"nullspace:{max(1, min(DIRECTIONS, dim // 10))}"
 
 

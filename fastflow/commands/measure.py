@@ -27,7 +27,9 @@ from fastflow.errors import UsageError
 def eval_command(
     pairs: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
 ) -> None:
-    """Spearman x100 of cosine against human scores, on TSV files of scored pairs.
+    """Compare cosines with human scores of text pairs.
+
+    The measure is Spearman x100, on TSV files of scored pairs.
 
     'all' ranks the pairs of a set together; 'wmean' averages the Spearman of its subsets by size. A file has the header
     'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and SICK-R-test when all
@@ -112,10 +114,10 @@ def report(
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Measure MODEL beside its uncalibrated encoder and other methods, as one HTML page with the verdict first.
+    """Compare MODEL with other methods, on an HTML page.
 
-    The page has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias, isotropy, nearest neighbours, word
-    frequency and training curves. It names the sections whose data were not given.
+    The page opens with its verdict and has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias,
+    isotropy, nearest neighbours, word frequency and training curves. It names the sections whose data were not given.
 
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
@@ -166,7 +168,10 @@ def bench(
     threads: int | None,
     device: str,
 ) -> None:
-    """Time the runtime against its peers, alternating in one process with equal threads, after checking all outputs."""
+    """Time the runtime against other engines.
+
+    All outputs are checked first. The engines run alternately, in one process and with equal threads.
+    """
     from fastflow.bench.cli import run
 
     peers = None if against is None else against.split(",")
