@@ -148,14 +148,21 @@ def report(
 
 
 @click.command()
-@MODEL
 @click.option(
-    "--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites: flow, encoder, end-to-end, startup."
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="Model or Hugging Face encoder directory, for every suite.  [default: as listed above]",
 )
-@click.option("--against", metavar="NAME,...", help="Measure these peers only.  [default: all that are installed]")
-@click.option("--quick", is_flag=True, help="Fewer sizes and runs.")
-@click.option("--json", "json_file", metavar="FILE", help="Write machine, rows and ratios as JSON.")
-@click.option("--plot", metavar="FILE.png", help="Write a plot.")
+@click.option("--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites to run.")
+@click.option(
+    "--against",
+    metavar="NAME,...",
+    help="Other engines to measure; an unknown name is answered with the known ones.  [default: all installed]",
+)
+@click.option("--quick", is_flag=True, help="Fewer sizes and runs, and nothing that has to be compiled first.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the machine, all times and ratios as JSON.")
+@click.option("--plot", metavar="FILE.png", help="Draw the times.")
 @THREADS
 @DEVICE
 def bench(
@@ -168,11 +175,24 @@ def bench(
     threads: int | None,
     device: str,
 ) -> None:
-    """Time the runtime against other engines.
+    """Time fastflow against other engines on this machine.
 
-    All outputs are checked first. The engines run alternately, in one process and with equal threads.
+    The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
+    installed is named and left out. Run it on a quiet machine: the table says how busy others kept it.
+
+    \b
+    suite       from                     to                  without -m
+    flow        pooled vectors           calibrated vectors  a flow of the paper's shape
+    encoder     token ids                pooled vectors      BERT-base
+    end-to-end  texts                    vectors             the model in the package
+    startup     the start of a process   its first vector    the model in the package
+
+    Flow and BERT-base have random weights, on which speed does not depend. End-to-end and startup run that BERT-base as
+    well.
     """
     from fastflow.bench.cli import run
 
-    peers = None if against is None else against.split(",")
-    run(model, suite.split(","), peers, quick, json_file, plot, device, threads)
+    def names(words: str) -> list[str]:
+        return [word.strip() for word in words.split(",")]
+
+    run(model, names(suite), None if against is None else names(against), quick, json_file, plot, device, threads)
