@@ -21,10 +21,13 @@ BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact."""
+    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact.
 
-    def __init__(self, dim: int) -> None:
-        self.count = 0
+    ``unit`` is what messages call its rows.
+    """
+
+    def __init__(self, dim: int, unit: str = "texts") -> None:
+        self.count, self.unit = 0, unit
         self.mean: NDArray[np.float64] = np.zeros(dim)
         self.scatter: NDArray[np.float64] = np.zeros((dim, dim))
 
@@ -53,7 +56,7 @@ class Moments:
         """The statistics of the same stream after a closed-form stage, exactly: it is affine, so no second pass."""
         apart = apply([stage.astype(np.float64)], np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))]))
         linear = apart[1:] - apart[0]
-        out = Moments(linear.shape[1])
+        out = Moments(linear.shape[1], self.unit)
         out.count, out.mean = self.count, self.mean @ linear + apart[0]
         out.scatter = linear.T @ self.scatter @ linear
         return out
