@@ -53,7 +53,7 @@ def recolour(rng: np.random.Generator, dim: int) -> Stage:
     axes = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
     matrix = axes * np.geomspace(1, 0.1, dim)
     params = {"mean": 0.1 * rng.normal(size=dim), "matrix": matrix, "shift": rng.normal(size=dim)}
-    return Stage("recolour", {"spectrum": 0.25, "mean_share": 0.2}, params)
+    return Stage("recolour", {"spectrum": 0.25, "mean_share": 0.2, "demoted": 1}, params)
 
 
 def flow(

@@ -91,6 +91,12 @@ class TrainCommand(click.Command):
     type=click.FloatRange(0, SHARES["mean_share"]),
     help="Behind a flow: how much of the corpus's mean is kept, as the average cosine of unrelated texts.",
 )
+@click.option(
+    "--demoted",
+    default=DEFAULTS.demoted,
+    type=click.IntRange(LEAST["demoted"]),
+    help="Behind a flow: how many leading directions, which sentences of a kind have in common, count like the last.",
+)
 @click.option("--latent", is_flag=True, help="Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
 @click.option(
     "--init",

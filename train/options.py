@@ -18,7 +18,7 @@ CHOICES = {
     "init": ("data", "glorot"),
     "device": ("cpu", "cuda"),
 }
-LEAST = {"depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1}
+LEAST = {"depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1, "demoted": 0}
 LEVELS = (1, 4)
 SHARES = {"spectrum": 1.0, "mean_share": 0.99}  # name -> the most it may be
 MOST = 2**63 - 1  # of a seed
@@ -64,6 +64,7 @@ class Options:
     permutation: str = "reversal"
     spectrum: float = 0.25
     mean_share: float = 0.2
+    demoted: int = 0
     latent: bool = False
     init: str = "data"
     encoder_dropout: bool = False
@@ -109,8 +110,8 @@ class Options:
 
     @property
     def colour(self) -> dict[str, Any]:
-        """The settings of recolour: spectrum and mean_share."""
-        return {name: getattr(self, name) for name in SHARES}
+        """The settings of recolour: spectrum, mean_share and demoted."""
+        return {name: getattr(self, name) for name in (*SHARES, "demoted")}
 
 
 DEFAULTS = Options()

@@ -83,7 +83,9 @@ def describe(stages: Sequence[Stage]) -> str:
         if stage.kind == "flow":
             words.append(f"flow({s['levels']}x{s['depth']}, width {s['width']}, {s['coupling']}, {s['permutation']})")
         elif stage.kind == "recolour":
-            words.append(f"recolour(spectrum {s['spectrum']:g}, mean share {s['mean_share']:g})")
+            words.append(
+                f"recolour(spectrum {s['spectrum']:g}, mean share {s['mean_share']:g}, {s['demoted']} demoted)"
+            )
         elif stage.kind == "whiten":
             words.append(f"whiten({stage.params['matrix'].shape[1]})")
         elif stage.kind == "nullspace":
@@ -148,7 +150,7 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
     if stage.kind == "whiten":
         return {"mean": (dim,), "matrix": (dim, None)}
     if stage.kind == "recolour":
-        _check_recolour(stage.settings)
+        _check_recolour(stage.settings, dim)
         return {"mean": (dim,), "matrix": (dim, dim), "shift": (dim,)}
     if stage.kind != "flow":
         raise FastflowError(f"unknown calibration {short(stage.kind)}; known: {', '.join(KINDS)}")
@@ -172,8 +174,13 @@ def _check_settings(settings: dict[str, Any]) -> None:
             raise FastflowError(f"calibration flow, setting {name}: must be {wanted}, not {short(settings[name])}")
 
 
-def _check_recolour(settings: dict[str, Any]) -> None:
-    """Raise a FastflowError for a share of the spectrum or mean that cannot be; a missing one is a KeyError."""
+def _check_recolour(settings: dict[str, Any], dim: int) -> None:
+    """Raise a FastflowError for a setting that no recolouring of ``dim`` channels can have; a missing one is a KeyError."""
+    if not is_whole(settings["demoted"], 0, dim - 1):
+        raise FastflowError(
+            f"calibration recolour, setting demoted: must be a whole number from 0 to {dim - 1}, "
+            f"not {short(settings['demoted'])}"
+        )
     for name, below in (("spectrum", 1.0), ("mean_share", BELOW_ONE)):
         value = settings[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= below:

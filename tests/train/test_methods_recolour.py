@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
@@ -29,7 +29,7 @@ def embeddings(count: int = 600, dim: int = 16, seed: int = 0) -> np.ndarray:
 
 
 def fitted(pooled: np.ndarray, method: str = "flow,recolour", **colour: float) -> list[Stage]:
-    given = DEFAULTS.colour | colour
+    given = DEFAULTS.colour | {"demoted": 0} | colour
     return fit(parse_method(method), pooled, SHAPE, Schedule(batch_size=32), given).stages
 
 
@@ -66,6 +66,7 @@ def test_behind_a_whitening_no_equalisation_gives_the_embedding_back_and_full_on
     assert np.abs(cosine(y, y) - cosine(whitened, whitened)).max() < 1e-9
 
 
+@settings(deadline=None)
 @given(share=st.floats(0, 0.95), spectrum=st.floats(0, 1))
 def test_mean_share_is_the_average_cosine_of_unrelated_texts(share, spectrum):
     """Exactly: |m|^2 over the mean squared length; what the average cosine is where lengths do not vary."""
@@ -79,6 +80,19 @@ def test_dimensions_come_leading_first_so_that_a_cut_keeps_the_most():
     deviation = y.std(axis=0)
     assert deviation[0] > 2 * deviation[-1]
     assert np.corrcoef(deviation, np.arange(len(deviation)))[0, 1] < -0.9
+
+
+def test_demoted_directions_count_like_the_last_and_stand_behind_it():
+    pooled = embeddings()
+    plain = wide(fitted(pooled, "whiten,recolour", spectrum=0.25, mean_share=0.0), pooled)
+    y = wide(fitted(pooled, "whiten,recolour", spectrum=0.25, mean_share=0.3, demoted=2), pooled)
+    deviation = y.std(axis=0)
+    assert deviation[-2:] == pytest.approx(deviation[-3], rel=1e-6)
+    assert np.abs((y - y.mean(0))[:, :-2] - plain[:, 2:]).max() < 1e-9
+    assert np.abs(y.mean(axis=0)[-2:]).max() < 1e-9
+    assert np.square(y.mean(axis=0)).sum() / np.square(y).sum(axis=1).mean() == pytest.approx(0.3, abs=1e-9)
+    with pytest.raises(FastflowError, match="cannot be demoted"):
+        fitted(pooled, "whiten,recolour", demoted=16)
 
 
 def test_moments_of_parts_merge_to_those_of_the_whole():
@@ -130,12 +144,20 @@ def test_recolour_comes_last_and_behind_something(method):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("spectrum", 1.1), ("spectrum", True), ("mean_share", 1), ("mean_share", -0.1), ("spectrum", "a")],
+    [
+        ("spectrum", 1.1),
+        ("spectrum", True),
+        ("mean_share", 1),
+        ("mean_share", -0.1),
+        ("spectrum", "a"),
+        ("demoted", 2),
+        ("demoted", 0.5),
+    ],
 )
 def test_a_saved_share_that_cannot_be_is_named(name, value):
     good = Stage(
         "recolour",
-        {"spectrum": 0.25, "mean_share": 0.2},
+        {"spectrum": 0.25, "mean_share": 0.2, "demoted": 0},
         {"mean": np.zeros(2), "matrix": np.eye(2), "shift": np.zeros(2)},
     )
     check([good], 2)

@@ -85,7 +85,7 @@ def recolouring(z):
     axes = np.linalg.qr(np.random.default_rng(5).standard_normal((z.shape[1], z.shape[1])))[0]
     scale = np.geomspace(1, 1 / 30, z.shape[1])
     params = {"mean": z.mean(axis=0).astype(np.float64), "matrix": axes * scale, "shift": 0.1 * scale}
-    return Stage("recolour", {"spectrum": 0.25, "mean_share": 0.2}, params)
+    return Stage("recolour", {"spectrum": 0.25, "mean_share": 0.2, "demoted": 0}, params)
 
 
 SHAPES = [

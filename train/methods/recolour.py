@@ -6,9 +6,10 @@ embedding x,
 
     y = S^(1-g) V^T (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, 0 the embedding less what of it
+Before, the ``demoted`` leading directions are scaled like the last one and lose their part of m: they carry what
+sentences of a kind have in common, such as their length (components, NATSV). The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, 0 the embedding less what of it
 is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts of the corpus. Dimensions
-come in the order of S, the leading first. In image style transfer this is a partial whitening-colouring transform
+come in the order of their scale, the leading first. In image style transfer this is a partial whitening-colouring transform
 (Li et al., NeurIPS 2017).
 """
 
@@ -42,8 +43,11 @@ def joint_moments(stages: Sequence[Stage], pooled: NDArray[Any]) -> Moments:
     return out
 
 
-def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float) -> Stage:
-    """The stage for z (n, D') from the moments of (x, z), x being of ``dim`` channels. Raises where z is constant."""
+def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
+    """The stage for z (n, D') from the moments of (x, z), x being of ``dim`` channels.
+
+    Raises a FastflowError where z is constant, and where no direction would be left.
+    """
     mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
     variance = np.trace(own) / len(own)
@@ -55,14 +59,20 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float) -
     sign = np.sign(right[np.arange(len(right)), np.abs(right).argmax(axis=1)])  # a singular vector's sign is arbitrary
     left, right = left * sign, right * sign[:, None]
     scale = np.maximum(scale, LEAST * scale[0])
+    if demoted >= len(scale):
+        raise FastflowError(f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demote")
+    shift = (left.T @ mean) * scale**-spectrum
+    shift[:demoted] = 0
+    scale[:demoted] = scale[-1]
+    order = np.roll(np.arange(len(scale)), -demoted)
+    right, scale, shift = right[order], scale[order], shift[order]
     matrix = right.T * scale ** (1 - spectrum)
     around = float(np.einsum("ij,ik,kj->", matrix, covariance[dim:, dim:], matrix, optimize=True))  # E|y - m|^2
-    shift = (left.T @ mean) * scale**-spectrum
     length = float(np.linalg.norm(shift))
     wanted = np.sqrt(mean_share / (1 - mean_share) * around)
     shift = shift * (wanted / length) if length else shift
     return Stage(
         "recolour",
-        {"spectrum": float(spectrum), "mean_share": float(mean_share)},
+        {"spectrum": float(spectrum), "mean_share": float(mean_share), "demoted": demoted},
         {"mean": latent_mean, "matrix": matrix, "shift": shift},
     )

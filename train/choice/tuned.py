@@ -1,0 +1,42 @@
+"""Encoders that were tuned for similarity: recognised without labels, and left as they are.
+
+An untuned masked language model crowds its embeddings into a narrow cone, whatever the texts; tuning for similarity
+spreads unrelated texts out. The mean cosine of unrelated sentences therefore tells the two kinds apart. It is taken over
+fixed sentences of many subjects (probe.txt), because the texts of a narrow corpus are close to each other in any encoder.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from fastflow.stages.vectors import cosine
+from fastflow.train.data.embeddings import Embedder, open_encoder
+
+CONE = 0.3  # untuned encoders: 0.43 and more; tuned ones: 0.2 at most (bench/results/tuned.md)
+
+
+def probe() -> list[str]:
+    """Sentences of which no two have a subject in common."""
+    return files("fastflow.train.choice").joinpath("probe.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def crowding(encoder: str | Path) -> float:
+    """Mean cosine of two sentences of ``probe``, mean-pooled from the last layer of ``encoder``."""
+    embeddings = Embedder(open_encoder(str(encoder), "last", None), "cpu")(probe()).astype(np.float64)
+    similarity = cosine(embeddings, embeddings)
+    return float(similarity[~np.eye(len(similarity), dtype=bool)].mean())
+
+
+def why_tuned(encoder: str | Path) -> str | None:
+    """The reason to leave ``encoder`` as it is, None for an encoder that was not tuned for similarity."""
+    found = crowding(encoder)
+    if abs(found) >= CONE:
+        return None
+    return (
+        f"this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of {found:.2f}, "
+        f"where an untuned one has {CONE} and more. Token weights and a calibration would harm it, so it is kept as it "
+        "is; name a --method or --token-weights to calibrate it all the same"
+    )
