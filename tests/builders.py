@@ -144,7 +144,7 @@ def fitted(method: str, pooled: Any) -> list[Any]:
     from fastflow.train.methods.names import parse_method
     from fastflow.train.options import DEFAULTS
 
-    return fit(parse_method(method), pooled, DEFAULTS.shape, Schedule(epochs=4, save_steps=0)).stages
+    return fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule(epochs=4, save_steps=0)).stages
 
 
 def hub_cache(root: Path, encoder: Path, monkeypatch: Any) -> Path:
@@ -177,7 +177,7 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     if settings.pop("weighted", False):
         frozen = weigh(frozen, texts)
     ordered, reference = settings.pop("ordered", False), frozen.hub_id is not None
-    shape = DEFAULTS.shape | {"depth": 2, "width": 8} | settings
+    shape = DEFAULTS.shape() | {"depth": 2, "width": 8} | settings
     schedule = Schedule(batch_size=32, epochs=2, save_steps=0)
     pooled = Embedder(frozen, "cpu")(texts)
     fitted = fit(parse_method(method), pooled, shape, schedule)

@@ -10,7 +10,19 @@ from click.core import ParameterSource
 
 from fastflow import __version__
 from fastflow.console import plain_errors
-from fastflow.train.options import CHOICES, DEFAULTS, LEAST, LEVELS, SHARES, Options, check_extra
+from fastflow.train.options import (
+    CHOICES,
+    COLOURS,
+    DEFAULTS,
+    LARGE,
+    LARGE_CORPUS,
+    LEAST,
+    LEVELS,
+    SHARES,
+    SMALL,
+    Options,
+    check_extra,
+)  # fmt: skip
 
 
 class TrainCommand(click.Command):
@@ -38,9 +50,9 @@ class TrainCommand(click.Command):
 @click.option(
     "--method",
     default=DEFAULTS.method,
-    help="auto: the recommended method, components:1, or without token weights the best of several by --stop's rule; "
-    "for vectors nullspace:10. Else flow, whiten[:K], standardize, components[:K], nullspace[:K], none, or a chain "
-    "such as whiten:128,flow.",
+    help="auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and none "
+    "for an encoder that was tuned for similarity. Else flow, whiten[:K], standardize, components[:K], nullspace[:K], "
+    "none, or a chain such as whiten:128,flow.",
 )
 @click.option(
     "--stop",
@@ -53,14 +65,17 @@ class TrainCommand(click.Command):
 @click.option(
     "--pooling",
     default=DEFAULTS.pooling,
-    help="first-last (layers 1 and L), last, cls, pooler or mean-of-layers:I,J,...",
+    help="auto, first-last (layers 1 and L), last, cls, pooler or mean-of-layers:I,J,... auto: first-last, or last for "
+    "an encoder that was tuned for similarity.",
 )
 @click.option(
     "--token-weights",
     default=DEFAULTS.token_weights,
     type=click.Choice(CHOICES["token_weights"]),
     help="sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
-    "a/(a+p), a = 0.001. none: every token counts 1, as in the BERT-flow paper.",
+    "a/(a+p), a = 0.001; the frequencies of English at large are mixed in, which decide where the corpus is small. "
+    "none: every token counts 1, as in the BERT-flow paper. auto: sif, or none for an encoder that was tuned for "
+    "similarity.",
 )
 @click.option(
     "--max-length",
@@ -68,9 +83,15 @@ class TrainCommand(click.Command):
     help="Longest text, in tokens; longer texts are cut.  [default: 128, or the encoder's limit]",
 )
 @click.option("--levels", default=DEFAULTS.levels, type=click.IntRange(*LEVELS), help="Flow: levels.")
-@click.option("--depth", default=DEFAULTS.depth, type=click.IntRange(LEAST["depth"]), help="Flow: steps in a level.")
 @click.option(
-    "--width", default=DEFAULTS.width, type=click.IntRange(LEAST["width"]), help="Flow: hidden units of a coupling net."
+    "--depth",
+    type=click.IntRange(LEAST["depth"]),
+    help=f"Flow: steps in a level.  [default: {SMALL['depth']}; {LARGE['depth']} from {LARGE_CORPUS:,} texts]",
+)
+@click.option(
+    "--width",
+    type=click.IntRange(LEAST["width"]),
+    help=f"Flow: hidden units of a coupling net.  [default: {SMALL['width']}; {LARGE['width']} from {LARGE_CORPUS:,} texts]",
 )
 @click.option("--coupling", default=DEFAULTS.coupling, type=click.Choice(CHOICES["coupling"]), help="Flow: coupling.")
 @click.option(
@@ -81,21 +102,21 @@ class TrainCommand(click.Command):
 )
 @click.option(
     "--spectrum",
-    default=DEFAULTS.spectrum,
     type=click.FloatRange(0, SHARES["spectrum"]),
-    help="Behind a flow: how far the spectrum is equalised. 1: every direction counts the same; 0: as in the encoder.",
+    help="Behind a flow: how far the spectrum is equalised. 1: every direction counts the same; 0: as in the encoder.  "
+    f"[default: {COLOURS['sif']['spectrum']}; {COLOURS['none']['spectrum']} without token weights]",
 )
 @click.option(
     "--mean-share",
-    default=DEFAULTS.mean_share,
     type=click.FloatRange(0, SHARES["mean_share"]),
-    help="Behind a flow: how much of the corpus's mean is kept, as the average cosine of unrelated texts.",
+    help="Behind a flow: how much of the corpus's mean is kept, as the average cosine of unrelated texts.  "
+    f"[default: {COLOURS['sif']['mean_share']}; {COLOURS['none']['mean_share']:g} without token weights]",
 )
 @click.option(
     "--demoted",
-    default=DEFAULTS.demoted,
     type=click.IntRange(LEAST["demoted"]),
-    help="Behind a flow: how many leading directions, which sentences of a kind have in common, count like the last.",
+    help="Behind a flow: how many leading directions, which sentences of a kind have in common, count like the last.  "
+    f"[default: {COLOURS['sif']['demoted']}; {COLOURS['none']['demoted']} without token weights]",
 )
 @click.option("--latent", is_flag=True, help="Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
 @click.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.evaluation.evaluate import find_sets
 from fastflow.model.fragmentation import unsuited
 from fastflow.model.tokens import Tokenizer
-from fastflow.train.choice.selection import Choice, candidates, choose
+from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
 from fastflow.train.choice.separability import Views, make_views
+from fastflow.train.choice.tuned import why_tuned
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, cache_key, embed_corpus, open_encoder
 from fastflow.train.data.moments import Moments, read_through
@@ -79,21 +80,42 @@ def calibrate(
     Raises a FastflowError for files that cannot be read and texts that cannot be fitted, and a UsageError for options
     that do not go together.
     """
+    asked, (options, reason) = options, settle(encoder, options)
     frozen = prepare(encoder, options, run)
+    if reason:
+        run.voice.say(reason)
     sets = find_sets(pairs) if pairs else []
     if run.dry_run and options.stream:
         return None
     corpus = read(texts, ", ".join(names), frozen, options, run)
+    automatic = asked.method == "auto"
+    if automatic and options.method == AUTO and corpus.count < options.batch_size:
+        options = replace(options, method="none")
+        reason = f"auto keeps the pooling as it is: a flow needs {options.batch_size} texts, one batch"
+        run.voice.say(reason)
     concerns = describe(corpus, options, run.voice)
     if run.dry_run:
         return None
     pooled = embed(corpus, options, run)
-    choice = fit_and_choose(corpus, pooled, options, run)
+    choice = fit_and_choose(corpus, pooled, options, run, automatic)
+    choice.reasons += [reason] * bool(reason)
     measures = summary.before_and_after(choice.fitted, pooled, choice.views)
     if sets:
         measures["spearman"] = summary.spearman(choice.fitted, corpus.encoder, sets, options.device)
-    training = record(corpus, names, options, choice, measures)
+    training = record(corpus, names, asked, choice, measures)
     return Fit(corpus.encoder, choice, measures, training, corpus.texts, pooled, concerns)
+
+
+def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
+    """``options`` with nothing left to auto, and the reason if the encoder is kept as it is."""
+    automatic = options.method == "auto" and options.token_weights == "auto"
+    reason = why_tuned(encoder) if automatic else None
+    method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
+    usual = {"method": method, "token_weights": "none" if reason else "sif"}
+    usual["pooling"] = "last" if reason else "first-last"
+    return replace(
+        options, **{name: value for name, value in usual.items() if getattr(options, name) == "auto"}
+    ), reason
 
 
 def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
@@ -102,15 +124,13 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
         raise reason
     if options.stop == "likelihood":
         raise UsageError("--stop likelihood is for vectors without an encoder: texts take --stop rule or budget")
-    links = [] if options.method == "auto" else parse_method(options.method)
+    links = shipped(parse_method(options.method), options.latent)
     frozen = open_encoder(encoder, options.pooling, options.max_length)
     if run.reference:
         check_reference(frozen)
-    if options.stream and (_has_flow(options, frozen) or options.sample):
-        raise UsageError("--stream is for closed forms; a flow, which auto tries too, needs --sample N instead")
-    if options.method == "auto":
-        run.voice.say(f"auto: tries none, {', '.join(_tried(options, frozen))}")
-    check_chain(links, frozen.dim, options.shape)
+    if options.stream and (_has_flow(options) or options.sample):
+        raise UsageError("--stream is for closed forms, such as whiten,recolour; a flow needs --sample N instead")
+    check_chain(links, frozen.dim, options.shape())
     return frozen
 
 
@@ -143,8 +163,8 @@ def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
     if frozen.modules is not None:
         concerns.append(frozen.modules.unused())
     words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
-    auto = _weighted(options, frozen) and options.method == "auto"  # as good as cut (token-weights.md)
-    if words > PARAGRAPH and options.method != "none" and not auto:
+    weighted = _weighted(options, frozen)  # as good as cut (token-weights.md)
+    if words > PARAGRAPH and options.method != "none" and not weighted:
         concerns.append(
             f"these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
             "sentences: if you will embed sentences, use --sentences"
@@ -172,9 +192,11 @@ def embed(corpus: Corpus, options: Options, run: Run) -> NDArray[np.float32]:
         return embedder(corpus.texts, progress.advance)
 
 
-def fit_and_choose(corpus: Corpus, pooled: NDArray[np.float32], options: Options, run: Run) -> Choice:
+def fit_and_choose(
+    corpus: Corpus, pooled: NDArray[np.float32], options: Options, run: Run, automatic: bool = False
+) -> Choice:
     """The method fitted, or of several the one that separates dropout views best; ``--stop budget`` takes no views."""
-    live = _live(corpus, options) if options.encoder_dropout and _has_flow(options, corpus.encoder) else None
+    live = _live(corpus, options) if options.encoder_dropout and _has_flow(options) else None
     identity = cache_key(corpus.encoder, corpus.texts, options.device)
     views: Views | None = None
     if options.stop == "rule" and options.method != "none":
@@ -185,7 +207,7 @@ def fit_and_choose(corpus: Corpus, pooled: NDArray[np.float32], options: Options
             return fit(
                 shipped(parse_method(name), options.latent),
                 pooled,
-                options.shape,
+                options.shape(corpus.count),
                 schedule_of(options),
                 options.colour,
                 live,
@@ -200,7 +222,7 @@ def fit_and_choose(corpus: Corpus, pooled: NDArray[np.float32], options: Options
 
         if views is None:
             return Choice(once(options.method), options.method)
-        return choose(options.method, _weighted(options, corpus.encoder), once, views)
+        return choose(options.method, once, views, automatic)
 
 
 def record(
@@ -222,12 +244,8 @@ def _weighted(options: Options, frozen: FrozenEncoder) -> bool:
     return options.token_weights == "sif" and frozen.pooling.mode == "mean"  # noqa: S105
 
 
-def _tried(options: Options, frozen: FrozenEncoder) -> tuple[str, ...]:
-    return candidates(_weighted(options, frozen)) if options.method == "auto" else (options.method,)
-
-
-def _has_flow(options: Options, frozen: FrozenEncoder) -> bool:
-    return any("flow" in name for name in _tried(options, frozen))
+def _has_flow(options: Options) -> bool:
+    return "flow" in options.method
 
 
 def schedule_of(options: Options) -> Schedule:
@@ -237,9 +255,7 @@ def schedule_of(options: Options) -> Schedule:
 
 def _steps(corpus: Corpus, options: Options) -> int:
     """The steps of a flow; 0 without one, and where auto leaves it out because there are too few texts."""
-    if not _has_flow(options, corpus.encoder) or (options.method == "auto" and corpus.count < options.batch_size):
-        return 0
-    return schedule_of(options).steps(corpus.count)
+    return schedule_of(options).steps(corpus.count) if _has_flow(options) else 0
 
 
 def _live(corpus: Corpus, options: Options) -> Source:

@@ -12,13 +12,20 @@ from fastflow.model.reading import is_whole, short
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 CHOICES = {
     "stop": ("rule", "budget", "likelihood"),
-    "token_weights": ("sif", "none"),
+    "token_weights": ("auto", "sif", "none"),
     "coupling": ("additive", "affine"),
     "permutation": ("reversal", "random", "lu"),
     "init": ("data", "glorot"),
     "device": ("cpu", "cuda"),
 }
 LEAST = {"depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1, "demoted": 0}
+OPTIONAL = ("depth", "width", "demoted", "sample")
+SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: chosen in bench/results/default.md
+LARGE_CORPUS = 20_000  # texts
+COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
+    "sif": {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2},
+    "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 0},
+}
 LEVELS = (1, 4)
 SHARES = {"spectrum": 1.0, "mean_share": 0.99}  # name -> the most it may be
 MOST = 2**63 - 1  # of a seed
@@ -54,17 +61,17 @@ class Options:
 
     method: str = "auto"
     stop: str = "rule"
-    pooling: str = "first-last"
-    token_weights: str = "sif"  # noqa: S105
+    pooling: str = "auto"  # first-last; last for an encoder that was tuned for similarity
+    token_weights: str = "auto"  # noqa: S105 - sif; none for an encoder that was tuned for similarity
     max_length: int | None = None  # None: 128, or the encoder's limit
     levels: int = 2
-    depth: int = 3
-    width: int = 32
+    depth: int | None = None  # None: by the size of the corpus, SMALL or LARGE
+    width: int | None = None
     coupling: str = "additive"
     permutation: str = "reversal"
-    spectrum: float = 0.25
-    mean_share: float = 0.2
-    demoted: int = 0
+    spectrum: float | None = None  # None: by the token weights, COLOURS
+    mean_share: float | None = None
+    demoted: int | None = None
     latent: bool = False
     init: str = "data"
     encoder_dropout: bool = False
@@ -84,7 +91,7 @@ class Options:
                 raise UsageError(f"{flag(name)} must be {' or '.join(known)}, not {short(value)}")
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if not (is_whole(value, least, MOST) or (value is None and name == "sample")):
+            if not (is_whole(value, least, MOST) or (value is None and name in OPTIONAL)):
                 raise UsageError(f"{flag(name)} must be a whole number of at least {least}, not {short(value)}")
         if not is_whole(self.levels, *LEVELS):
             raise UsageError(f"--levels must be {LEVELS[0]} to {LEVELS[1]}, not {short(self.levels)}")
@@ -94,7 +101,8 @@ class Options:
             if not isinstance(value := getattr(self, name), str):
                 raise UsageError(f"{flag(name)} must be a name, not {short(value)}")
         for name, most in SHARES.items():
-            object.__setattr__(self, name, _share(name, getattr(self, name), most))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _share(name, getattr(self, name), most))
         for name in ("encoder_dropout", "latent", "sentences", "stream"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UsageError(f"{flag(name)} must be True or False, not {short(value)}")
@@ -103,15 +111,16 @@ class Options:
         if self.method == "auto" and self.stop == "budget":
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 
-    @property
-    def shape(self) -> dict[str, Any]:
-        """The shape of a flow: levels, depth, width, coupling and permutation."""
-        return {name: getattr(self, name) for name in SHAPE}
+    def shape(self, count: int = 0) -> dict[str, Any]:
+        """The shape of a flow on ``count`` texts: levels, depth, width, coupling and permutation."""
+        size = SMALL if count < LARGE_CORPUS else LARGE
+        return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
 
     @property
     def colour(self) -> dict[str, Any]:
         """The settings of recolour: spectrum, mean_share and demoted."""
-        return {name: getattr(self, name) for name in (*SHARES, "demoted")}
+        usual = COLOURS["none" if self.token_weights == "none" else "sif"]
+        return {name: value if (own := getattr(self, name)) is None else own for name, value in usual.items()}
 
 
 DEFAULTS = Options()

@@ -20,14 +20,14 @@ from fastflow.train.choice.selection import Choice
 from fastflow.train.data.moments import BLOCK, Moments
 from fastflow.train.fitting import Run, schedule_of
 from fastflow.train.methods.chain import check_chain, fit
-from fastflow.train.methods.names import Method, parse_method
+from fastflow.train.methods.names import Method, parse_method, shipped
 from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import DEFAULTS, Options, flag
 from fastflow.train.ship import summary
 from fastflow.train.ship.fit import Fit
 
 OPTIONS = (  # those that mean something without encoder and texts
-    "method", "stop", "levels", "depth", "width", "coupling", "permutation", "init", "epochs", "batch_size", "lr",
+    "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted", "latent", "init", "epochs", "batch_size", "lr",
     "seed", "save_steps", "sample",
 )  # fmt: skip
 DIRECTIONS = 10  # that auto removes, at most one in ten: above raw pooling on eight of nine corpora (results/study.md)
@@ -65,10 +65,10 @@ def calibrate_vectors(matrix: Matrix, name: str, options: Options, run: Run) -> 
     Raises a FastflowError for rows that nothing can be fitted to, and a UsageError for options that do not go together.
     """
     method = recommended(matrix.shape[1]) if options.method == "auto" else options.method
-    links = parse_method(method)
+    links = shipped(parse_method(method), options.latent)
     if not links:
         raise UsageError("--method none leaves vectors as they are: there is no model to make of it")
-    check_chain(links, matrix.shape[1], options.shape)
+    check_chain(links, matrix.shape[1], options.shape(len(matrix)))
     sampled = matrix if options.sample is None else draw(matrix, options.sample, options.seed)
     check_rows(links, sampled, options)
     decided = "a fixed method"
@@ -156,7 +156,7 @@ def _fitted(
         rows, judge = matrix.take(train), HeldOut(matrix[apart])
     with Scalars(run.log_dir) as log:
         fitted = fit(
-            links, rows, options.shape, schedule_of(options), None, run.checkpoints, f"{sha256} {method}", run.resume,
+            links, rows, options.shape(len(rows)), schedule_of(options), options.colour, None, run.checkpoints, f"{sha256} {method}", run.resume,
             log, judge, None if flow else statistics, run.voice,
         )  # fmt: skip
     if judge is not None:

@@ -97,7 +97,12 @@ def describe(stages: Sequence[Stage]) -> str:
 
 
 def keeps_mean(stages: Sequence[Stage]) -> bool:
-    """Whether every stage only removes directions: nullspace with a mean of 0, which is fitted as components."""
+    """Whether the embeddings have a mean of their own: every stage only removes directions, or the last gives it back.
+
+    The first is nullspace with a mean of 0, which is fitted as components; the second is recolour with a mean share.
+    """
+    if stages and stages[-1].kind == "recolour":
+        return bool(stages[-1].params["shift"].any())
     return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
 
 

@@ -19,7 +19,7 @@ def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
         if name in CHOICES:
             assert tuple(command[name].type.choices) == CHOICES[name]
     config, schedule = FlowConfig(dim=256), Schedule()
-    assert {name: getattr(config, name) for name in DEFAULTS.shape} == DEFAULTS.shape
+    assert {name: getattr(config, name) for name in DEFAULTS.shape()} == DEFAULTS.shape()
     assert vars(schedule) == {name: getattr(DEFAULTS, name) for name in vars(schedule)}
 
 

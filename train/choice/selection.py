@@ -9,16 +9,12 @@ from typing import Any
 import numpy as np
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.calibration import Stage, apply, keeps_mean
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
-from fastflow.train.methods.names import parse_method
 
-# candidates of auto, chosen on STS12-14 with the encoder in the package
-WEIGHTED = ("components:1",)  # with token weights, on which nothing gained more: bench/results/token-weights.md
-PLAIN = ("standardize", "nullspace:10", "whiten", "flow")  # every token counts 1: bench/results/study.md
-RESCALING = ("whiten", "flow")
-REFITTED = 1.2  # margin required of the methods that rescale every direction
+AUTO = "flow"  # with recolour behind it: chosen on STS12-14 (bench/results/default.md)
+AUTO_STREAMED = "whiten,recolour"  # its closed-form sibling, for a corpus that is read once
 
 
 @dataclass
@@ -35,54 +31,41 @@ class Choice:
     reasons: list[str] = field(default_factory=list)
 
 
-def candidates(weighted: bool) -> tuple[str, ...]:
-    """The methods that ``--method auto`` tries on means with token weights or without, simplest first."""
-    return WEIGHTED if weighted else PLAIN
-
-
 def judge(stages: Sequence[Stage], views: Views) -> float:
-    """The separability of ``views`` after ``stages``, in float64."""
+    """The separability of ``views`` after ``stages``, in float64; about the mean where they keep a part of it."""
     wide = [stage.astype(np.float64) for stage in stages]
-    return views.judge(lambda x: np.asarray(apply(wide, x)))
+    return views.judge(lambda x: np.asarray(apply(wide, x)), keeps_mean(stages))
 
 
-def choose(method: str, weighted: bool, fit: Callable[[str], Fitted], views: Views) -> Choice:
-    """Fit ``method``, or for ``auto`` every candidate; keep the best by separability, and none that is below raw.
+def choose(method: str, fit: Callable[[str], Fitted], views: Views, automatic: bool = False) -> Choice:
+    """Fit ``method`` and keep it, unless it separates ``views`` no better than the pooling that it calibrates.
 
-    Whitening and flows rescale every direction and so raise separability more than similarity: in ``auto`` they have to
-    be REFITTED times as good as the best of the others. A candidate that cannot be fitted to this corpus is left out
-    and named; raw pooling is always among them. Methods that keep the mean are judged about the mean, and
-    raw pooling with them.
+    Methods that keep a part of the mean are judged about the mean, and the pooling with them: dropout views cannot show
+    whether a mean should go. ``automatic``: nobody named the method, so one that cannot be fitted is a reason to keep
+    the pooling, not an error.
     """
-    names = candidates(weighted) if method == "auto" else (method,)
-    if keep_mean := all(link.kind == "components" for name in names for link in parse_method(name)):
-        views = views.about_mean()
-    raw = views.judge()
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
-    values: dict[str, float | None] = {"none": round(raw, 4)}
-    best = raw * (1 + MARGIN)
-    for name in names:
-        try:
-            fitted = fit(name)
-        except FastflowError as error:
-            if method != "auto":
-                raise
-            values[name] = None
-            choice.reasons.append(f"{name} was left out: {error}")
-            continue
-        value = judge(fitted.stages, views)
-        values[name] = round(value, 4)
-        choice.reasons += [_stop(look) for look in fitted.looks]
-        if value > best * (margin := _margin(method, name)):
-            choice.fitted, choice.method, best = fitted, name, value / margin
+    try:
+        fitted = fit(method)
+    except FastflowError as error:
+        if not automatic:
+            raise
+        choice.record |= {
+            "separability": {"none": round(views.judge(), 4), method: None},
+            "looks": [],
+            "chosen": "none",
+        }
+        choice.reasons.append(f"auto keeps the pooling as it is: {method} cannot be fitted, because {error}")
+        return choice
+    raw, value = views.judge(centred=keeps_mean(fitted.stages)), judge(fitted.stages, views)
+    choice.reasons += [_stop(look) for look in fitted.looks]
+    if value > raw * (1 + MARGIN):
+        choice.fitted, choice.method = fitted, method
+    values = {"none": round(raw, 4), method: round(value, 4)}
     choice.record |= {"separability": values, "looks": choice.fitted.looks, "chosen": choice.method}
-    choice.reasons.append(_verdict(method, choice.method, values, best, " about their mean" if keep_mean else ""))
+    about = " about their mean" if keeps_mean(fitted.stages) else ""
+    choice.reasons.append(_verdict(method, choice.method, raw, value, about, automatic))
     return choice
-
-
-def _margin(method: str, name: str) -> float:
-    """How many times the separability of the others ``name`` must have."""
-    return REFITTED if method == "auto" and name in RESCALING else 1.0
 
 
 def _stop(look: dict[str, Any]) -> str:
@@ -98,28 +81,18 @@ def _stop(look: dict[str, Any]) -> str:
     )
 
 
-def _verdict(method: str, chosen: str, values: dict[str, float | None], best: float, about: str) -> str:
-    """The choice with every number, and why no method of a larger number was taken; ``best`` is the one to exceed."""
-    known = {name: value for name, value in values.items() if value is not None}
-    listed = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
-    short = [_too_small(method, chosen, name, best) for name, value in known.items() if value > known[chosen]]
-    why = "".join(f"; {reason}" for reason in short)
-    if method == "auto":
-        return f"auto chose {chosen} by the separability of dropout views{about} ({listed}){why}"
+def _verdict(method: str, chosen: str, raw: float, value: float, about: str, automatic: bool) -> str:
+    """The choice with its two numbers."""
+    numbers = f"none {raw:.3f}, {method} {value:.3f}"
     if chosen == method:
-        return f"separability of dropout views{about}: {listed}"
+        chose = f"auto chose {method}: " if automatic else ""
+        return f"{chose}separability of dropout views{about}: {numbers}"
+    why = f"its dropout views are no better separated{about} ({numbers}"
+    if value > raw:
+        why += f"; it needs more than {raw * (1 + MARGIN):.3f}, because a smaller gain may be chance"
+    if automatic:
+        return f"auto keeps the pooling as it is: {method} was refused, {why})"
     return (
-        f"{method} was REFUSED and raw pooling kept: its dropout views are no better separated{about} ({listed}{why}), "
-        "so it would fit the encoder's noise; give more text or more varied text, or keep it with --stop budget"
-    )
-
-
-def _too_small(method: str, chosen: str, name: str, best: float) -> str:
-    """Why ``name``, whose number is larger than that of ``chosen``, was not taken: the value it needs, and why."""
-    if (margin := _margin(method, name)) == 1:
-        return f"{name} needs more than {best:.3f}, {100 * MARGIN:g} % above none, because a smaller gain may be chance"
-    of = chosen if chosen != "none" else f"the {best:.3f} that the other methods need"
-    return (
-        f"{name} needs more than {margin * best:.3f}, {margin:g} times {of}, because whitening and flows raise this "
-        "number more than they improve similarity"
+        f"{method} was REFUSED and raw pooling kept: {why}), so it would fit the encoder's noise; give more text or more "
+        "varied text, or keep it with --stop budget"
     )

@@ -47,16 +47,13 @@ class Views:
     first: NDArray[np.float64]
     second: NDArray[np.float64]
 
-    def judge(self, calibrate: Calibrate | None = None) -> float:
-        """The separability after ``calibrate``, or of pooled embeddings as they are."""
-        if calibrate is None:
-            return separability(self.first, self.second)
-        return separability(calibrate(self.first), calibrate(self.second))
-
-    def about_mean(self) -> Views:
-        """The same views less their common mean, for calibrations that keep it: it raises all cosines equally."""
-        mean = (self.first.mean(axis=0) + self.second.mean(axis=0)) / 2
-        return Views(self.first - mean, self.second - mean)
+    def judge(self, calibrate: Calibrate | None = None, centred: bool = False) -> float:
+        """The separability after ``calibrate``, or of pooled embeddings as they are; ``centred``: about their mean."""
+        first, second = (side if calibrate is None else calibrate(side) for side in (self.first, self.second))
+        if centred:
+            mean = (first.mean(axis=0) + second.mean(axis=0)) / 2
+            first, second = first - mean, second - mean
+        return separability(first, second)
 
 
 def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu", seed: int = 0) -> Views:

@@ -11,7 +11,7 @@ from fastflow.errors import missing_extra
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import moments
 from fastflow.train.methods.closed_forms import fit_closed_form
-from fastflow.train.methods.names import parse_method
+from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.options import DEFAULTS
 
 
@@ -20,7 +20,7 @@ def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
 
     Raises a UsageError for an unknown method, and a FastflowError where a flow is to be fitted without PyTorch.
     """
-    links = [] if method == "raw" else parse_method(method)
+    links = [] if method == "raw" else shipped(parse_method(method), latent=False)
     if not links:
         return []
     if len(links) == 1 and links[0].kind != "flow":
@@ -30,4 +30,4 @@ def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
         from fastflow.train.methods.loop import Schedule
     except ImportError as error:
         raise missing_extra("train", str(error.name), f"fitting {method!r}") from error
-    return list(fit(links, pooled.astype(np.float32), DEFAULTS.shape, Schedule(seed=seed)).stages)
+    return list(fit(links, pooled.astype(np.float32), DEFAULTS.shape(len(pooled)), Schedule(seed=seed)).stages)
