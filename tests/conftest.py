@@ -134,6 +134,14 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for a GPU, on which Runtime(backend="triton") opens."""
+    from gpu_standin import use_standin
+
+    return use_standin(monkeypatch)
+
+
+@pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``run_python(code, *arguments, **options of subprocess.run)`` in a new interpreter, outside the checkout."""
 

@@ -138,7 +138,7 @@ def test_onnxruntimes_process_starts_with_the_weights(subject):
     assert np.array_equal(onnx.numpy_helper.to_array(table[0])[:, 0], subject.weights)
     tokenize, skipped = Tokenizer(subject.encoder, subject.max_length), []
     exact, forgetful = (texts.padded(reference(subject, k), tokenize)([startup.TEXT]) for k in (None, subject.layers))
-    jobs = startup._jobs(subject, ["onnxruntime"], 1, skipped)
+    jobs = startup.jobs_of(subject, ["onnxruntime"], 1, skipped)
     for dtype in ("float32", "int8"):
         startup.start("onnxruntime", dtype, jobs["onnxruntime", dtype], exact)
     with pytest.raises(FastflowError, match="onnxruntime float32 differs from PyTorch"):

@@ -359,12 +359,12 @@ def test_the_machine_is_described_without_names_or_paths():
 def test_what_others_use_is_what_we_do_not(monkeypatch):
     stat = ["cpu  100 10 20 900 5 1 1 3 0 0", "cpu  250 10 20 950 5 1 1 3 0 0"]  # hundredths of a second
     times = [(0.5, 0.0, 0.0, 0.0, 100.0), (0.6, 0.2, 0.1, 0.1, 102.0)]
-    monkeypatch.setattr("fastflow.bench.measure.machine._text", lambda path: stat.pop(0))
+    monkeypatch.setattr("fastflow.bench.measure.machine.content", lambda path: stat.pop(0))
     monkeypatch.setattr("fastflow.bench.measure.machine.os.times", lambda: os.times_result(times.pop(0)))
     monkeypatch.setattr("fastflow.bench.measure.machine.os.sysconf", lambda name: 100)
     assert Neighbours().processors() == pytest.approx((1.5 - 0.5) / 2)
     monkeypatch.undo()
-    monkeypatch.setattr("fastflow.bench.measure.machine._text", lambda path: "")
+    monkeypatch.setattr("fastflow.bench.measure.machine.content", lambda path: "")
     assert Neighbours().processors() is None
 
 

@@ -97,7 +97,7 @@ def test_all_matrices_of_an_encoder_whatever_the_threads():
     for form in (FLOAT, BF16, INT8, INT8_SIGNED, INT8_TILES):
         want, *tables = EncoderProgram(weights, shape, "pooler", (2,), 32, form).arrays(1)
         again, *others = EncoderProgram(weights, shape, "pooler", (2,), 32, form).arrays(3)
-        matrices = EncoderProgram(weights, shape, "pooler", (2,), 32, form)._matrices
+        matrices = EncoderProgram(weights, shape, "pooler", (2,), 32, form).matrices
         for m in matrices:  # memory between matrices is not written
             size = len(m.rows) * (m.groups * m.padded // m.lanes + m.spare) * 4
             assert np.array_equal(want[m.panels : m.panels + size], again[m.panels : m.panels + size])
