@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from places import ROOT
 
-from fastflow.bench.report import table as report
-from fastflow.bench.report.table import busy, table
+from fastflow.bench.report.table import busy, main, table
 
 MACHINE = {
     "gpu": None, "processor": "some", "processors_usable": 2, "versions": {}, "ceilings": [],
@@ -44,7 +43,7 @@ def test_a_busy_machine_is_said_to_spoil_the_ratios(others, too_much):
 
 def test_targets_are_printed_from_a_kept_file(capsys):
     kept = ROOT / "bench" / "results" / "end-to-end-cpu"
-    report.main([f"{kept}.json"])
+    main([f"{kept}.json"])
     shown = capsys.readouterr().out
     assert shown == kept.with_suffix(".txt").read_text(encoding="utf-8")
     assert "(must >= 2: NOT REACHED)" in shown
@@ -60,4 +59,4 @@ def test_targets_are_printed_from_a_kept_file(capsys):
 )
 def test_a_file_that_is_no_run_is_one_sentence(arguments, said):
     with pytest.raises(SystemExit, match=said):
-        report.main(arguments)
+        main(arguments)

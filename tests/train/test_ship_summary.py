@@ -1,6 +1,7 @@
 """Measures before and after: the table, its notes, and warnings that nobody can miss."""
 
 import json
+import re
 
 import numpy as np
 import pytest
