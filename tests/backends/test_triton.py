@@ -15,6 +15,7 @@ from fastflow import Runtime
 from fastflow.backends import choose as encoder
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed
+from fastflow.model.tokens import Tokenizer
 from fastflow.stages.vectors import paired_cosine
 
 pytestmark = NEEDS
@@ -98,17 +99,23 @@ def test_several_threads_get_their_own_vectors(standin, model, sentences):
     assert len(found) == 4
 
 
+def heard_by(names, monkeypatch):
+    """From now on ``names`` takes the name of every thread that tokenises."""
+    real = Tokenizer.__call__
+
+    def tokenize(self, texts):
+        names.add(threading.current_thread().name.partition("_")[0])
+        return real(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "__call__", tokenize)
+
+
 def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch):
     monkeypatch.setattr("fastflow.runtime.WINDOW", 50)
-    runtime, exact, names = on_standin(model), Runtime(model, backend="reference"), set()
-    real = runtime.tokenize
-
-    def tokenize(texts):
-        names.add(threading.current_thread().name.partition("_")[0])
-        return real(texts)
-
-    runtime._tokenizer = tokenize
-    assert_same(runtime.encode(sentences[:170]), exact.encode(sentences[:170]))
+    runtime, names = on_standin(model), set()
+    want = Runtime(model, backend="reference").encode(sentences[:170])
+    heard_by(names, monkeypatch)
+    assert_same(runtime.encode(sentences[:170]), want)
     assert names == {"fastflow-ahead"}
     assert [start for start, _ in runtime.stream(iter(sentences[:170]))] == [0, 50, 100, 150]
     with pytest.raises(FastflowError, match="text 60 is int"):
@@ -153,8 +160,7 @@ def test_a_file_is_read_and_tokenised_ahead(standin, model, sentences, tmp_path,
     source, threads = tmp_path / "in.txt", set()
     source.write_text("\n".join([*sentences[:70], *sentences[:9]]), encoding="utf-8")
     runtime, exact = on_standin(model), Runtime(model, backend="reference")
-    real = runtime.tokenize
-    runtime._tokenizer = lambda texts: threads.add(threading.current_thread().name.partition("_")[0]) or real(texts)
+    heard_by(threads, monkeypatch)
     embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), quiet=True)
     assert_same(np.load(tmp_path / "out.npy"), exact.encode([*sentences[:70], *sentences[:9]]))
     assert ("fastflow-ahead" in threads) is not dedupe
