@@ -1,4 +1,4 @@
-"""Which instruction set the compiled kernels use here: the best that can run, or the one that FASTFLOW_ISA names."""
+"""Which instruction set the compiled kernels use here: the one named, by FASTFLOW_ISA too, or the best that can run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ def usable_isas() -> tuple[str, ...]:
     return tuple(name for name, (_, usable, _, _) in reversed(isas().items()) if usable and name not in TILES)
 
 
-def forced_isa() -> str:
-    """The instruction set that FASTFLOW_ISA names, or nothing. Raises ValueError for one that cannot run here."""
-    asked = os.environ.get("FASTFLOW_ISA", "")
-    if asked and not isas().get(asked, (0, False))[1]:
+def forced_isa(name: str | None = None) -> str:
+    """``name``, or without one what FASTFLOW_ISA names, or nothing. Raises ValueError for one that cannot run here."""
+    asked = os.environ.get("FASTFLOW_ISA", "") if name is None else name
+    if (asked or name is not None) and not isas().get(asked, (0, False))[1]:
         why = f" ({amx_missing()})" if asked == "amx" else ""
         usable = (*TILES[: not amx_missing()], *usable_isas())
-        raise ValueError(f"FASTFLOW_ISA={asked} cannot run on this machine{why}; usable here: {', '.join(usable)}")
+        said = f"FASTFLOW_ISA={asked}" if name is None else f"instruction set {asked!r}"
+        raise ValueError(f"{said} cannot run on this machine{why}; usable here: {', '.join(usable)}")
     return asked
 
 
-def isa() -> str:
-    """The instruction set that a float32 kernel made now will use: the best, or the one FASTFLOW_ISA names.
+def isa(name: str | None = None) -> str:
+    """The instruction set of a float32 kernel made now: ``name``, else the one FASTFLOW_ISA names, else the best.
 
-    Raises ValueError when FASTFLOW_ISA names one that cannot run here.
+    Raises ValueError for a named one that cannot run here.
     """
-    asked = forced_isa()
+    asked = forced_isa(name)
     return "avx512" if asked in TILES else asked or usable_isas()[0]

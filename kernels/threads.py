@@ -17,7 +17,7 @@ def default_threads() -> int:
 
     Processors are those of its affinity, at most the whole CPUs of its cgroup's quota (versions 1 and 2).
     """
-    processors, cores = _allowed()
+    processors, cores = allowed()
     asked = asked_of_openmp(os.environ.get("OMP_NUM_THREADS", ""))
     return cores if asked is None else min(asked, processors)
 
@@ -30,7 +30,7 @@ def asked_of_openmp(text: str) -> int | None:
 
 
 @lru_cache(maxsize=1)
-def _allowed() -> tuple[int, int]:
+def allowed() -> tuple[int, int]:
     """(processors, physical cores) that this process may use."""
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     most = max(1, int(min(quotas(CGROUPS, _text(Path("/proc/self/cgroup"))), default=len(processors))))

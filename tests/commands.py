@@ -6,7 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
+import numpy as np
+from builders import make_sentences
+from click.testing import CliRunner, Result
+
+from fastflow.cli import main
+from fastflow.evaluation.evaluate import HEADER
 
 
 def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., Any]:
@@ -29,3 +34,28 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
         return result
 
     return train
+
+
+def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
+
+
+def assert_one_sentence(result: Result, code: int, message: str) -> None:
+    """One plain line on standard error, said by us or by click's usage check; nothing on standard output."""
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert "please report it" not in result.stderr
+    last = result.stderr.rstrip("\n").split("\n")[-1]
+    assert last.startswith(("fastflow: ", "Error: "))
+    assert message in last
+    if code == 1:
+        assert sum(not line.startswith("fastflow: model ") for line in result.stderr.splitlines()) <= 3
+
+
+def write_pairs(path: Path, count: int = 30, constant: bool = False) -> tuple[list[str], list[str], list[float]]:
+    first, second = make_sentences(count, seed=3), make_sentences(count, seed=4)
+    scores = [1.0] * count if constant else np.random.default_rng(0).normal(size=count).round(3).tolist()
+    lines = [f"s{i % 2}\t{score}\t{a}\t{b}" for i, (a, b, score) in enumerate(zip(first, second, scores, strict=True))]
+    path.write_text("\n".join([HEADER, *lines]) + "\n")
+    return first, second, scores

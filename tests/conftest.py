@@ -20,17 +20,36 @@ from places import DATA, USERS  # first: it sets the environment
 ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 
 
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every instruction set, forced; those that this machine lacks are reported as not run."""
+def usable(isa: str) -> str:
+    """``isa``; skips where this machine lacks it, and fails where FASTFLOW_REQUIRE_ISA names it."""
     from fastflow.kernels import isa as instructions
 
     known = instructions.isas()
-    assert set(known) <= set(ISAS), "an instruction set that no test would force"
-    if request.param not in known or not known[request.param][1]:
-        pytest.skip(f"this machine has no {request.param}")
-    monkeypatch.setenv("FASTFLOW_ISA", request.param)
-    return str(request.param)
+    assert set(known) <= set(ISAS), "an instruction set that no test would name"
+    if isa not in known or not known[isa][1]:
+        required = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
+        assert isa not in required, f"{isa} is required here and cannot run"
+        pytest.skip(f"this machine has no {isa}")
+    return isa
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> str:
+    """Every instruction set, to be passed on; those that this machine lacks are reported as not run."""
+    return usable(request.param)
+
+
+@pytest.fixture(params=[name for name in ISAS if not name.startswith("amx")])
+def float_isa(request: pytest.FixtureRequest) -> str:
+    """The same of those with float32 kernels of their own."""
+    return usable(request.param)
+
+
+@pytest.fixture
+def forced_isa(isa: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every instruction set by the user's switch: for a Runtime or a backend, which take no argument of that kind."""
+    monkeypatch.setenv("FASTFLOW_ISA", isa)
+    return isa
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +131,14 @@ def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "cpu" and find_spec("fastflow.kernels._cpu") is None:
         pytest.skip("the cpu backend is not compiled here")
     return str(request.param)
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for a GPU, on which Runtime(backend="triton") opens."""
+    from gpu_standin import use_standin
+
+    return use_standin(monkeypatch)
 
 
 @pytest.fixture

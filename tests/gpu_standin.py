@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tolerances import EMBEDDING
 
+from fastflow import Runtime
 from fastflow.backends import choose as encoder
 from fastflow.backends import triton as backend_triton
 from fastflow.backends.gpu.standin import StandIn
@@ -95,3 +97,25 @@ def use_standin(monkeypatch, **settings):
     monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_device", lambda self: device)
     return device
+
+
+def on_standin(model, dtype="float32"):
+    """A Runtime on the triton backend, wherever ``use_standin`` has put that."""
+    return Runtime(model, dtype=dtype, backend="triton")
+
+
+def unit(z):
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def assert_same(found, exact, limit=EMBEDDING):
+    """The vectors have the same directions."""
+    assert found.shape == exact.shape
+    assert np.isfinite(found).all()
+    assert exact.std() > 0.01
+    assert np.abs(unit(found) - unit(exact)).max() <= limit
+
+
+def captures(device):
+    """How many graphs were captured on the stand-in."""
+    return sum(entry[0] == "capture" for entry in device.log)

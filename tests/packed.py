@@ -6,9 +6,18 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.panels import (
+    BFLOAT16,
+    STORED,
+    to_bfloat16,
+)
 
 VOCABULARY, POSITIONS = 200, 140
+
+
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 130)
+
+
 text_lengths = st.lists(st.one_of(st.sampled_from(LENGTHS), st.integers(1, 130)), min_size=1, max_size=8)
 
 
@@ -57,3 +66,10 @@ def pack(lengths: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
 def token_weights(seed: int) -> np.ndarray:
     """(vocabulary,) float32 in (0.01, 1], spread evenly over the orders of magnitude."""
     return (0.01 ** np.random.default_rng(seed).random(VOCABULARY)).astype(np.float32)
+
+
+def stored_as(values: np.ndarray, kind: int) -> np.ndarray:
+    """float32 values in a dtype of STORED."""
+    if STORED[kind] == BFLOAT16:
+        return to_bfloat16(values).view(BFLOAT16)
+    return values.astype(STORED[kind])

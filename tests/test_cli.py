@@ -2,42 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
-import scipy.stats
-from builders import make_sentences
-from click.testing import CliRunner, Result
-from places import ROOT
+from commands import assert_one_sentence, run, write_pairs
 
-from fastflow import Runtime, __version__
-from fastflow.cli import main
-from fastflow.evaluation.evaluate import HEADER
+from fastflow import __version__
 from fastflow.files import embed as embed_module
-
-
-def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
-
-
-def rows(result: Result) -> list[dict]:
-    assert result.exit_code == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.removesuffix("\n").split("\n")]
-
-
-def assert_one_sentence(result: Result, code: int, message: str) -> None:
-    """One plain line on standard error, said by us or by click's usage check; nothing on standard output."""
-    assert result.exit_code == code
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    assert "please report it" not in result.stderr
-    last = result.stderr.rstrip("\n").split("\n")[-1]
-    assert last.startswith(("fastflow: ", "Error: "))
-    assert message in last
-    if code == 1:
-        assert sum(not line.startswith("fastflow: model ") for line in result.stderr.splitlines()) <= 3
 
 
 def test_help_and_version():
@@ -49,104 +18,10 @@ def test_help_and_version():
         assert run(command, "-h").exit_code == 0
 
 
-def test_embed_prints_json_lines_and_says_the_rest_on_stderr(model, corpus, sentences):
-    result = run("embed", corpus, "-m", model)
-    found = rows(result)
-    assert [row["index"] for row in found] == list(range(256))
-    assert [row["text"] for row in found] == sentences
-    assert all(list(row) == ["index", "text", "embedding"] for row in found)
-    vectors = np.array([row["embedding"] for row in found], np.float32)
-    assert np.array_equal(vectors, Runtime(model).encode(sentences))  # nine digits give float32 back exactly
-    first, last = result.stderr.splitlines()  # details of the processor are for info
-    assert first.startswith(f"fastflow: model {model}, flow(2x2, width 8, additive, reversal), 32 dimensions")
-    assert last.startswith("fastflow: 256 texts (none empty or cut), ")
-    assert run("embed", corpus, "-m", model, "--quiet").stderr == ""
-
-
-def test_embed_reads_standard_input(model):
-    result = run("embed", "-", "-m", model, stdin="the dog\n\n" + "a " * 80 + "\n")
-    assert [row["text"] for row in rows(result)] == ["the dog", "", "a " * 80]
-    assert "3 texts (1 empty, 1 cut at 64 tokens)" in result.stderr
-
-
-def test_embed_options_reach_the_vectors(model, tmp_path):
-    source = tmp_path / "in.csv"
-    source.write_text("key,body\nk1,the dog\nk2,a cat\n")
-    options = ("--text-field", "body", "--id-field", "key", "--dim", 10, "--normalize", "--prompt", "so ")
-    found = rows(run("embed", source, "-m", model, "--quiet", *options))
-    assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
-    want = Runtime(model).encode(["the dog", "a cat"], None, True, prompt="so ", truncate_dim=10)
-    assert np.array_equal(np.array([row["embedding"] for row in found], np.float32), want)
-
-
-@pytest.mark.parametrize("precision", ["float16", "int8", "ubinary"])
-def test_embed_precisions_are_numbers_in_json(model, corpus, sentences, precision):
-    found = rows(run("embed", corpus, "-m", model, "--quiet", "--precision", precision))
-    want = Runtime(model).encode(sentences, precision=precision)
-    assert np.array_equal(np.array([row["embedding"] for row in found]).astype(want.dtype), want)
-
-
-def test_embed_reads_tables_without_a_header_by_column_number(model, tmp_path):
-    (tmp_path / "in.csv").write_text("k1;the dog\nk2;a cat\n")
-    options = ("--no-header", "--text-field", 2, "--id-field", 1)
-    found = rows(run("embed", tmp_path / "in.csv", "-m", model, "--quiet", *options))
-    assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
-
-
 def test_default_is_the_model_in_the_package_wherever_a_model_is_named(corpus):
     assert run("info", "default").stdout == run("info").stdout
     assert run("verify", "default").exit_code == 0
     assert run("embed", corpus, "-m", "default", "--quiet").stdout == run("embed", corpus, "--quiet").stdout
-
-
-def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
-    source = tmp_path / "data.bin"
-    source.write_text("".join(json.dumps(text) + "\n" for text in sentences[:10]))
-    options = ("--format", "jsonl", "--shard", "2/3", "--batch-tokens", 20, "--threads", 1, "--dedupe")
-    found = rows(run("embed", source, "-m", model, *options))
-    assert [(row["index"], row["text"]) for row in found] == [(i, sentences[i]) for i in (1, 4, 7)]
-
-
-def test_embed_writes_a_file_and_prints_nothing(model, corpus, sentences, tmp_path):
-    result = run("embed", corpus, "-m", model, "-o", tmp_path / "out.npy")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert np.array_equal(np.load(tmp_path / "out.npy"), Runtime(model).encode(sentences))
-
-
-def test_the_first_command_of_the_readme():
-    source = ROOT / "examples" / "sentences.txt"
-    result = run("embed", source)
-    assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
-    assert result.stderr.startswith("fastflow: model default, components(1), 256 dimensions")
-
-
-def test_embed_writes_a_file_from_standard_input(model, tmp_path):
-    result = run("embed", "-", "-m", model, "-o", tmp_path / "out.jsonl", stdin="the dog\n\n")
-    assert (result.exit_code, result.stdout) == (0, "")
-    lines = (tmp_path / "out.jsonl").read_text().splitlines()
-    assert [json.loads(line)["text"] for line in lines] == ["the dog", ""]
-    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
-
-
-def test_an_empty_input_is_no_error(model, tmp_path):
-    (tmp_path / "in.txt").write_text("")
-    result = run("embed", tmp_path / "in.txt", "-m", model)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "fastflow: 0 texts" in result.stderr
-
-
-def test_a_plain_encoder_says_that_it_is_uncalibrated(bert, corpus):
-    result = run("embed", corpus, "-m", bert)
-    assert len(rows(result)) == 256
-    assert "is a plain encoder: no calibration, masked mean of the last layer" in result.stderr
-
-
-def test_undecodable_bytes_can_be_replaced(model):
-    assert_one_sentence(
-        run("embed", "-", "-m", model, "--quiet", stdin=b"a\xff\n"), 1, "-, line 1: byte 2 is not UTF-8"
-    )
-    found = rows(run("embed", "-", "-m", model, "--quiet", "--errors", "replace", stdin=b"a\xff\n"))
-    assert found[0]["text"] == "a\ufffd"
 
 
 WRONG = [
@@ -226,41 +101,6 @@ def test_even_the_unexpected_is_one_sentence(model, corpus, monkeypatch):
     )
     monkeypatch.setattr(embed_module, "embed_file", lambda *_: (_ for _ in ()).throw(MemoryError))
     assert_one_sentence(run("embed", corpus, "-m", model, "--quiet"), 1, "out of memory; use a smaller --batch-tokens")
-
-
-def write_pairs(path: Path, count: int = 30, constant: bool = False) -> tuple[list[str], list[str], list[float]]:
-    first, second = make_sentences(count, seed=3), make_sentences(count, seed=4)
-    scores = [1.0] * count if constant else np.random.default_rng(0).normal(size=count).round(3).tolist()
-    lines = [f"s{i % 2}\t{score}\t{a}\t{b}" for i, (a, b, score) in enumerate(zip(first, second, scores, strict=True))]
-    path.write_text("\n".join([HEADER, *lines]) + "\n")
-    return first, second, scores
-
-
-def test_eval_prints_a_table_and_writes_json(model, tmp_path):
-    first, second, scores = write_pairs(tmp_path / "mine.tsv")
-    result = run("eval", tmp_path, "-m", model, "--json", tmp_path / "out.json")
-    assert result.exit_code == 0, result.stderr
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert list(found) == ["model", "fingerprint", "rows", "average"]
-    assert (found["model"], found["fingerprint"]) == (str(model), Runtime(model).fingerprint)
-    a, b = (Runtime(model).encode(side, normalize_embeddings=True) for side in (first, second))
-    want = scipy.stats.spearmanr((a * b).sum(axis=1), scores).statistic
-    assert [list(row) for row in found["rows"]] == [["set", "pairs", "all", "wmean"]]
-    assert found["rows"][0]["pairs"] == 30
-    assert abs(found["rows"][0]["all"] - 100 * want) <= 0.01
-    assert result.stdout.split()[:8] == ["set", "pairs", "all", "wmean", "mine", "30"] + [
-        f"{found['rows'][0][key]:.2f}" for key in ("all", "wmean")
-    ]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.tsv", "out.json"]
-    printed = run("eval", tmp_path / "mine.tsv", "-m", model, "--json", "-")
-    assert json.loads(printed.stdout) == found
-
-
-def test_eval_of_constant_scores_is_null_in_json(model, tmp_path):
-    write_pairs(tmp_path / "mine.tsv", constant=True)
-    printed = run("eval", tmp_path / "mine.tsv", "-m", model, "--json", "-")
-    found = json.loads(printed.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert found["rows"] == [{"set": "mine", "pairs": 30, "all": None, "wmean": None}]
 
 
 @pytest.mark.parametrize(

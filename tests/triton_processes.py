@@ -18,15 +18,16 @@ NEEDS = pytest.mark.skipif(
 )
 
 
-def in_its_own_process(file, cache, *options, **variables):
-    """pytest on ``file`` in a fresh process; ``variables`` are set in its environment."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | variables
+def in_its_own_process(files, cache, *options, **variables):
+    """pytest on ``files`` in a fresh process; ``variables`` are set in its environment."""
+    ours = ("TRITON_INTERPRET", "PYTEST_ADDOPTS")  # no workers of its own
+    environment = {k: v for k, v in os.environ.items() if k not in ours and "XDIST" not in k} | variables
     environment |= {"TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--noconftest", "-p", "no:cacheprovider"]
     command.append(f"--rootdir={HERE.parent}")
     # not from the checkout, whose folders would shadow an installed package
     return subprocess.Popen(
-        [*command, *options, str(file)], env=environment, cwd=cache, stdout=subprocess.PIPE, text=True
+        [*command, *options, *map(str, files)], env=environment, cwd=cache, stdout=subprocess.PIPE, text=True
     )
 
 
@@ -37,13 +38,14 @@ def passed(process):
     return int(re.search(r"(\d+) passed", output)[1])
 
 
-def interpreted(name, cache):
-    """The number of tests that pass in tests/triton_interpret/``name``."""
-    return passed(in_its_own_process(HERE / "triton_interpret" / name, cache, TRITON_INTERPRET="1"))
+def interpreted(cache, *names):
+    """The number of tests that pass in the files ``names`` of tests/triton_interpret."""
+    files = [HERE / "triton_interpret" / name for name in names]
+    return passed(in_its_own_process(files, cache, TRITON_INTERPRET="1"))
 
 
 def compiled(name, cache):
     """The number of tests that pass in tests/triton_compile/``name`` for sm_80, and for sm_90 alike."""
     file = HERE / "triton_compile" / name
-    runs = [in_its_own_process(file, cache, "-k", f"{arch}]") for arch in (80, 90)]
+    runs = [in_its_own_process([file], cache, "-k", f"{arch}]") for arch in (80, 90)]
     return [passed(run) for run in runs]

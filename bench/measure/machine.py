@@ -31,9 +31,9 @@ def usable_threads() -> int:
 
 def describe(device: str = "cpu") -> dict[str, Any]:
     """Processor, instruction sets, caches, memory, versions and, for ``cuda``, the GPU; the ``machine`` of the JSON."""
-    info = _text("/proc/cpuinfo")
+    info = content("/proc/cpuinfo")
     flags = set((_field(info, "flags") or _field(info, "Features") or "").split())
-    memory = re.search(r"MemTotal:\s+(\d+) kB", _text("/proc/meminfo"))
+    memory = re.search(r"MemTotal:\s+(\d+) kB", content("/proc/meminfo"))
     machine: dict[str, Any] = {
         "processor": _field(info, "model name") or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
@@ -65,14 +65,14 @@ def caches() -> dict[str, int]:
     """{L1d, L2, L3: KiB of the one that the first processor sees}; a level that is not reported is absent."""
     found = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = (_text(folder / name).strip() for name in ("level", "type", "size"))
+        level, kind, size = (content(folder / name).strip() for name in ("level", "type", "size"))
         if kind in ("Data", "Unified") and size.endswith("K"):
             found[f"L{level}" + ("d" if level == "1" else "")] = int(size[:-1])
     return found
 
 
 def _threads_per_core() -> int | None:
-    siblings = _text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").strip()
+    siblings = content("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").strip()
     return len(re.findall(r"\d+", siblings)) or None
 
 
@@ -81,7 +81,7 @@ def _field(text: str, name: str) -> str | None:
     return match[1].strip() if match else None
 
 
-def _text(path: str | Path) -> str:
+def content(path: str | Path) -> str:
     """The file's content, empty where the system has no such file."""
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def _version(package: str) -> str | None:
 
 def memory_available() -> int:
     """Bytes that can be allocated without swapping, as the system estimates; a very large number where it does not."""
-    match = re.search(r"MemAvailable:\s+(\d+) kB", _text("/proc/meminfo"))
+    match = re.search(r"MemAvailable:\s+(\d+) kB", content("/proc/meminfo"))
     return int(match[1]) * 1024 if match else 1 << 62
 
 
@@ -118,7 +118,7 @@ class Neighbours:
     @staticmethod
     def _now() -> tuple[float, float, float] | None:
         """Seconds: elapsed, of all processors in use, of them ours."""
-        if not (match := re.match(r"cpu +([\d ]+)", _text("/proc/stat"))):
+        if not (match := re.match(r"cpu +([\d ]+)", content("/proc/stat"))):
             return None
         user, nice, system, _, _, irq, softirq, steal = map(int, match[1].split()[:8])
         own = os.times()

@@ -89,7 +89,7 @@ def run_startup(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
             "onnxruntime": pooled,  # its file holds the pooling
             "sentence-transformers": padded(reference(subject, (subject.depth,)), tokenize)([TEXT]),
         }
-        jobs = _jobs(subject, families, threads, results.skipped)
+        jobs = jobs_of(subject, families, threads, results.skipped)
         samples: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = {}
         rounds = 1 + sizes.starts  # the first, which fills the page cache, is not kept
         for _ in range(rounds):
@@ -109,7 +109,7 @@ def run_startup(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
     return results
 
 
-def _jobs(
+def jobs_of(
     subject: Subject, families: Sequence[str], threads: int, skipped: list[dict[str, Any]]
 ) -> dict[tuple[str, str], list[str]]:
     """{(name, dtype): the command of its process}; what is missing is added to ``skipped``."""

@@ -42,14 +42,14 @@ LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
 Array = NDArray[Any]
 
 
-def choose(dtype: str) -> tuple[str, int]:
+def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
     """The best instruction set here that has products for ``dtype``, and the format of its products.
 
-    Raises ValueError when there is none, or none on the instruction set that FASTFLOW_ISA names.
+    ``isa`` or, where it is None, FASTFLOW_ISA names it instead. Raises ValueError when there is none, or none on that.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
-    asked = forced_isa()
+    asked = forced_isa(isa)
     best = () if dtype == "float32" or amx_missing() else ("amx",)
     for name in (asked,) if asked else (*best, *usable_isas()):
         for form in DTYPES[dtype]:
@@ -58,9 +58,9 @@ def choose(dtype: str) -> tuple[str, int]:
     raise ValueError(f"dtype {dtype!r} does not run on {asked} on this machine")
 
 
-def described(name: str, form: int) -> str:
-    """What runs, for a reader; and where AMX would have been chosen, why it was not."""
-    why = amx_missing() if name == "avx512" and form != FLOAT and not forced_isa() else ""
+def described(name: str, form: int, isa: str | None = None) -> str:
+    """What runs, for a reader; and where AMX would have been chosen and was not, why; ``isa`` as in ``choose``."""
+    why = amx_missing() if name == "avx512" and form != FLOAT and not forced_isa(isa) else ""
     return name + SAID[form] + (f" (not AMX: {why})" if why else "")
 
 
@@ -81,7 +81,7 @@ class CpuEncoder:
     ``mode``: mean, cls or pooler over ``layers``, 0 being the embeddings; ``threads``: at most this many,
     None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of what was.
     ``token_weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, with mode mean alone: a token counts by its id's
-    weight, sum(w h) / sum(w); None, every token alike.
+    weight, sum(w h) / sum(w); None, every token alike. ``isa``: as in ``choose``.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
     which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
     """
@@ -89,13 +89,14 @@ class CpuEncoder:
     def __init__(
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
         threads: int | None = None, release: Callable[[], None] = lambda: None, *, token_weights: Array | None = None,
+        isa: str | None = None,
     ) -> None:  # fmt: skip
         self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
         self.threads = default_threads() if threads is None else threads
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
-        self.isa, form = choose(dtype)
-        self.how = described(self.isa, form)
+        self.isa, form = choose(dtype, isa)
+        self.how = described(self.isa, form, isa)
         number, _, vector, _ = isas()[self.isa]
         program = EncoderProgram(weights, shape, mode, self.layers, 2 * vector, form)
         if token_weights is not None:

@@ -52,7 +52,10 @@ Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
 class EncoderProgram:
-    """Steps, products and the memory that they read, for one encoder, panel width and format of products."""
+    """Steps, products and the memory that they read, for one encoder, panel width and format of products.
+
+    ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read.
+    """
 
     def __init__(
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int
@@ -63,8 +66,8 @@ class EncoderProgram:
         self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
-        self._matrices: list[Matrix] = []
-        self.used: set[str] = set()  # names of weights
+        self.matrices: list[Matrix] = []
+        self.used: set[str] = set()
         self._bytes = 0
         self._build(mode, tuple(layers))
 
@@ -166,7 +169,7 @@ class EncoderProgram:
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
             groups, padded, factor, lanes, panels, scale, shift, zero=ZERO_POINT if form == INT8 else 0, spare=spare,
         )  # fmt: skip
-        self._matrices.append(matrix)
+        self.matrices.append(matrix)
         fields = {"weights": panels, "bias": start, "scale": scale, "shift": shift, "columns": height, "steps": steps}
         self._linears.append(record(LINEAR_FIELDS, fields | {"format": form}))
         self._step(
@@ -209,10 +212,10 @@ class EncoderProgram:
         memory = space[-space.ctypes.data % LINE :][: self._bytes]
         while self._fill:
             self._fill.pop()(memory)
-        while self._matrices:  # emptied, because they hold on to the stored weights
+        while self.matrices:  # emptied, because they hold on to the stored weights
             batch, size = [], 0
-            while self._matrices and size < BATCH:
-                batch.append(self._matrices.pop(0))
+            while self.matrices and size < BATCH:
+                batch.append(self.matrices.pop(0))
                 size += sum(part.nbytes for part in batch[-1].parts)
             for i, part in pack(batch, memory, self.panel, threads):
                 raise NotFinite(batch[i].name, part)

@@ -116,10 +116,10 @@ class TritonEncoder:
     def _layer(self, x: Tensor, prefix: str, offsets: Tensor, longest: int, y: Tensor | None) -> Tensor:
         """One post-LayerNorm transformer layer, x (N, D) -> (N, D), written to ``y`` if it is given."""
         linear, w = self.torch.nn.functional.linear, self.weights
-        context = self._attend(linear(x, w[f"{prefix}qkv.weight"], w[f"{prefix}qkv.bias"]), offsets, longest)
-        x = self._add_norm(linear(context, w[f"{prefix}out.weight"]), x, prefix, "out", "norm1", None)
-        wide = self._activate(linear(x, w[f"{prefix}up.weight"]), w[f"{prefix}up.bias"])
-        return self._add_norm(linear(wide, w[f"{prefix}down.weight"]), x, prefix, "down", "norm2", y)
+        context = self.attend(linear(x, w[f"{prefix}qkv.weight"], w[f"{prefix}qkv.bias"]), offsets, longest)
+        x = self.add_norm(linear(context, w[f"{prefix}out.weight"]), x, prefix, "out", "norm1", None)
+        wide = self.activate(linear(x, w[f"{prefix}up.weight"]), w[f"{prefix}up.bias"])
+        return self.add_norm(linear(wide, w[f"{prefix}down.weight"]), x, prefix, "down", "norm2", y)
 
     def _embed(self, ids: Tensor, positions: Tensor, y: Tensor | None) -> Tensor:
         w, width = self.weights, self.weights["word"].shape[1]
@@ -138,7 +138,8 @@ class TritonEncoder:
             x = x if y is None else y.copy_(x)
         return x
 
-    def _attend(self, qkv: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    def attend(self, qkv: Tensor, offsets: Tensor, longest: int) -> Tensor:
+        """(N, hidden) contexts of (N, 3 hidden) queries, keys and values, within each text of ``offsets`` (B + 1,)."""
         heads, config = self.shape.heads, attention(qkv.element_size(), self.head, longest)
         constants = attend_constants(config, self.head, self.dot)
         y = self.torch.empty(len(qkv), self.shape.hidden, dtype=self.dtype, device=self.device)
@@ -148,7 +149,8 @@ class TritonEncoder:
         )  # fmt: skip
         return y
 
-    def _add_norm(self, x: Tensor, residual: Tensor, prefix: str, product: str, norm: str, y: Tensor | None) -> Tensor:
+    def add_norm(self, x: Tensor, residual: Tensor, prefix: str, product: str, norm: str, y: Tensor | None) -> Tensor:
+        """LayerNorm ``norm`` of x + residual + the bias of ``product``, (N, hidden), into ``y``; None: into ``x``."""
         w = self.weights
         y = x if y is None else y  # in place: a program has read its row before it writes it
         self.launch(
@@ -158,7 +160,8 @@ class TritonEncoder:
         )  # fmt: skip
         return y
 
-    def _activate(self, x: Tensor, bias: Tensor) -> Tensor:
+    def activate(self, x: Tensor, bias: Tensor) -> Tensor:
+        """The activation of x + bias, (N, width), in place."""
         constants = activate_constants(self.shape.activation, x.shape[1])
         self.launch("activate", (len(x), -(-x.shape[1] // constants["BI"])), constants, x_ptr=x, add_ptr=bias,
                     D=x.shape[1])  # fmt: skip

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import Flow, isas
 from fastflow.kernels.flow.cpu_layout import Program
 from fastflow.kernels.flow.plan import Plan
-from fastflow.kernels.isa import isa
 from fastflow.kernels.threads import default_threads
 
 
@@ -19,11 +19,12 @@ class CpuFlow:
     """Plans in order, as one compiled call: x (B, D) float32 -> z (B, N) float32, accumulated in float32.
 
     Every row has the same bits whatever the batch, the order and the number of threads. Safe from several Python
-    threads at once, and after fork. ``threads``: at most this many, None for ``default_threads()``.
+    threads at once, and after fork. ``threads``: at most this many, None for ``default_threads()``; ``isa``: None for
+    the one FASTFLOW_ISA names or the best.
     """
 
-    def __init__(self, plans: Sequence[Plan], threads: int | None = None) -> None:
-        self.isa = isa()
+    def __init__(self, plans: Sequence[Plan], threads: int | None = None, isa: str | None = None) -> None:
+        self.isa = instructions.isa(isa)
         self.threads = default_threads() if threads is None else threads
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from spoil import change_arrays, change_manifest
 
 from fastflow import Runtime
+from fastflow.backends.choose import open_backend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer, Tokens
@@ -72,12 +73,12 @@ def test_an_id_beyond_the_embedding_table_is_found_at_load(bert_copy, spoil, nam
 @pytest.mark.parametrize("name", ["cpu", "reference", "torch", "triton"])
 def test_every_backend_refuses_ids_that_it_has_no_row_for(bert, odd, name, monkeypatch):
     use_standin(monkeypatch)
-    runtime = Runtime(bert, "cuda" if name == "triton" else "cpu", backend=name)
+    opened = open_backend(load_model(bert), name, "cuda" if name == "triton" else "cpu", "auto", None)
     tokens = Tokens(np.array([2, 7, 3, 2, odd, 3], np.int32), np.array([0, 3, 6]), np.empty(0, np.int64))
     with pytest.raises(FastflowError, match=r"token id|id outside the vocabulary"):
-        runtime._backend.pool(tokens)
+        opened.pool(tokens)
     with pytest.raises(FastflowError, match=r"token id|id outside the vocabulary"):
-        runtime._backend.embed(tokens, [np.arange(2)])
+        opened.embed(tokens, [np.arange(2)])
 
 
 # ---- config.json
@@ -126,6 +127,7 @@ def test_a_table_of_positions_without_room_for_a_text(tmp_path):
 LIMITED = """
 import resource, sys, time
 from fastflow import Runtime
+from fastflow.backends.choose import open_backend
 from fastflow.errors import FastflowError
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 start = time.process_time()

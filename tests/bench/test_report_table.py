@@ -1,13 +1,18 @@
-"""The printed table: who was left out, once, and a warning on a machine that others keep busy."""
+"""The printed table: kept files, who was left out, once, and a warning on a machine that others keep busy."""
+
+from __future__ import annotations
 
 import pytest
+from places import ROOT
 
-from fastflow.bench.report.table import busy, table
+from fastflow.bench.report.table import busy, main, table
 
 MACHINE = {
     "gpu": None, "processor": "some", "processors_usable": 2, "versions": {}, "ceilings": [],
     "processors_used_by_others": 0.0,
 }  # fmt: skip
+
+
 ABSENT = "this peer needs onnx, which is not installed"
 
 
@@ -34,3 +39,24 @@ def test_a_busy_machine_is_said_to_spoil_the_ratios(others, too_much):
     made = report(others)
     assert busy(made["machine"]) is too_much
     assert ("do not quote these ratios" in table(made)) is too_much
+
+
+def test_targets_are_printed_from_a_kept_file(capsys):
+    kept = ROOT / "bench" / "results" / "end-to-end-cpu"
+    main([f"{kept}.json"])
+    shown = capsys.readouterr().out
+    assert shown == kept.with_suffix(".txt").read_text(encoding="utf-8")
+    assert "(must >= 2: NOT REACHED)" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "usage: python -m fastflow.bench.report.table FILE.json"),
+        (["absent.json"], "absent.json cannot be read as JSON"),
+        ([__file__], "cannot be read as JSON"),
+    ],
+)
+def test_a_file_that_is_no_run_is_one_sentence(arguments, said):
+    with pytest.raises(SystemExit, match=said):
+        main(arguments)

@@ -16,18 +16,24 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.evaluation.evaluate import (
     HEADER,
+    LABELLED,
     SEVEN,
     Pairs,
+    auc,
     evaluate,
     find_sets,
     ranks,
+    read_labelled,
     read_pairs,
     score,
+    similarities,
     spearman,
     table,
 )
 
 numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))  # integers make ties
+
+
 samples = arrays.arrays(np.float64, st.shared(st.integers(2, 40), key="n"), elements=numbers)
 
 
@@ -170,3 +176,38 @@ def test_the_small_encoders_published_figure(shared_data, tmp_path):
     assert result["rows"][0]["pairs"] == 1186
     assert abs(result["rows"][0]["all"] - 58.6) <= 0.1
     assert abs(result["rows"][0]["wmean"] - 59.5) <= 0.1
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=30))
+def test_auc_is_the_share_of_pairs_ranked_right(rows):
+    positive, scores = np.array([r[0] for r in rows]), np.array([float(r[1]) for r in rows])
+    good, bad = scores[positive], scores[~positive]
+    if not len(good) or not len(bad):
+        assert np.isnan(auc(positive, scores))
+        return
+    wins = (good[:, None] > bad).mean() + (good[:, None] == bad).mean() / 2
+    assert abs(auc(positive, scores) - wins) <= 1e-12
+
+
+def test_auc_by_hand():
+    # 3 > 2 and 3 > 1, 1 < 2, 1 = 1: (1 + 1 + 0 + 1/2) / 4
+    assert auc(np.array([True, True, False, False]), np.array([3.0, 1.0, 2.0, 1.0])) == 0.625
+
+
+def test_labelled_pairs_are_read_and_checked(tmp_path):
+    path = tmp_path / "q.tsv"
+    path.write_text(f'{LABELLED}\nentailment\tIs "it"?\tIt is.\nnot_entailment\tWho?\tIt is.\n')
+    pairs = read_labelled(path)
+    assert (pairs.labels, pairs.first) == (["entailment", "not_entailment"], ['Is "it"?', "Who?"])
+    calls = []
+
+    def encode(texts):
+        calls.append(list(texts))
+        return np.eye(len(texts))
+
+    assert similarities(encode, pairs).tolist() == [0, 0]
+    assert calls == [['Is "it"?', "Who?", "It is."]]
+    path.write_text(f"{LABELLED}\nentailment\tone\n")
+    with pytest.raises(FastflowError, match=r"q\.tsv, line 2: must be label, sentence1, sentence2"):
+        read_labelled(path)

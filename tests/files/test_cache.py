@@ -12,10 +12,12 @@ from click.testing import CliRunner
 
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.files import cache, locks
+from fastflow.files import cache
 from fastflow.train.data.embeddings import embed_corpus, open_encoder
 
 DAYS = 86_400
+
+
 KEYS = ["a" * 64, "b" * 64, "c" * 64]
 
 
@@ -159,34 +161,6 @@ def test_an_old_unfinished_file_is_in_use_while_its_process_has_it_open(tmp_path
         assert not other.exists()
     run(tmp_path, "--clear")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_replaced_while_it_is_waited_for_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
-    path, waited = tmp_path / f"{KEYS[0]}.partial", []
-    with cache.locked(path, lambda: None) as first:
-        os.write(first.fileno(), b"first")
-
-        def end(seconds):
-            path.rename(tmp_path / "done")
-
-        monkeypatch.setattr(cache.time, "sleep", end)
-        with cache.locked(path, lambda: waited.append(1)) as second:
-            assert os.fstat(second.fileno()).st_size == 0
-    assert waited == [1]
-    assert (tmp_path / "done").read_bytes() == b"first"
-
-
-def test_a_file_replaced_between_opening_and_locking_is_let_go_of(tmp_path, monkeypatch):
-    path, lock = tmp_path / f"{KEYS[0]}.partial", locks.try_lock
-
-    def late(handle):
-        if not (tmp_path / "done").exists():
-            path.rename(tmp_path / "done")
-        return lock(handle)
-
-    monkeypatch.setattr(locks, "try_lock", late)
-    with cache.locked(path, lambda: None) as handle:
-        assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
 
 
 def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import math
-import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
+from outputs import META, block, read_json_lines, vectors_of, write
 from safetensors import safe_open
 
 from fastflow.errors import FastflowError, UsageError
@@ -26,59 +21,11 @@ from fastflow.files.outputs import (
     npy_header,
     writer_for,
 )
-from fastflow.files.partial import partial_path
-from fastflow.files.printing import Block, StandardOutput, Terminal, json_lines
 
-META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
 DTYPES = ("float32", "float64", "float16", "int8", "uint8")
+
+
 SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
-
-
-def block(vectors: np.ndarray, start: int = 0, ids: bool = False) -> Block:
-    rows = list(range(start, start + len(vectors)))
-    return Block(rows, [f"text {i}" for i in rows], [f"id-{i}" for i in rows] if ids else None, vectors)
-
-
-def vectors_of(dtype: str, rows: int = 7, width: int = 5) -> np.ndarray:
-    values = np.random.default_rng(0).normal(0, 20, (rows, width))
-    return (np.abs(values) if dtype == "uint8" else values).astype(dtype)
-
-
-def write(path: Path, vectors: np.ndarray, cut: int = 3, **options: bool) -> Path:
-    with writer_for(path)(path, META) as writer:
-        writer.begin()
-        writer.write(block(vectors[:0]))
-        writer.write(block(vectors[:cut], **options))
-        writer.write(block(vectors[cut:], cut, **options))
-        assert not path.exists()
-        assert partial_path(path).exists()
-        writer.finish()
-    assert sorted(p.name for p in path.parent.iterdir()) == [path.name]
-    return path
-
-
-def read_json_lines(data: str, dtype: str) -> np.ndarray:
-    return np.array([json.loads(line)["embedding"] for line in data.splitlines()], dtype)
-
-
-@settings(deadline=None, derandomize=True)
-@given(arrays.arrays(np.float32, (3, 4), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
-def test_nine_digits_give_float32_back_exactly(vectors):
-    assert np.array_equal(read_json_lines(json_lines(block(vectors)), "float32"), vectors)
-
-
-def test_json_lines_hold_index_id_text_and_numbers():
-    odd = 'quote " backslash \\ tab \t é \u2028 \U0001f600 \x00'
-    lines = json_lines(Block([4, 6], [odd, ""], ["k", 7], np.array([[1.5, -0.25], [0, 3e-9]], np.float32)))
-    first, second = (json.loads(line) for line in lines.removesuffix("\n").split("\n"))
-    assert first == {"index": 4, "id": "k", "text": odd, "embedding": [1.5, -0.25]}
-    assert second == {"index": 6, "id": 7, "text": "", "embedding": [0, 3.00000003e-09]}
-    assert json.loads(json_lines(Block([4], ["a"], None, np.zeros((1, 1))))) == {
-        "index": 4,
-        "text": "a",
-        "embedding": [0],
-    }
-    assert lines.startswith('{"index": 4, "id": "k", "text": ')
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -219,71 +166,3 @@ def test_a_target_that_became_a_folder(tmp_path, suffix):
             writer.finish()
         writer.remove()
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_standard_output_is_utf8_whatever_the_locale(monkeypatch):
-    raw = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    StandardOutput().write(Block([0], ["é\u4e2d"], None, np.array([[math.pi]], np.float32)))
-    assert json.loads(raw.getvalue().decode("utf-8")) == {"index": 0, "text": "é\u4e2d", "embedding": [3.14159274]}
-
-
-def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
-    raw = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="utf-8"))
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
-    vectors = np.linspace(-9, 9, 3 * 256, dtype=np.float32).reshape(3, 256)
-    out = Terminal()
-    out.write(Block([0, 1, 2], ["short", "long " * 40, "tab\tbell\x07"], None, vectors))
-    out.finish()
-    lines = raw.getvalue().decode().splitlines()
-    assert all(len(line) <= 80 for line in lines)
-    assert [line.split()[:2] for line in lines] == [["0", "short"], ["1", "long"], ["2", "tab"]]
-    assert "[ -9.00  -8.98  -8.95 … 256 numbers]" in lines[0]
-    assert "\x07" not in lines[2]
-    assert "-o FILE, or a pipe, gets whole vectors" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("closed_by", ["finished", "killed"])
-def test_a_lock_ends_with_its_run(tmp_path, closed_by):
-    path = tmp_path / "x.npy"
-    with NpyFile(path, META) as first:
-        first.begin()
-        first.write(block(vectors_of("float32")))
-        with pytest.raises(FastflowError, match="is being written by another run"):
-            NpyFile(path, META)
-        if closed_by == "finished":
-            first.finish()
-    with NpyFile(path, META) as second:
-        second.begin()
-        second.write(block(vectors_of("float32")))
-        second.finish()
-    assert np.load(path).shape == (7, 5)
-
-
-def test_a_partial_that_is_renamed_between_opening_and_locking_is_opened_again(tmp_path, monkeypatch):
-    """Or the second run would write into the finished file of the first."""
-    path = tmp_path / "x.npy"
-    write(path, vectors_of("float32"))
-    whole = path.read_bytes()
-    path.rename(partial_path(path))
-    lock, renamed = fcntl.flock, []
-
-    def slow(handle, operation):
-        if not renamed:
-            renamed.append(partial_path(path).rename(path))
-        lock(handle, operation)
-
-    monkeypatch.setattr("fcntl.flock", slow)
-    with NpyFile(path, META) as writer:
-        writer.begin()
-        assert path.read_bytes() == whole
-        assert partial_path(path).exists()
-
-
-def test_a_partial_that_is_a_link_is_not_followed(tmp_path):
-    (tmp_path / "precious").write_text("kept")
-    partial_path(tmp_path / "x.npy").symlink_to(tmp_path / "precious")
-    with pytest.raises(FastflowError, match=r"x\.npy\.partial cannot be written: Too many levels of symbolic links"):
-        NpyFile(tmp_path / "x.npy", META)
-    assert (tmp_path / "precious").read_text() == "kept"

@@ -32,9 +32,9 @@ def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
     assert len(lengths) == 257
     ids, offsets = pack(lengths, 4)
     if mode == "weighted":
-        encoder = CpuEncoder(weights, shape, "mean", (1, 2), dtype, threads=1, token_weights=token_weights(0))
+        encoder = CpuEncoder(weights, shape, "mean", (1, 2), dtype, threads=1, token_weights=token_weights(0), isa=isa)
     else:
-        encoder = CpuEncoder(weights, shape, mode, (2,), dtype, threads=1)
+        encoder = CpuEncoder(weights, shape, mode, (2,), dtype, threads=1, isa=isa)
     want = encoder(ids, offsets)
     assert len(np.unique(want.round(4), axis=0)) > 240
     for threads in (1, 2, 3):
@@ -50,7 +50,7 @@ def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
 
 def test_eight_threads_share_one_encoder(isa):
     weights, shape = random_encoder(2, 1, 64, 2, 128)
-    encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2)
+    encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2, isa=isa)
     works = [pack([n + 1, 60 - n, 5], n) for n in range(8)]
     want = [encoder(*work) for work in works]
     same = [0] * 8
@@ -71,7 +71,7 @@ def test_eight_threads_share_one_encoder(isa):
 
 def test_use_fork_use(isa):
     weights, shape = random_encoder(2, 1, 64, 2, 128)
-    encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2)
+    encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2, isa=isa)
     work = pack([30, 7, 64, 1], 3)
     want = encoder(*work)
     child = os.fork()

@@ -37,7 +37,7 @@ def test_weighted_vectors(isa, layers, threads):
     weights, shape = random_encoder(5, 3, 72, 3, 130)
     ids, offsets = pack(LENGTHS, seed=2)
     table = token_weights(1)
-    found = CpuEncoder(weights, shape, "mean", layers, threads=threads, token_weights=table)(ids, offsets)
+    found = CpuEncoder(weights, shape, "mean", layers, threads=threads, token_weights=table, isa=isa)(ids, offsets)
     exact, plain = (
         reference.encode({n: w.astype(d) for n, w in weights.items()}, ids, offsets, shape, layers, np.dtype(d))
         for d in (np.float64, np.float32)
@@ -56,8 +56,8 @@ def test_weighted_means_are_of_the_very_states(isa, dtype, layers, hidden):
     weights, shape = random_encoder(1, 3, hidden, 1, 97)
     ids, offsets = pack(LENGTHS, seed=3)
     table = token_weights(2)
-    weighted = CpuEncoder(weights, shape, "mean", layers, dtype, 2, token_weights=table)
-    plain = CpuEncoder(weights, shape, "mean", layers, dtype, 2)
+    weighted = CpuEncoder(weights, shape, "mean", layers, dtype, 2, token_weights=table, isa=isa)
+    plain = CpuEncoder(weights, shape, "mean", layers, dtype, 2, isa=isa)
     states = weighted.states(ids, offsets)
     assert states.keys() == set(layers)
     for layer, state in plain.states(ids, offsets).items():
@@ -82,7 +82,7 @@ def plain_mean(x):
 def test_without_weights_the_bits_are_those_of_a_plain_mean(isa, layers):
     weights, shape = random_encoder(5, 3, 72, 3, 130)
     ids, offsets = pack(LENGTHS, seed=2)
-    encoder = CpuEncoder(weights, shape, "mean", layers)
+    encoder = CpuEncoder(weights, shape, "mean", layers, isa=isa)
     states = encoder.states(ids, offsets)
     want = np.zeros((len(LENGTHS), 72), np.float32)
     for layer in sorted(layers):  # as they come
@@ -96,7 +96,7 @@ def test_only_ratios_of_weights_count(isa):
     work = pack(LENGTHS, seed=2)
 
     def encode(table):
-        return CpuEncoder(weights, shape, "mean", (1, 3), token_weights=table)(*work)
+        return CpuEncoder(weights, shape, "mean", (1, 3), token_weights=table, isa=isa)(*work)
 
     table = token_weights(1)
     want = encode(table)
@@ -168,7 +168,7 @@ def unit(vectors):
 
 
 @pytest.mark.parametrize("layers", [(3,), (1, 3)])
-def test_the_backend_weighs_tokens(isa, bert, tokens, table, layers):
+def test_the_backend_weighs_tokens(forced_isa, bert, tokens, table, layers):
     model = weighted_model(bert, table, layers)
     want = through(ReferenceBackend(model, "float64", "cpu", None), tokens)
     plain = through(ReferenceBackend(weighted_model(bert, None, layers), "float64", "cpu", None), tokens)

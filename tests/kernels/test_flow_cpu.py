@@ -25,17 +25,6 @@ from fastflow.plan.fold import fold
 from fastflow.stages.calibration import apply
 
 LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
-REQUIRED = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
-
-
-@pytest.fixture(params=[name for name in _cpu.isas() if name not in instructions.TILES])
-def isa(request, monkeypatch):
-    """Every instruction set with float32 kernels; those this machine lacks are reported as not run."""
-    if request.param not in instructions.usable_isas():
-        assert request.param not in REQUIRED, f"{request.param} is required here and cannot run"
-        pytest.skip(f"this machine has no {request.param}")
-    monkeypatch.setenv("FASTFLOW_ISA", request.param)
-    return request.param
 
 
 def vectors(rng, rows, dim):
@@ -85,11 +74,11 @@ def test_the_compiled_module_is_there():
 
 
 @pytest.mark.parametrize("rows", [0, *LENGTHS])
-def test_any_number_of_rows(isa, rows):
+def test_any_number_of_rows(float_isa, rows):
     rng = np.random.default_rng(rows)
     stages = [make.flow(rng, 48, 3, 2, 24)]
-    flow = cpu.CpuFlow(fold(stages, 48), threads=2)
-    assert flow.isa == isa
+    flow = cpu.CpuFlow(fold(stages, 48), threads=2, isa=float_isa)
+    assert flow.isa == float_isa
     x = vectors(rng, rows, 48)
     z = flow(x)
     assert z.shape == (rows, 48)
@@ -99,21 +88,21 @@ def test_any_number_of_rows(isa, rows):
 
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
 @pytest.mark.parametrize("width", LENGTHS)
-def test_any_width_and_odd_tails(isa, width, coupling):
+def test_any_width_and_odd_tails(float_isa, width, coupling):
     rng = np.random.default_rng(width)
     dim = 2 * width + 8 - 2 * width % 4  # halves and quarters of every residue
     stages = [make.flow(rng, dim, 2, 2, width, coupling)]
     x = vectors(rng, 19, dim)
-    assert_right(cpu.CpuFlow(fold(stages, dim))(x), x, stages)
+    assert_right(cpu.CpuFlow(fold(stages, dim), isa=float_isa)(x), x, stages)
 
 
 @pytest.mark.parametrize("columns", LENGTHS)
-def test_any_number_of_columns(isa, columns):
+def test_any_number_of_columns(float_isa, columns):
     rng = np.random.default_rng(columns)
     stages = [make.standardize(rng, columns), make.whiten(rng, columns, max(1, columns - 2))]
     x = vectors(rng, 9, columns)
-    assert_right(cpu.CpuFlow(fold(stages, columns))(x), x, stages)
-    assert_right(cpu.CpuFlow(fold(stages[:1], columns))(x), x, stages[:1])
+    assert_right(cpu.CpuFlow(fold(stages, columns), isa=float_isa)(x), x, stages)
+    assert_right(cpu.CpuFlow(fold(stages[:1], columns), isa=float_isa)(x), x, stages[:1])
 
 
 @settings(deadline=None, derandomize=True, max_examples=25)
@@ -122,29 +111,27 @@ def test_any_calibration(chain, rows):
     x = vectors(chain.rng(), rows, chain.dim)
     plans = fold(chain.stages, chain.dim)
     for name in instructions.usable_isas():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("FASTFLOW_ISA", name)
-            assert_right(cpu.CpuFlow(plans)(x), x, chain.stages)
+        assert_right(cpu.CpuFlow(plans, isa=name)(x), x, chain.stages)
 
 
 @pytest.mark.parametrize(
     ("dim", "coupling"), [(768, "additive"), (768, "affine"), (1024, "additive"), (312, "additive")]
 )
-def test_the_papers_flow(isa, dim, coupling):
+def test_the_papers_flow(float_isa, dim, coupling):
     rng = np.random.default_rng(dim)
     stages = [make.flow(rng, dim, coupling=coupling)]
     x = vectors(rng, 40, dim)
-    assert_right(cpu.CpuFlow(fold(stages, dim))(x), x, stages)
+    assert_right(cpu.CpuFlow(fold(stages, dim), isa=float_isa)(x), x, stages)
 
 
-def test_a_row_has_the_same_bits_in_any_batch_order_and_number_of_threads(isa, chain):
+def test_a_row_has_the_same_bits_in_any_batch_order_and_number_of_threads(float_isa, chain):
     rng = np.random.default_rng(1)
     plans = fold(chain, 104)
     x = vectors(rng, 257, 104)
-    expected = bits(cpu.CpuFlow(plans, threads=1)(x))
+    expected = bits(cpu.CpuFlow(plans, threads=1, isa=float_isa)(x))
     order = rng.permutation(257)
     for threads in (1, 2, 3, 4):
-        flow = cpu.CpuFlow(plans, threads)
+        flow = cpu.CpuFlow(plans, threads, isa=float_isa)
         assert np.array_equal(bits(flow(x)), expected)
         assert np.array_equal(bits(flow(x[order])), expected[order])
     for rows in (*range(1, 34), 56, 57):
@@ -153,17 +140,17 @@ def test_a_row_has_the_same_bits_in_any_batch_order_and_number_of_threads(isa, c
 
 
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
-def test_the_papers_flow_alone_and_in_a_batch_has_the_same_bits(isa, coupling):
+def test_the_papers_flow_alone_and_in_a_batch_has_the_same_bits(float_isa, coupling):
     rng = np.random.default_rng(2)
-    flow = cpu.CpuFlow(fold([make.flow(rng, 768, coupling=coupling)], 768), threads=2)
+    flow = cpu.CpuFlow(fold([make.flow(rng, 768, coupling=coupling)], 768), threads=2, isa=float_isa)
     x = vectors(rng, 64, 768)
     together = bits(flow(x, normalize=True))
     assert all(np.array_equal(bits(flow(x[i : i + 1], normalize=True))[0], together[i]) for i in range(64))
 
 
-def test_the_callers_floating_point_mode_changes_no_bit_and_is_kept(isa):
+def test_the_callers_floating_point_mode_changes_no_bit_and_is_kept(float_isa):
     rng = np.random.default_rng(3)
-    identity = cpu.CpuFlow(fold([], 48), threads=1)
+    identity = cpu.CpuFlow(fold([], 48), threads=1, isa=float_isa)
     x = vectors(rng, 20, 48)
     x[:, ::3] *= np.float32(1e-40)
     plain = bits(identity(x))
@@ -177,9 +164,9 @@ def test_the_callers_floating_point_mode_changes_no_bit_and_is_kept(isa):
         torch.set_flush_denormal(False)
 
 
-def test_normalise_and_truncate(isa, chain):
+def test_normalise_and_truncate(float_isa, chain):
     rng = np.random.default_rng(4)
-    flow = cpu.CpuFlow(fold(chain, 104))
+    flow = cpu.CpuFlow(fold(chain, 104), isa=float_isa)
     x = vectors(rng, 23, 104)
     exact = apply(chain, x.astype(np.float64))
     for keep in (1, 8, 31, 40, 72, None):
@@ -191,14 +178,14 @@ def test_normalise_and_truncate(isa, chain):
         assert np.abs(unit - expected).max() <= UNIT
 
 
-def test_a_zero_vector_stays_zero_when_normalised(isa):
+def test_a_zero_vector_stays_zero_when_normalised(float_isa):
     x = np.zeros((3, 40), np.float32)
-    assert not cpu.CpuFlow(fold([], 40))(x, normalize=True).any()
+    assert not cpu.CpuFlow(fold([], 40), isa=float_isa)(x, normalize=True).any()
 
 
-def test_out_receives_the_result_and_may_be_the_input(isa):
+def test_out_receives_the_result_and_may_be_the_input(float_isa):
     rng = np.random.default_rng(5)
-    flow = cpu.CpuFlow(fold([make.flow(rng, 48)], 48))
+    flow = cpu.CpuFlow(fold([make.flow(rng, 48)], 48), isa=float_isa)
     x = vectors(rng, 33, 48)
     z, out = flow(x), np.empty((33, 48), np.float32)
     assert flow(x, out=out) is out
@@ -208,18 +195,18 @@ def test_out_receives_the_result_and_may_be_the_input(isa):
     assert not np.array_equal(x, before)
 
 
-def test_read_only_input_is_taken_and_left_alone(isa):
+def test_read_only_input_is_taken_and_left_alone(float_isa):
     rng = np.random.default_rng(6)
     x = vectors(rng, 5, 48)
     x.flags.writeable = False
     before = x.copy()
-    cpu.CpuFlow(fold([make.flow(rng, 48)], 48))(x)
+    cpu.CpuFlow(fold([make.flow(rng, 48)], 48), isa=float_isa)(x)
     assert np.array_equal(x, before)
 
 
-def test_a_spoiled_row_spoils_no_other(isa, chain):
+def test_a_spoiled_row_spoils_no_other(float_isa, chain):
     rng = np.random.default_rng(7)
-    flow = cpu.CpuFlow(fold(chain, 104))
+    flow = cpu.CpuFlow(fold(chain, 104), isa=float_isa)
     x = vectors(rng, 30, 104)
     good = bits(flow(x))
     x[3], x[17] = np.nan, np.inf
@@ -248,12 +235,6 @@ def test_wrong_arguments_are_named(x, options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_an_instruction_set_that_cannot_run_is_an_error_that_lists_what_can(monkeypatch):
-    monkeypatch.setenv("FASTFLOW_ISA", "avx1024")
-    with pytest.raises(ValueError, match=r"FASTFLOW_ISA=avx1024.*usable here:.*portable"):
-        cpu.CpuFlow(fold([], 8))
-
-
 def test_no_threads_is_an_error():
     with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
         cpu.CpuFlow(fold([], 8), threads=0)
@@ -274,9 +255,9 @@ def test_the_packed_flow_refuses_what_it_could_not_run():
             _cpu.Flow(aligned[offset:], other, table, **numbers, cost=1, isa=0)
 
 
-def test_several_python_threads_at_once(isa, chain):
+def test_several_python_threads_at_once(float_isa, chain):
     rng = np.random.default_rng(8)
-    flow = cpu.CpuFlow(fold(chain, 104), threads=3)
+    flow = cpu.CpuFlow(fold(chain, 104), threads=3, isa=float_isa)
     inputs = [vectors(rng, rows, 104) for rows in (1, 40, 77, 130, 257)]
     expected = [bits(flow(x)) for x in inputs]
     wrong = []
@@ -327,9 +308,9 @@ def at_the_end_of_memory(rows, columns):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("dim", [48, 100, 768])
-def test_nothing_beyond_the_arrays_is_touched(isa, dim):
+def test_nothing_beyond_the_arrays_is_touched(float_isa, dim):
     rng = np.random.default_rng(dim)
-    flow = cpu.CpuFlow(fold([make.flow(rng, dim, 2, 1, 8)], dim), threads=1)
+    flow = cpu.CpuFlow(fold([make.flow(rng, dim, 2, 1, 8)], dim), threads=1, isa=float_isa)
 
     def child():
         for rows in (1, 2, 3, 5, 9, 13, 15, 29):
@@ -343,9 +324,9 @@ def test_nothing_beyond_the_arrays_is_touched(isa, dim):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_threads_join_and_a_fork_gets_its_own(isa, chain):
+def test_threads_join_and_a_fork_gets_its_own(float_isa, chain):
     rng = np.random.default_rng(9)
-    flow = cpu.CpuFlow(fold(chain, 104), threads=3)
+    flow = cpu.CpuFlow(fold(chain, 104), threads=3, isa=float_isa)
     x = vectors(rng, 400, 104)
     expected = bits(flow(x))
     assert system_threads() >= 3
@@ -360,7 +341,7 @@ def test_threads_join_and_a_fork_gets_its_own(isa, chain):
     assert np.array_equal(bits(flow(x)), expected)
 
 
-def test_a_fork_during_calls_of_other_threads(isa, chain):
+def test_a_fork_during_calls_of_other_threads(float_isa, chain):
     code = """
 import os, sys, threading
 import numpy as np
@@ -369,7 +350,7 @@ import stages as make
 from fastflow.plan.fold import fold
 from fastflow.kernels.flow.cpu import CpuFlow
 rng = np.random.default_rng(0)
-flow = CpuFlow(fold([make.flow(rng, 96)], 96), threads=2)
+flow = CpuFlow(fold([make.flow(rng, 96)], 96), threads=2, isa={isa!r})
 x = rng.normal(size=(600, 96)).astype(np.float32)
 expected = flow(x)
 stop = threading.Event()
@@ -389,7 +370,7 @@ for caller in callers:
     caller.join()
 print("done")
 """
-    command = [sys.executable, "-W", "ignore", "-c", code.format(tests=str(TESTS))]
+    command = [sys.executable, "-W", "ignore", "-c", code.format(tests=str(TESTS), isa=float_isa)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=TESTS)
     assert done.stdout == "done\n", done.stderr
 
@@ -398,9 +379,9 @@ def test_default_threads_are_those_this_process_may_use():
     assert 1 <= cpu.default_threads() <= len(os.sched_getaffinity(0))
 
 
-def test_calls_keep_no_memory(isa):
+def test_calls_keep_no_memory(float_isa):
     rng = np.random.default_rng(10)
-    flow = cpu.CpuFlow(fold([make.flow(rng, 384)], 384), threads=2)
+    flow = cpu.CpuFlow(fold([make.flow(rng, 384)], 384), threads=2, isa=float_isa)
     x = vectors(rng, 100, 384)
     out = np.empty_like(x)
     one, one_out = x[:1], out[:1]

@@ -17,7 +17,7 @@ def machine(monkeypatch):
     """``machine(processors, cores)``: what this process may use, until the test ends."""
 
     def set_to(processors, cores):
-        monkeypatch.setattr(threads, "_allowed", lambda: (processors, cores))
+        monkeypatch.setattr(threads, "allowed", lambda: (processors, cores))
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return set_to
@@ -96,6 +96,6 @@ def test_a_quota_below_one_processor_leaves_one_thread(tmp_path, monkeypatch):
     ):
         for mount in ("", "unified"):
             write(tmp_path / mount / "cpu.max", text)
-        threads._allowed.cache_clear()
+        threads.allowed.cache_clear()
         assert 1 <= default_threads() <= most
-    threads._allowed.cache_clear()
+    threads.allowed.cache_clear()

@@ -9,10 +9,8 @@ Inputs come from seeded generators, and their own hash stands first. The last li
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -49,19 +47,6 @@ ENCODERS: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@contextmanager
-def forced(isa: str) -> Iterator[None]:
-    """FASTFLOW_ISA is ``isa`` inside."""
-    before = os.environ.get("FASTFLOW_ISA")
-    os.environ["FASTFLOW_ISA"] = isa
-    try:
-        yield
-    finally:
-        del os.environ["FASTFLOW_ISA"]
-        if before is not None:
-            os.environ["FASTFLOW_ISA"] = before
-
-
 def digest(*arrays: np.ndarray) -> str:
     """SHA-256 of the arrays' shapes and bytes."""
     out = sha256()
@@ -96,7 +81,7 @@ def flows(isa: str) -> Iterator[tuple[str, str]]:
     for name, dim, stages in calibrations():
         x = rng.normal(size=(max(BATCHES), dim)).astype(np.float32)
         x[:, dim // 3] = 20 + 3 * x[:, dim // 3]
-        flow = cpu.CpuFlow(fold(stages, dim), threads=1)
+        flow = cpu.CpuFlow(fold(stages, dim), threads=1, isa=isa)
         for rows in BATCHES:
             keep = max(1, flow.outputs - 3)
             outputs = flow(x[:rows]), flow(x[:rows], normalize=True), flow(x[:rows], normalize=True, truncate=keep)
@@ -116,8 +101,9 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
         for pooling, mode in POOLINGS.items():
             layers = (1, shape.layers) if mode == "mean" and shape.layers > 1 else (shape.layers,)
             table = token_weights(31) if pooling == "weighted" else None
-            encoder = cpu_encoder.CpuEncoder(weights, shape, mode, layers, form, threads=1, token_weights=table)
-            assert encoder.isa == isa
+            encoder = cpu_encoder.CpuEncoder(
+                weights, shape, mode, layers, form, threads=1, token_weights=table, isa=isa
+            )
             outputs = []
             for texts in BATCHES if whole else BATCHES[:2]:
                 lengths = [17] if texts == 1 else [WIDTHS[i * i % len(WIDTHS)] for i in range(1, texts + 1)]
@@ -141,9 +127,8 @@ def hashes() -> Iterator[tuple[str, str]]:
     yield from inputs()
     for isa, (_, usable, _, _) in instructions.isas().items():
         if usable:
-            with forced(isa):
-                yield from () if isa in instructions.TILES else flows(isa)  # there the flow is that of AVX-512
-                yield from encoders(isa)
+            yield from () if isa in instructions.TILES else flows(isa)  # there the flow is that of AVX-512
+            yield from encoders(isa)
 
 
 if __name__ == "__main__":

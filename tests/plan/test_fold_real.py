@@ -46,12 +46,11 @@ def calibrations(pooled):
 @pytest.mark.parametrize("outlier", [1.0, 30.0], ids=["as pooled", "outlier dimensions"])
 @pytest.mark.parametrize("isa", instructions.usable_isas())
 @pytest.mark.parametrize("name", ["in the package", *FITTED])
-def test_no_more_than_twice_the_unfused_error(pooled, calibrations, name, isa, outlier, monkeypatch):
-    monkeypatch.setenv("FASTFLOW_ISA", isa)
+def test_no_more_than_twice_the_unfused_error(pooled, calibrations, name, isa, outlier):
     x = pooled.copy()
     x[:, [7, 100]] = x[:, [7, 100]] * outlier  # two dominant channels, as BERT-base has
     stages = calibrations[name]
     wide = calibration.apply([s.astype(np.float64) for s in stages], x.astype(np.float64))
     unfused = calibration.apply([s.astype(np.float32) for s in stages], x)
-    fused = cpu.CpuFlow([plan.astype(np.float32) for plan in fold(stages, x.shape[1])])(x)
+    fused = cpu.CpuFlow([plan.astype(np.float32) for plan in fold(stages, x.shape[1])], isa=isa)(x)
     assert relative(fused, wide) <= FUSED_FACTOR * relative(unfused, wide) + FLOW_FLOOR

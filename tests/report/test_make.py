@@ -20,13 +20,12 @@ from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, find_sets
 from fastflow.evaluation.isotropy import isoscore, mean_cosine
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint, read_manifest
-from fastflow.report.plots import apart
 from fastflow.report.verdict import FEW_PAIRS, verdict
-from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.methods.against import fit_named
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
+
+
 SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
 
 SENTENCES = str(ROOT / "examples" / "sentences.txt")
@@ -308,37 +307,3 @@ def test_absent_matplotlib_names_the_extra(model, monkeypatch, tmp_path):
     done = report(model, "--html", tmp_path / "r.html")
     assert done.exit_code == 1
     assert str(missing_extra("report", "matplotlib", "fastflow report")) in done.stderr
-
-
-def test_closed_forms_are_fitted_without_pytorch(run_python):
-    program = """
-import sys
-sys.modules["torch"] = None
-import numpy as np
-from fastflow.stages.calibration import apply
-from fastflow.train.methods.against import fit_named
-x = np.random.default_rng(0).normal(size=(50, 6)) * np.arange(1, 7)
-assert np.abs(np.cov(apply(fit_named("whiten:3", x), x), rowvar=False, ddof=0) - np.eye(3)).max() <= 1e-10
-assert fit_named("raw", x) == []
-assert apply(fit_named("nullspace:2", x), x).shape == (50, 6)
-try:
-    fit_named("flow", x)
-except Exception as error:
-    print(error)
-"""
-    done = run_python(program)
-    assert done.stdout.strip() == str(missing_extra("train", "torch", "fitting 'flow'")), done.stderr
-
-
-def test_fit_named_is_seeded():
-    x = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
-    first, again, other = (apply(fit_named("flow", x, seed), x.astype(np.float64)) for seed in (0, 0, 1))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-def test_apart_renames_ids_and_every_reference():
-    text = '<svg><path id="p"/><use xlink:href="#p"/><g clip-path="url(#c)"/><clipPath id="c"/></svg>'
-    assert apart(text, "k-") == (
-        '<svg><path id="k-p"/><use xlink:href="#k-p"/><g clip-path="url(#k-c)"/><clipPath id="k-c"/></svg>'
-    )

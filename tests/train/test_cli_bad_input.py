@@ -6,18 +6,12 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
-from commands import make_train
 from places import ROOT
 from safetensors.torch import load_file, save_file
 
 from fastflow.errors import UsageError, missing_extra
 from fastflow.files.texts import format_of
 from fastflow.train.cli import main
-
-
-@pytest.fixture
-def train(bert, corpus, tmp_path):
-    return make_train(bert, corpus, tmp_path)
 
 
 def written(path, content):
@@ -148,13 +142,6 @@ def test_how_to_install_is_said_in_one_place():
     """The sentence of errors.missing_extra, whose command works; none of training's own."""
     for path in (ROOT / "train").glob("*.py"):
         assert "pip install" not in path.read_text(), path.name
-
-
-def test_log_directory_without_tensorboard(train, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    result = train("--log-dir", tmp_path / "logs")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"
 
 
 @pytest.mark.parametrize("name", ["c.npz", "c.parquet", "c.docx"])

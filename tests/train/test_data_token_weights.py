@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from builders import make_model
-from commands import make_train
 from safetensors.numpy import load_file, save_file
 from spoil import change_manifest, rehash
 from tolerances import COMPANY, EMBEDDING
@@ -20,11 +19,6 @@ from fastflow.train.data.embeddings import Embedder, cache_key, open_encoder
 from fastflow.train.data.token_weights import sif_weights, weigh, weigh_by_first
 
 BACKENDS = ("reference", "torch", "cpu")
-
-
-@pytest.fixture
-def train(bert, corpus, tmp_path):
-    return make_train(bert, corpus, tmp_path)
 
 
 def manifest_of(directory):

@@ -2,90 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from rows import data
 
-from fastflow.errors import FastflowError, UsageError
-from fastflow.evaluation.isotropy import isoscore
-from fastflow.stages.calibration import apply, describe
-from fastflow.train.data.corpus import corpus_hash
-from fastflow.train.data.moments import BLOCK, Moments, moments, read_through
-from fastflow.train.methods.chain import check_chain, fit
+from fastflow.errors import FastflowError
+from fastflow.stages.calibration import apply
+from fastflow.train.data.moments import moments
 from fastflow.train.methods.closed_forms import fit_components, fit_nullspace, fit_standardize, fit_whiten
-from fastflow.train.methods.loop import Schedule
-from fastflow.train.methods.names import Method, parse_method
-
-SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
-
-
-def data(rows=300, dim=16, seed=0, dtype=np.float64):
-    """Correlated, off-centre, with one outlier channel."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(rows, dim)) @ rng.normal(size=(dim, dim)) + rng.normal(size=dim)
-    x[:, 3] = 40 * x[:, 3] - 90
-    return x.astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("rows", [1, 2, 300, BLOCK, BLOCK + 1])
-def test_moments_are_those_of_numpy(rows, dtype):
-    x = data(rows, 4, dtype=dtype)
-    m = moments(x)
-    wide = x.astype(np.float64)
-    assert m.count == rows
-    assert np.abs(m.mean - wide.mean(axis=0)).max() <= 1e-12 * np.abs(wide).max()
-    expected = np.atleast_2d(np.cov(wide, rowvar=False, bias=True)) if rows > 1 else np.zeros((4, 4))
-    assert np.abs(m.covariance - expected).max() <= 1e-11 * max(1.0, np.abs(expected).max())
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.booleans(), st.integers(0, 5))
-def test_merging_any_split_gives_the_statistics_of_one_pass(sizes, backwards, seed):
-    x = data(sum(sizes), 6, seed)
-    parts = [Moments(6).update(block) for block in np.split(x, np.cumsum(sizes)[:-1])]
-    merged = Moments(6)
-    for part in reversed(parts) if backwards else parts:
-        merged.merge(part)
-    whole = Moments(6).update(x)
-    assert merged.count == whole.count == len(x)
-    assert np.abs(merged.mean - whole.mean).max() <= 1e-12 * max(1.0, np.abs(x).max(initial=0))
-    assert np.abs(merged.scatter - whole.scatter).max() <= 1e-12 * max(1.0, np.abs(whole.scatter).max())
-
-
-@pytest.mark.parametrize("chain", [["standardize"], ["nullspace"], ["whiten"], ["nullspace", "whiten"]])
-def test_statistics_after_a_stage_need_no_second_pass(chain):
-    x = data()
-    m = moments(x)
-    for kind in chain:
-        stage = {"standardize": fit_standardize, "nullspace": fit_nullspace}.get(kind, lambda m: fit_whiten(m, 7))(m)
-        m, x = m.through(stage), apply([stage], x)
-    expected = moments(x)
-    assert (m.count, m.mean.shape) == (300, expected.mean.shape)
-    assert np.abs(m.mean - expected.mean).max() <= 1e-10 * max(1.0, np.abs(x).max())
-    assert np.abs(m.covariance - expected.covariance).max() <= 1e-10 * max(1.0, np.abs(expected.covariance).max())
-
-
-@pytest.mark.parametrize("rows", [1, 7, 100, 333])
-def test_reading_a_corpus_through_in_blocks_gives_the_statistics_of_the_whole(monkeypatch, rows):
-    monkeypatch.setattr("fastflow.train.data.moments.BLOCK", 50)
-    x = data(rows, 6, dtype=np.float32)
-    asked = []
-
-    def embed(texts):
-        asked.append(len(texts))
-        return x[[int(text) for text in texts]]
-
-    streamed = read_through((str(i) for i in range(rows)), embed, 20, seed=3)
-    whole = moments(x)
-    assert asked == [min(50, rows - start) for start in range(0, rows, 50)]
-    assert streamed.moments.count == rows
-    assert np.abs(streamed.moments.mean - whole.mean).max() <= 1e-12 * np.abs(x).max()
-    assert np.abs(streamed.moments.scatter - whole.scatter).max() <= 1e-12 * max(1.0, np.abs(whole.scatter).max())
-    assert streamed.sha256 == corpus_hash([str(i) for i in range(rows)])
-    assert len(streamed.texts) == len(set(streamed.texts)) == min(20, rows)
-    assert np.array_equal(streamed.pooled, x[[int(text) for text in streamed.texts]])
-    if rows > 100:  # drawn from all of it
-        assert max(map(int, streamed.texts)) >= rows // 2
 
 
 def test_standardize_has_mean_zero_and_deviation_one():
@@ -173,60 +95,3 @@ def test_degenerate_corpora_are_errors():
         fit_whiten(moments(same))
     with pytest.raises(FastflowError, match="standardize: channel 0 is constant over the 9 texts"):
         fit_standardize(moments(same))
-
-
-@pytest.mark.parametrize(
-    ("text", "links"),
-    [
-        ("none", []),
-        ("flow", [Method("flow")]),
-        ("whiten:128,flow", [Method("whiten", 128), Method("flow")]),
-        ("standardize, nullspace:3", [Method("standardize"), Method("nullspace", 3)]),
-        ("nullspace", [Method("nullspace")]),
-        ("components:2,whiten", [Method("components", 2), Method("whiten")]),
-    ],
-)
-def test_methods(text, links):
-    assert parse_method(text) == parse_method(text.replace(",", "+")) == links
-
-
-@pytest.mark.parametrize("text", ["", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow"])
-def test_unknown_methods_are_wrong_usage(text):
-    with pytest.raises(UsageError, match=r"unknown method '.*'; use flow, whiten\[:K\]"):
-        parse_method(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("whiten:17", "whiten:17 is out of range: it takes 1 to 16"),
-        ("whiten:0", "whiten:0 is out of range"),
-        ("nullspace:0", "nullspace:0 is out of range: it takes 1 to 15"),
-        ("nullspace:16", "nullspace:16 is out of range"),
-        ("components:16", "components:16 is out of range: it takes 1 to 15"),
-        ("whiten:8,whiten:9", "whiten:9 is out of range: it takes 1 to 8"),
-        ("whiten:6,flow", "needs a width divisible by 4, and the embeddings have 6"),
-    ],
-)
-def test_chains_that_cannot_run_are_wrong_usage_before_anything_is_embedded(text, message):
-    with pytest.raises(UsageError, match=message):
-        check_chain(parse_method(text), 16, SHAPE)
-    with pytest.raises(UsageError, match=message):
-        fit(parse_method(text), data(), SHAPE, Schedule(batch_size=50))
-    check_chain(parse_method("whiten:8,nullspace:7,flow,whiten:8"), 16, SHAPE)
-
-
-@pytest.mark.parametrize("text", ["standardize,whiten:8,flow", "nullspace:2,standardize", "flow,whiten", "flow,flow"])
-def test_chains_are_fitted_link_after_link(text):
-    x = data(400, dtype=np.float32)
-    fitted = fit(parse_method(text), x, SHAPE, Schedule(batch_size=50, lr=1e-3))
-    kinds = [link.kind for link in parse_method(text)]
-    assert [stage.kind for stage in fitted.stages] == kinds
-    assert describe(fitted.stages).count("->") == len(kinds) - 1
-    assert sorted(fitted.flows) == [i for i, kind in enumerate(kinds) if kind == "flow"]
-    assert len(fitted.bits) == kinds.count("flow")
-    z = apply([stage.astype(np.float64) for stage in fitted.stages], x.astype(np.float64))
-    assert isoscore(z) > isoscore(x)
-    if kinds[-1] in ("standardize", "whiten"):
-        assert np.abs(z.mean(axis=0)).max() <= 1e-9
-        assert np.abs(z.std(axis=0) - 1).max() <= 1e-9

@@ -1,36 +1,17 @@
 """fastflow.fit: the model of the command, from Python and in memory."""
 
-import gc
 import inspect
 import json
-import tempfile
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import make_train
 
 import fastflow
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, missing_extra
 from fastflow.model.artifact import verify
 from fastflow.train.options import Options
-
-
-@pytest.fixture
-def train(bert, corpus, tmp_path):
-    return make_train(bert, corpus, tmp_path)
-
-
-@pytest.fixture
-def empty(tmp_path, monkeypatch):
-    """A folder that is the current one, the one of caches and the one of temporary files."""
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 def record(directory):
@@ -67,55 +48,6 @@ def test_blank_and_repeated_texts_are_no_texts_of_their_own(bert, sentences, tmp
     assert marks[0] == marks[1]
 
 
-def test_nothing_is_said_and_nothing_written(bert, sentences, empty, capfd):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fit = fastflow.fit(sentences, bert, "flow")
-    assert fit.report["warnings"] == []
-    assert capfd.readouterr() == ("", "")
-    assert list(empty.iterdir()) == []
-
-
-def test_the_runtime_needs_no_saved_model_and_leaves_nothing(bert, sentences, empty, tmp_path):
-    fit = fastflow.fit(sentences, bert, "whiten:8")
-    mark = fit.save(tmp_path / "saved")
-    runtime = fit.runtime(backend="reference")
-    assert (runtime.fingerprint, runtime.backend, runtime.dim) == (mark, "reference", 8)
-    saved = fastflow.Runtime(tmp_path / "saved", backend="reference")
-    assert np.array_equal(runtime.encode(sentences[:9]), saved.encode(sentences[:9]))
-    assert len(list(empty.iterdir())) == 1
-    del runtime
-    gc.collect()
-    assert list(empty.iterdir()) == []
-    with pytest.raises(FastflowError, match="tpu"):
-        fit.runtime(device="tpu")
-    assert list(empty.iterdir()) == []
-
-
-FORKED = """
-import gc, os, pickle, sys, tempfile
-import fastflow
-tempfile.tempdir = sys.argv[2]
-texts = [line.strip() for line in open(sys.argv[3])]
-runtime = fastflow.fit(texts, sys.argv[1], "standardize").runtime()
-if os.fork() == 0:
-    del runtime
-    gc.collect()
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
-again = pickle.loads(pickle.dumps(runtime))
-assert (again.encode("the dog") == runtime.encode("the dog")).all()
-"""
-
-
-def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_removes_it(
-    bert, corpus, empty, run_python
-):
-    done = run_python(FORKED, bert, empty, corpus)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert list(empty.glob("fastflow-*")) == []  # PyTorch may leave a folder of its own
-
-
 def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     rows = [f"a\t{i}\t{sentences[i]}\t{sentences[i + 30]}" for i in range(30)]
@@ -136,17 +68,6 @@ def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_pa
     assert report["warnings"] == said == [str(warning.message) for warning in warned]
     report["measures"].clear()
     assert fit.report["measures"]
-
-
-def test_lines_go_where_the_caller_wants_them(train, bert, sentences, tmp_path, capfd):
-    said = train("--method", "flow").stderr.splitlines()
-    lines = []
-    fastflow.fit(sentences, bert, "flow", progress=lines.append)
-    assert capfd.readouterr() == ("", "")
-    assert lines == said[: len(lines)]
-    assert len(lines) == 2
-    fastflow.fit(sentences, bert, "flow", progress=True)
-    assert [line for line in capfd.readouterr().err.splitlines() if line in lines] == lines
 
 
 def test_a_cache_is_used_where_one_is_named(bert, sentences, tmp_path, capfd):
@@ -188,16 +109,6 @@ def test_a_refused_method_is_warned_of(bert, sentences):
 def test_wrong_arguments_are_one_sentence(bert, texts, options, message):
     with pytest.raises(FastflowError, match=message.replace("(", r"\(")):
         fastflow.fit(texts, **{"encoder": bert, "method": "whiten", **options})
-
-
-def test_saving_twice_to_one_place_is_refused(bert, sentences, tmp_path):
-    fit = fastflow.fit(sentences, bert, "standardize")
-    fit.save(tmp_path / "m")
-    with pytest.raises(UsageError, match="exists already"):
-        fit.save(tmp_path / "m")
-    with pytest.raises(UsageError, match="is for an encoder from the Hub"):
-        fit.save(tmp_path / "light", reference_encoder=True)
-    assert not (tmp_path / "light").exists()
 
 
 def test_the_defaults_are_those_of_the_command():

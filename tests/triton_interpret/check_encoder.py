@@ -90,14 +90,12 @@ def test_bias_residual_and_layer_norm(width, dtype):
     exact = reference.layer_norm(total, w["norm1.scale"], w["norm1.bias"], encoder.shape.eps)
     if width == 1:
         exact = np.broadcast_to(w["norm1.bias"], total.shape)  # a row of one is its own mean
-        assert np.abs(encoder._add_norm(x, residual, "layer.0.", "out", "norm1", None).double().cpu().numpy() -
+        assert np.abs(encoder.add_norm(x, residual, "layer.0.", "out", "norm1", None).double().cpu().numpy() -
                       exact).max() <= ROUNDING[dtype]  # fmt: skip
         return
     target = poisoned(3, width, dtype=DTYPES[dtype], device=DEVICE)
-    assert (
-        relative(encoder._add_norm(x.clone(), residual, "layer.0.", "out", "norm1", target), exact) <= ROUNDING[dtype]
-    )
-    in_place = encoder._add_norm(x, residual, "layer.0.", "out", "norm1", None)
+    assert relative(encoder.add_norm(x.clone(), residual, "layer.0.", "out", "norm1", target), exact) <= ROUNDING[dtype]
+    in_place = encoder.add_norm(x, residual, "layer.0.", "out", "norm1", None)
     assert in_place is x
     assert torch.equal(x, target)
 
@@ -108,10 +106,10 @@ def test_bias_and_activation(activation, width, dtype):
     encoder = small(dtype, intermediate=width, activation=activation)
     x, bias = random(2, width, dtype=DTYPES[dtype]), encoder.weights["layer.0.up.bias"]
     exact = reference.activate((x.double() + bias.double()).cpu().numpy(), activation)
-    assert relative(encoder._activate(x, bias), exact) <= ROUNDING[dtype]
+    assert relative(encoder.activate(x, bias), exact) <= ROUNDING[dtype]
     far = torch.tensor([[-40.0, 40.0, -5.0, 100.0] * 2] * 2, dtype=DTYPES[dtype], device=DEVICE)
     exact = reference.activate(far.double().cpu().numpy(), activation)
-    assert relative(encoder._activate(far, torch.zeros(8, device=DEVICE)), exact) <= ROUNDING[dtype]
+    assert relative(encoder.activate(far, torch.zeros(8, device=DEVICE)), exact) <= ROUNDING[dtype]
 
 
 def attention_cases():
@@ -134,10 +132,10 @@ def test_attention_within_each_text(itemsize, number, head, monkeypatch):
     exact = reference.attention(qkv.double().cpu().numpy(), np.unique(offsets), 2)
     spare = torch.full((5, 6 * head), torch.nan, dtype=qkv.dtype, device=DEVICE)
     texts = torch.from_numpy(offsets.astype(np.int32)).to(DEVICE)
-    found = encoder._attend(torch.cat([qkv, spare]), texts, max(lengths))
+    found = encoder.attend(torch.cat([qkv, spare]), texts, max(lengths))
     assert relative(found[: len(qkv)], exact) <= ROUNDING[dtype]
     assert found[len(qkv) :].isnan().all(), "only texts are written"
-    alone = encoder._attend(qkv[-lengths[-1] :].contiguous(), texts[-2:] - texts[-2], max(lengths))
+    alone = encoder.attend(qkv[-lengths[-1] :].contiguous(), texts[-2:] - texts[-2], max(lengths))
     assert torch.equal(alone, found[len(qkv) - lengths[-1] : len(qkv)])
 
 
@@ -147,7 +145,7 @@ def test_attention_of_large_scores_is_finite_and_a_choice():
     qkv = random(40, 48)
     qkv[:, :32] *= 60
     exact = reference.attention(qkv.double().cpu().numpy(), np.array([0, 40]), 1)
-    found = encoder._attend(qkv, torch.tensor([0, 40], dtype=torch.int32, device=DEVICE), 40)
+    found = encoder.attend(qkv, torch.tensor([0, 40], dtype=torch.int32, device=DEVICE), 40)
     assert relative(found, exact) <= 1e-4  # float32 scores of 1e4 are exact to 1e-3, and their exponentials no better
 
 

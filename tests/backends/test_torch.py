@@ -1,0 +1,60 @@
+"""The torch backend: the reference's vectors from padded batches, its dtypes, dropout only in training."""
+
+import numpy as np
+import pytest
+import torch
+from builders import make_model
+from tolerances import COSINE, EMBEDDING
+
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.backends.torch import TorchBackend, load_torch_encoder
+from fastflow.errors import FastflowError
+from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokenizer
+from fastflow.stages.vectors import paired_cosine
+
+
+@pytest.fixture
+def tokens(bert, sentences):
+    """Texts of very different lengths, so that most of the batch is padding."""
+    return Tokenizer(bert, 64)(["a", *sentences[:9], " ".join(sentences[:12])])
+
+
+def pair(model, dtype="float64"):
+    loaded = load_model(model)
+    return TorchBackend(loaded, dtype, "cpu", None), ReferenceBackend(loaded, "float64", "cpu", None)
+
+
+@pytest.mark.parametrize("pooling", ["first-last", "cls", "pooler"])
+def test_padding_changes_nothing_and_float64_is_the_reference(tmp_path, bert, sentences, tokens, pooling):
+    backend, reference = pair(make_model(tmp_path / "m", bert, sentences[:64], "standardize", pooling=pooling))
+    want = reference.pool(tokens)
+    assert np.abs(backend.pool(tokens) - want).max() <= 1e-9
+    assert np.abs(backend.calibrate(want) - reference.calibrate(want)).max() <= 1e-9
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 1 - EMBEDDING), ("bfloat16", COSINE["bfloat16"])])
+def test_lower_precisions_give_float32_vectors_near_the_reference(model, tokens, dtype, least):
+    backend, reference = pair(model, dtype)
+    found = backend.pool(tokens)
+    assert found.dtype == backend.floats == np.float32
+    assert paired_cosine(found.astype(np.float64), reference.pool(tokens)).min() >= least
+
+
+def test_dropout_is_off_until_training_asks_for_it(model, tokens):
+    backend, _ = pair(model, "float32")
+    once = backend.pool(tokens)
+    assert np.array_equal(backend.pool(tokens), once)
+    backend.train_mode(0.5)
+    torch.manual_seed(0)
+    assert np.abs(backend.pool(tokens) - once).max() > 0.01
+    backend.train_mode(0.0)
+    assert np.array_equal(backend.pool(tokens), once)
+
+
+def test_a_folder_that_transformers_cannot_read_is_one_sentence(bert_copy):
+    (bert_copy / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(FastflowError) as caught:
+        load_torch_encoder(bert_copy)
+    assert "\n" not in str(caught.value)
+    assert str(bert_copy) in str(caught.value)

@@ -1,0 +1,72 @@
+"""Fixtures of the benchmarks' tests: machines and models so small that a run ends at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's ceilings are measured in tests of their own."""
+    pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
+    from benches import LIMITS
+
+    from fastflow.bench.suites import flow
+
+    monkeypatch.setattr(flow, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
+
+
+@pytest.fixture
+def small_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A small BERT in BERT-base's place; no engine but PyTorch's."""
+    pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
+    from benches import LIMITS, SMALL
+
+    from fastflow.bench.peers import encoder as peers
+    from fastflow.bench.suites import encoder, workbench
+
+    monkeypatch.delenv("FASTFLOW_ISA", raising=False)
+    monkeypatch.setattr(encoder, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
+    monkeypatch.setattr(encoder, "read_gbs", lambda threads, seconds: 20.0)
+    lacking = {"onnx", "onnxruntime", "openvino", "nncf", "ctranslate2", "sentence_transformers"}
+    real = peers.find_spec
+    monkeypatch.setattr(peers, "find_spec", lambda name: None if name in lacking else real(name))
+    with workbench.workbench(None, SMALL) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="package", params=["first-last", "last"])
+def weighted_subject(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[str]
+) -> Any:
+    """A weighted model, raw, that pools the first layer and the last, or the last alone."""
+    from builders import make_model
+
+    from fastflow.bench.suites.workbench import Workbench
+
+    folder = tmp_path_factory.mktemp("weighted")
+    made = make_model(folder / "m", bert, sentences, "none", pooling=request.param, weighted=True)
+    return Workbench(folder, str(made)).named()
+
+
+@pytest.fixture
+def ragged(weighted_subject: Any) -> tuple[Any, Any]:
+    """ids and mask (3, 17) of texts of 17, 9 and 1 tokens."""
+    ids = np.random.default_rng(0).integers(5, len(weighted_subject.weights), (3, 17))
+    mask = (np.arange(17) < np.array([[17], [9], [1]])).astype(np.int64)
+    return ids * mask, mask
+
+
+@pytest.fixture
+def as_in_a_run() -> Iterator[None]:
+    """One thread and no gradients."""
+    from fastflow.bench.peers.pytorch import settings
+
+    with settings(1):
+        yield

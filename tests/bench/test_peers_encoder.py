@@ -1,0 +1,58 @@
+"""The other engines: which are chosen, which are missing, and that they agree."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+from benches import SMALL, absent
+
+from fastflow.bench.measure.compare import least_cosine
+from fastflow.bench.peers import encoder as peers_encoder
+from fastflow.bench.peers.encoder import PEERS, chosen, left_out, missing, open_peers
+from fastflow.bench.peers.pooled import reference
+from fastflow.bench.suites import workbench
+from fastflow.errors import UsageError
+
+pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
+
+
+def test_an_engine_that_cannot_be_opened_is_named_with_the_reason(small_bench, monkeypatch):
+    def refuse(*args: object) -> None:
+        raise ValueError("not this model")
+
+    monkeypatch.setattr(peers_encoder, "torch_eager", refuse)
+    skipped: list = []
+    assert list(open_peers(small_bench.base(), [("torch-eager", "float32")], 1, skipped)) == []
+    assert skipped == [
+        left_out(small_bench.base(), "torch-eager", "float32", "it cannot be opened: ValueError: not this model")
+    ]
+
+
+def test_unknown_peers_and_missing_modules(monkeypatch):
+    with pytest.raises(UsageError, match=r"unknown peer 'keras'.*openvino"):
+        chosen(["keras"])
+    assert chosen(None) == list(PEERS)
+    assert chosen(["openvino", "torch-eager"]) == ["torch-eager", "openvino"]
+    assert missing("torch-eager", "float32") is None
+    monkeypatch.setattr(peers_encoder, "find_spec", lambda name: None if name == "nncf" else object())
+    assert missing("openvino", "float32") is None
+    assert missing("openvino", "int8") == absent("nncf")
+
+
+@pytest.mark.parametrize("family", ["onnxruntime", "openvino", "ctranslate2"])
+def test_installed_peers_agree_with_pytorch(family):
+    for module in (*PEERS[family][0], *peers_encoder.MODULES.get((family, "int8"), ())):
+        pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
+    importlib.import_module("fastflow.bench.peers.onnx")
+    with workbench.workbench(None, SMALL) as bench:
+        subject, skipped = bench.base(), []
+        engines = list(open_peers(subject, [(family, dtype) for dtype in PEERS[family][1]], 2, skipped))
+        assert [entry for entry in skipped if "bfloat16" not in entry["name"]] == []
+        ids = np.random.default_rng(0).integers(5, 30000, (3, 17))
+        mask = np.ones_like(ids)
+        mask[1, 9:], mask[2, 1:] = 0, 0
+        exact = reference(subject)(ids, mask)
+        for engine in engines:
+            assert least_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6

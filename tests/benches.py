@@ -1,0 +1,56 @@
+"""Sizes and ceilings of benchmarks that end at once, and what they are of."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fastflow.bench.measure.compare import Candidate
+from fastflow.bench.measure.machine import Ceilings
+from fastflow.bench.measure.timing import Effort
+from fastflow.bench.peers.pooled import reference
+from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
+from fastflow.bench.suites.workloads import trained_like
+from fastflow.errors import missing_extra
+from fastflow.stages.calibration import Stage
+from fastflow.train.methods.flow import Flow, FlowConfig
+
+LIMITS = Ceilings(1, "", 100.0, 50.0, {"L2": 200.0, "L3": 100.0, "memory": 10.0}, {"L2": 1e6, "L3": 1e7})
+FLOW = Sizes(
+    quick=True,
+    flow=FlowSizes(
+        batches=(1, 3), affine=(1, 3), whole=32, dim=64, model_rows=8,
+        effort=Effort(budget_s=0, min_runs=2, sample_s=1e-5, pause_s=0),
+    ),
+)  # fmt: skip
+SMALL = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 512}
+ENCODER = Sizes(
+    quick=True,
+    encoder=EncoderSizes(
+        shapes=((1, 3), (2, 9)), chosen=frozenset({(1, 3)}),
+        effort=Effort(budget_s=0, min_runs=2, sample_s=0, pause_s=0),
+    ),
+    texts=TextSizes(most=40), starts=1, bert=SMALL,
+)  # fmt: skip
+
+
+def absent(modules: str) -> str:
+    """The reason for a peer whose modules are not installed."""
+    return str(missing_extra("peers", modules, "this peer"))
+
+
+def plain(subject):
+    """A candidate that forgets the weights of tokens."""
+    run = reference(subject, subject.layers)
+    return Candidate("plain", "float32", "torch", lambda ids, mask: lambda: run(ids, mask))
+
+
+def trained(dim: int, levels: int, depth: int, width: int, coupling: str, permutation: str) -> tuple[Stage, Flow]:
+    """A flow whose coupling nets matter, as a stage and as the float64 module."""
+    rng = np.random.default_rng(dim + width)
+    x = (rng.standard_normal((512, dim)) * rng.uniform(0.2, 2, dim) + 3 * rng.standard_normal(dim)).astype(np.float32)
+    settings = {"levels": levels, "depth": depth, "width": width, "coupling": coupling, "permutation": permutation}
+    stage = trained_like(x, 3, **settings)
+    module = Flow(FlowConfig(dim, **settings))
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in stage.params.items()}, strict=True)
+    return stage, module

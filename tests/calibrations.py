@@ -1,0 +1,41 @@
+"""Flows of PyTorch and linear stages, small and well conditioned."""
+
+import itertools
+
+import numpy as np
+import torch
+
+from fastflow.stages.calibration import Stage
+from fastflow.train.methods.flow import Flow, FlowConfig
+
+DIM = 16
+
+
+FLOWS = list(itertools.product(("additive", "affine"), ("reversal", "random", "lu"), ((1, 1), (2, 3), (4, 2))))
+
+
+def make_flow(coupling="additive", permutation="reversal", shape=(2, 3), width=6) -> Flow:
+    torch.manual_seed(0)
+    flow = Flow(FlowConfig(DIM, *shape, width, coupling, permutation))
+    with torch.no_grad():
+        for name, parameter in flow.named_parameters():
+            parameter.add_(
+                (0.02 if "log" in name or "lower" in name or "upper" in name else 0.2) * torch.randn_like(parameter)
+            )
+            if "logscale" in name:
+                parameter.mul_(0.3)
+    return flow
+
+
+def pooled(rows: int, dtype=np.float64):
+    return np.random.default_rng(rows).normal(0.3, 1.2, (rows, DIM)).astype(dtype)
+
+
+def linear_stages() -> list[Stage]:
+    rng = np.random.default_rng(1)
+    directions = np.linalg.qr(rng.normal(size=(DIM, 3)))[0].T
+    return [
+        Stage("standardize", {}, {"mean": rng.normal(size=DIM), "deviation": rng.uniform(0.5, 2, DIM)}),
+        Stage("nullspace", {}, {"mean": rng.normal(size=DIM), "directions": directions}),
+        Stage("whiten", {}, {"mean": rng.normal(size=DIM), "matrix": rng.normal(size=(DIM, 12))}),
+    ]

@@ -1,0 +1,112 @@
+"""fastflow embed, run in this process: what goes to standard output, what to standard error, exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import Result
+from commands import assert_one_sentence, run
+from places import ROOT
+
+from fastflow import Runtime
+
+
+def rows(result: Result) -> list[dict]:
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.removesuffix("\n").split("\n")]
+
+
+def test_embed_prints_json_lines_and_says_the_rest_on_stderr(model, corpus, sentences):
+    result = run("embed", corpus, "-m", model)
+    found = rows(result)
+    assert [row["index"] for row in found] == list(range(256))
+    assert [row["text"] for row in found] == sentences
+    assert all(list(row) == ["index", "text", "embedding"] for row in found)
+    vectors = np.array([row["embedding"] for row in found], np.float32)
+    assert np.array_equal(vectors, Runtime(model).encode(sentences))  # nine digits give float32 back exactly
+    first, last = result.stderr.splitlines()  # details of the processor are for info
+    assert first.startswith(f"fastflow: model {model}, flow(2x2, width 8, additive, reversal), 32 dimensions")
+    assert last.startswith("fastflow: 256 texts (none empty or cut), ")
+    assert run("embed", corpus, "-m", model, "--quiet").stderr == ""
+
+
+def test_embed_reads_standard_input(model):
+    result = run("embed", "-", "-m", model, stdin="the dog\n\n" + "a " * 80 + "\n")
+    assert [row["text"] for row in rows(result)] == ["the dog", "", "a " * 80]
+    assert "3 texts (1 empty, 1 cut at 64 tokens)" in result.stderr
+
+
+def test_embed_options_reach_the_vectors(model, tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_text("key,body\nk1,the dog\nk2,a cat\n")
+    options = ("--text-field", "body", "--id-field", "key", "--dim", 10, "--normalize", "--prompt", "so ")
+    found = rows(run("embed", source, "-m", model, "--quiet", *options))
+    assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
+    want = Runtime(model).encode(["the dog", "a cat"], None, True, prompt="so ", truncate_dim=10)
+    assert np.array_equal(np.array([row["embedding"] for row in found], np.float32), want)
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "ubinary"])
+def test_embed_precisions_are_numbers_in_json(model, corpus, sentences, precision):
+    found = rows(run("embed", corpus, "-m", model, "--quiet", "--precision", precision))
+    want = Runtime(model).encode(sentences, precision=precision)
+    assert np.array_equal(np.array([row["embedding"] for row in found]).astype(want.dtype), want)
+
+
+def test_embed_reads_tables_without_a_header_by_column_number(model, tmp_path):
+    (tmp_path / "in.csv").write_text("k1;the dog\nk2;a cat\n")
+    options = ("--no-header", "--text-field", 2, "--id-field", 1)
+    found = rows(run("embed", tmp_path / "in.csv", "-m", model, "--quiet", *options))
+    assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
+
+
+def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
+    source = tmp_path / "data.bin"
+    source.write_text("".join(json.dumps(text) + "\n" for text in sentences[:10]))
+    options = ("--format", "jsonl", "--shard", "2/3", "--batch-tokens", 20, "--threads", 1, "--dedupe")
+    found = rows(run("embed", source, "-m", model, *options))
+    assert [(row["index"], row["text"]) for row in found] == [(i, sentences[i]) for i in (1, 4, 7)]
+
+
+def test_embed_writes_a_file_and_prints_nothing(model, corpus, sentences, tmp_path):
+    result = run("embed", corpus, "-m", model, "-o", tmp_path / "out.npy")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert np.array_equal(np.load(tmp_path / "out.npy"), Runtime(model).encode(sentences))
+
+
+def test_the_first_command_of_the_readme():
+    source = ROOT / "examples" / "sentences.txt"
+    result = run("embed", source)
+    assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
+    assert result.stderr.startswith("fastflow: model default, components(1), 256 dimensions")
+
+
+def test_embed_writes_a_file_from_standard_input(model, tmp_path):
+    result = run("embed", "-", "-m", model, "-o", tmp_path / "out.jsonl", stdin="the dog\n\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["the dog", ""]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_an_empty_input_is_no_error(model, tmp_path):
+    (tmp_path / "in.txt").write_text("")
+    result = run("embed", tmp_path / "in.txt", "-m", model)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "fastflow: 0 texts" in result.stderr
+
+
+def test_a_plain_encoder_says_that_it_is_uncalibrated(bert, corpus):
+    result = run("embed", corpus, "-m", bert)
+    assert len(rows(result)) == 256
+    assert "is a plain encoder: no calibration, masked mean of the last layer" in result.stderr
+
+
+def test_undecodable_bytes_can_be_replaced(model):
+    assert_one_sentence(
+        run("embed", "-", "-m", model, "--quiet", stdin=b"a\xff\n"), 1, "-, line 1: byte 2 is not UTF-8"
+    )
+    found = rows(run("embed", "-", "-m", model, "--quiet", "--errors", "replace", stdin=b"a\xff\n"))
+    assert found[0]["text"] == "a\ufffd"

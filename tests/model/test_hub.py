@@ -1,0 +1,107 @@
+"""Models that refer to the Hub: its cache, and the network only where a caller allows it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+from builders import make_model
+
+from fastflow import Runtime
+from fastflow.errors import FastflowError
+from fastflow.model.artifact import load_model, verify
+from fastflow.model.hashing import encoder_hash
+from fastflow.model.hub import hub_snapshot
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch, bert):
+    """A hub cache that holds ``bert`` as someone/tiny at one revision; nothing else can be reached."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    root = tmp_path / "hub" / "models--someone--tiny"
+    shutil.copytree(bert, root / "snapshots" / revision)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(revision)
+    return root / "snapshots" / revision
+
+
+def test_a_model_that_refers_to_the_hub(hub, bert, sentences, tmp_path):
+    made = make_model(tmp_path / "made", Path("someone/tiny"), sentences)
+    manifest = json.loads((made / "fastflow.json").read_text())
+    assert manifest["encoder"] == {"sha256": encoder_hash(bert), "hub_id": "someone/tiny", "revision": hub.name}
+    assert sorted(p.name for p in made.iterdir()) == ["README.md", "calibration.safetensors", "fastflow.json"]
+    beside = make_model(tmp_path / "beside", bert, sentences)
+    assert np.array_equal(Runtime(made).encode(sentences[:5]), Runtime(beside).encode(sentences[:5]))
+    assert verify(made)[0].startswith("2 files")
+    config = hub / "config.json"
+    config.write_text(config.read_text() + " ")
+    with pytest.raises(FastflowError, match=r"someone/tiny at .* differs from the encoder this model was trained with"):
+        Runtime(made)
+    shutil.rmtree(hub)
+    with pytest.raises(FastflowError, match="'someone/tiny' is neither a local directory nor to be had from the Hub"):
+        Runtime(made, allow_download=True)
+
+
+def test_a_local_model_never_touches_the_network(hub, bert, sentences, tmp_path, monkeypatch):
+    made, asked = make_model(tmp_path / "made", Path("someone/tiny"), sentences), []
+    download = huggingface_hub.snapshot_download
+
+    def watched(hub_id, local_files_only=False, **options):
+        asked.append(local_files_only)
+        return download(hub_id, local_files_only=True, **options)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", watched)
+    assert load_model(made).encoder == hub
+    assert Runtime(made).encode(["a"]).shape == (1, 32)
+    shutil.rmtree(hub)
+    command = f"hf download someone/tiny --revision {hub.name}"
+    message = rf"made holds no encoder, and someone/tiny is not in the local Hub cache: fetch it with '{command}', or"
+    for opens in (Runtime, load_model, verify):
+        with pytest.raises(FastflowError, match=message):
+            opens(made)
+    assert set(asked) == {True}
+    asked.clear()
+    for opens in (Runtime, load_model):
+        with pytest.raises(FastflowError, match="neither a local directory nor to be had from the Hub"):
+            opens(made, allow_download=True)
+    assert asked == [True, False, True, False]
+
+
+def test_a_runtime_remembers_that_it_may_download(hub, bert, sentences, tmp_path, monkeypatch):
+    made = make_model(tmp_path / "made", Path("someone/tiny"), sentences)
+    (hub / "model.safetensors").unlink()  # the cache holds a tokenizer alone
+    with pytest.raises(FastflowError, match="is not in the local Hub cache"):
+        Runtime(made)
+
+    def download(hub_id, local_files_only=False, **options):
+        if not local_files_only:
+            shutil.copy(bert / "model.safetensors", hub)
+        return str(hub)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    runtime = Runtime(made, allow_download=True)
+    (hub / "model.safetensors").unlink()
+    assert np.array_equal(pickle.loads(pickle.dumps(runtime)).encode(sentences[:3]), runtime.encode(sentences[:3]))
+
+
+def test_a_cache_that_holds_only_a_tokenizer_does_not_pass_for_the_encoder(hub, bert, monkeypatch):
+    (hub / "model.safetensors").unlink()
+    asked = []
+
+    def download(hub_id, local_files_only=False, **options):
+        asked.append(local_files_only)
+        if not local_files_only:
+            shutil.copy(bert / "model.safetensors", hub)
+        return str(hub)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert encoder_hash(hub_snapshot("someone/tiny")) == encoder_hash(bert)
+    assert asked == [True, False]
+    assert hub_snapshot("someone/tiny") == hub  # and now nothing is fetched
+    assert asked == [True, False, True]

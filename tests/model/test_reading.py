@@ -1,0 +1,68 @@
+"""Files that others wrote: an object or a sentence, numbers that are whole, values on one line."""
+
+import os
+
+import pytest
+
+from fastflow.errors import FastflowError
+from fastflow.model.reading import MOST, is_whole, panics, read_object, reason, short
+
+
+def test_an_object_is_read(tmp_path):
+    (tmp_path / "a.json").write_text('{"a": [1, "\\u00e4"]}')
+    assert read_object(tmp_path / "a.json") == {"a": [1, "ä"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[1]", "a.json cannot be read: it does not hold a JSON object"),
+        (b"null", "it does not hold a JSON object"),
+        (b"{", "a.json is not JSON: "),
+        (b'{"a": "\xff"}', "a.json is not JSON: "),
+        (b"", "a.json is not JSON: "),
+        (b"[" * 200_000, "its JSON is nested too deep"),
+    ],
+)
+def test_anything_else_is_one_sentence_that_names_the_file(tmp_path, content, message):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(FastflowError, match=message) as caught:
+        read_object(tmp_path / "a.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (("pipe", "it is not a file"), ("absent", "No such file"), (".", "it is not a file")):
+        with pytest.raises(FastflowError, match=f"cannot be read: {message}"):
+            read_object(tmp_path / name)
+
+
+@pytest.mark.parametrize("value", [True, 4.0, "4", None, [4], 0, MOST + 1, -4])
+def test_only_whole_numbers_within_bounds_are_numbers_of_things(value):
+    assert not is_whole(value, 1)
+
+
+def test_the_bounds_themselves_are_within():
+    assert is_whole(1, 1)
+    assert is_whole(MOST, 1)
+    assert is_whole(3, 3, 3)
+
+
+def test_values_and_reasons_stay_on_one_short_line():
+    assert short("a\nb") == "'a\\nb'"
+    assert len(short("x" * 1000)) == 80
+    assert reason(ValueError("a\n  b\tc")) == "a b c"
+    assert len(reason(ValueError("x" * 1000))) == 300
+    assert reason(ValueError()) == "ValueError"
+
+
+def test_a_panic_is_an_error_that_can_be_caught_and_the_rest_passes():
+    class PanicException(BaseException):
+        """As PyO3 names its own."""
+
+    with pytest.raises(RuntimeError, match="index out of range"), panics():
+        raise PanicException("index out of range")
+    for other in (KeyboardInterrupt, ValueError):
+        with pytest.raises(other), panics():
+            raise other

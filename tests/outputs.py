@@ -1,0 +1,43 @@
+"""Blocks of rows to be written, and files written with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fastflow.files.outputs import (
+    writer_for,
+)
+from fastflow.files.partial import partial_path
+from fastflow.files.printing import Block
+
+META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
+
+
+def block(vectors: np.ndarray, start: int = 0, ids: bool = False) -> Block:
+    rows = list(range(start, start + len(vectors)))
+    return Block(rows, [f"text {i}" for i in rows], [f"id-{i}" for i in rows] if ids else None, vectors)
+
+
+def vectors_of(dtype: str, rows: int = 7, width: int = 5) -> np.ndarray:
+    values = np.random.default_rng(0).normal(0, 20, (rows, width))
+    return (np.abs(values) if dtype == "uint8" else values).astype(dtype)
+
+
+def write(path: Path, vectors: np.ndarray, cut: int = 3, **options: bool) -> Path:
+    with writer_for(path)(path, META) as writer:
+        writer.begin()
+        writer.write(block(vectors[:0]))
+        writer.write(block(vectors[:cut], **options))
+        writer.write(block(vectors[cut:], cut, **options))
+        assert not path.exists()
+        assert partial_path(path).exists()
+        writer.finish()
+    assert sorted(p.name for p in path.parent.iterdir()) == [path.name]
+    return path
+
+
+def read_json_lines(data: str, dtype: str) -> np.ndarray:
+    return np.array([json.loads(line)["embedding"] for line in data.splitlines()], dtype)

@@ -1,0 +1,123 @@
+"""Finished vectors: cut and then normalised, quantised into one range, refused where they are not finite."""
+
+import numpy as np
+import pytest
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.stages.truncation import Truncation
+from fastflow.stages.vectors import (
+    INT8_SIGMAS,
+    check_count,
+    check_finite,
+    check_pooled,
+    check_truncation,
+    check_vectors,
+    cosine,
+    first_bad,
+    paired_cosine,
+    quantise,
+    shorten,
+)
+
+Z = np.random.default_rng(0).normal(size=(6, 10)).astype(np.float32)
+
+
+def test_cut_first_and_normalised_then():
+    found = shorten(Z, True, 4)
+    assert np.abs(found - Z[:, :4] / np.linalg.norm(Z[:, :4], axis=1, keepdims=True)).max() <= 1e-7
+    assert found.flags.c_contiguous
+    assert np.array_equal(shorten(Z, False, None), Z)
+
+
+def test_a_zero_row_stays_zero():
+    assert not shorten(np.zeros((2, 3), np.float32), True, None).any()
+
+
+def test_directions_are_kept_in_the_models_order_and_only_when_cut():
+    basis = np.linalg.qr(np.random.default_rng(1).normal(size=(10, 10)))[0].astype(np.float32)
+    order = Truncation(basis, np.ones(10, np.float32))
+    assert np.abs(shorten(Z, False, 3, order) - Z @ basis[:, :3]).max() <= 1e-6
+    assert np.array_equal(shorten(Z, False, None, order), Z)
+
+
+@pytest.mark.parametrize("value", [0, -1, 11, 2.0, True, "3"])
+def test_widths_that_a_model_has_not(value):
+    with pytest.raises(UsageError, match="truncate_dim must be 1 to 10"):
+        check_truncation(value, 10)
+
+
+def test_counts_are_whole_numbers_of_any_kind():
+    for value in (None, 1, np.int64(3)):
+        check_count("threads", value)
+        check_truncation(value, 10)
+    for value in (0, 1.5, True, "2"):
+        with pytest.raises(UsageError, match="threads must be a whole number of at least 1"):
+            check_count("threads", value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_first_bad_row_is_named_from_where_the_block_starts(value):
+    z = Z.copy()
+    z[[2, 4], 1] = value
+    assert first_bad(z) == 2
+    with pytest.raises(FastflowError, match="text 102 gives NaN or infinity"):
+        check_finite(z, "text", 100)
+    assert first_bad(Z) is None
+    assert check_finite(Z, "text") is Z
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_int8_and_uint8_are_one_range_around_zero(normalized):
+    spread = np.linspace(0.5, 2, 10)
+    span = INT8_SIGMAS * 2 / (np.linalg.norm(spread) if normalized else 1)
+    z = np.array([[span, -span, 2 * span, -9 * span, 0, span / 127, 0.4 * span / 127, 0, 0, 0]])
+    levels = quantise(z, "int8", normalized, spread)
+    assert levels.dtype == np.int8
+    assert levels.tolist() == [[127, -127, 127, -127, 0, 1, 0, 0, 0, 0]]
+    assert quantise(z, "uint8", normalized, spread).tolist() == [[255, 1, 255, 1, 128, 129, 128, 128, 128, 128]]
+
+
+def test_signs_are_packed_eight_to_a_byte():
+    z = np.array([[1, -1, 1, 0, 2, 3, -4, 1, 5]])
+    assert quantise(z, "ubinary", False, None).tolist() == [[0b10101101, 0b10000000]]
+    assert quantise(z, "binary", False, None).tolist() == [[0b10101101 - 128, 0]]
+    assert quantise(z, "binary", False, None).dtype == np.int8
+
+
+def test_precisions_that_cannot_be_had():
+    with pytest.raises(UsageError, match="precision 'int8' needs"):
+        quantise(Z, "int8", False, None)
+    with pytest.raises(UsageError, match="unknown precision 'int4'; known are float32"):
+        quantise(Z, "int4", False, None)
+    with pytest.raises(FastflowError, match="'float16' ends at 65504"):
+        quantise(1e6 * Z, "float16", False, None)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (Z[0], "of shape"), (Z[:, :3], "of shape"), ([["a"] * 10], "numbers of shape"), ([[1], [1, 2]], "one length"),
+        (np.where(Z[3, 3] == Z, np.nan, Z), "row 3 holds NaN"), (np.full((1, 10), 1e300), "row 0 holds NaN or inf"),
+    ],
+)  # fmt: skip
+def test_arrays_that_cannot_be_transformed(array, message):
+    with pytest.raises(FastflowError, match=message):
+        check_pooled(array, 10, np.float32)
+
+
+def test_arrays_become_floats():
+    assert check_pooled([[1] * 10], 10, np.float32).dtype == np.float32
+    assert check_vectors([1, 2], np.float64).shape == (1, 2)
+    for wrong, message in ((np.zeros((1, 1, 1)), "of shape"), (["a"], "numbers"), ([np.nan], "row 0 holds NaN")):
+        with pytest.raises(FastflowError, match=message):
+            check_vectors(wrong, np.float32)
+
+
+def test_cosines_are_those_of_the_definition():
+    z = Z.astype(np.float64)
+    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+    assert np.abs(cosine(z, z[:2]) - unit @ unit[:2].T).max() <= 1e-12
+    assert np.abs(paired_cosine(z, z[::-1]) - (unit * unit[::-1]).sum(axis=1)).max() <= 1e-12
+    assert not cosine(np.zeros((1, 10)), z).any()
+    with pytest.raises(FastflowError, match="vectors of one width, not 10 and 9"):
+        cosine(z, z[:, :9])

@@ -1,0 +1,89 @@
+"""What every command shares: JSON that any reader takes, sentences and exit codes, streams that take nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fastflow.console import Commands, Terminated, check_stdout, emit, write_json
+from fastflow.errors import FastflowError, UsageError
+
+NAN = float("nan")
+
+
+def group_that(failure: BaseException) -> click.Group:
+    """A command line whose one command fails."""
+
+    @click.group(cls=Commands)
+    @click.option("--debug", is_flag=True)
+    def main(debug: bool) -> None:
+        pass
+
+    @main.command()
+    def go() -> None:
+        raise failure
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        (FastflowError("x is broken; mend it"), 1, "fastflow: x is broken; mend it"),
+        (UsageError("no such x"), 2, "fastflow: no such x"),
+        (MemoryError(), 1, "fastflow: out of memory; use a smaller --batch-tokens or a smaller model"),
+        (KeyboardInterrupt(), 130, "fastflow: interrupted"),
+        (Terminated(), 143, "fastflow: terminated"),
+        (ZeroDivisionError("by 0"), 1, "fastflow: unexpected ZeroDivisionError: by 0; please report it"),
+    ],
+)
+def test_a_failure_is_one_sentence_and_an_exit_code(failure, code, said):
+    done = CliRunner().invoke(group_that(failure), ["go"])
+    assert done.exit_code == code
+    assert done.stderr.startswith(said)
+    assert (done.stderr.count("\n"), done.stdout) == (1, "")
+    shown = CliRunner().invoke(group_that(failure), ["--debug", "go"])
+    assert type(shown.exception) is type(failure) or isinstance(failure, KeyboardInterrupt)
+    assert said not in shown.stderr
+
+
+def test_sigterm_is_heard_during_a_command_and_let_go_of_afterwards():
+    @click.group(cls=Commands)
+    def main() -> None:
+        pass
+
+    @main.command()
+    def go() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert CliRunner().invoke(main, ["go"]).exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_json_has_null_where_a_figure_is_undefined(tmp_path, capsys):
+    value = {"a": NAN, "b": [1.5, NAN, (2, NAN)], "c": {"d": NAN, "e": "NaN"}}
+    write_json(str(tmp_path / "x.json"), value)
+    wanted = {"a": None, "b": [1.5, None, [2, None]], "c": {"d": None, "e": "NaN"}}
+    assert json.loads((tmp_path / "x.json").read_text()) == wanted
+    write_json("-", value)
+    assert json.loads(capsys.readouterr().out) == wanted
+
+
+def test_json_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(FastflowError, match=r"x\.json cannot be written: Is a directory"):
+        write_json(str(tmp_path / "x.json"), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_closed_standard_output_loses_no_data_in_silence(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    for call in (check_stdout, lambda: emit("a line")):
+        with pytest.raises(FastflowError, match="standard output is closed; name a file"):
+            call()

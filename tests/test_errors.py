@@ -1,0 +1,33 @@
+"""Errors: one family, and a sentence for every extra that names the command to type."""
+
+import re
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, install, missing_extra
+
+
+def test_wrong_usage_and_unknown_encoders_are_caught_as_any_failure():
+    for kind in (UsageError, UnsupportedArchitecture):
+        with pytest.raises(FastflowError, match="said"):
+            raise kind("said")
+    assert not issubclass(UnsupportedArchitecture, UsageError), "the exit code of wrong usage is 2"
+
+
+def test_a_missing_extra_is_one_sentence_with_the_command():
+    error = missing_extra("train", "torch", "fitting 'flow'")
+    assert type(error) is FastflowError
+    assert str(error) == f"fitting 'flow' needs torch, which is not installed: run {install('train')}"
+
+
+def test_every_extra_that_an_error_names_exists():
+    declared = re.search(
+        r"^\[project\.optional-dependencies\]\n(.*?)^\[", (ROOT / "pyproject.toml").read_text(), re.S | re.M
+    )[1]
+    extras = set(re.findall(r"^(\w+) = \[", declared, re.M))
+    sources = [path.read_text() for room in ("fastflow", "train", "bench") for path in Path(ROOT / room).rglob("*.py")]
+    named = {name for text in sources for name in re.findall(r"(?:missing_extra|install)\(\s*\"(\w+)\"", text)}
+    assert {"train", "bench"} <= named
+    assert named <= extras

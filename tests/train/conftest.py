@@ -1,0 +1,29 @@
+"""Fixtures of the tests of training."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def train(bert: Path, corpus: Path, tmp_path: Path) -> Callable[..., Any]:
+    """``commands.make_train`` of the small BERT and the corpus of sentences."""
+    from commands import make_train
+
+    return make_train(bert, corpus, tmp_path)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the current one, the one of caches and the one of temporary files."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder

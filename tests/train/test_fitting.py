@@ -1,0 +1,86 @@
+"""The steps of a fit: streamed or in memory the same model, and nothing written by a dry run."""
+
+import numpy as np
+import pytest
+from tolerances import EMBEDDING
+
+from fastflow import Runtime
+
+
+@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "auto"])
+def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
+    monkeypatch.setattr("fastflow.train.data.moments.BLOCK", 60)
+    assert train("--method", method, out=tmp_path / "held").exit_code == 0
+    result = train("--method", method, "--stream", out=tmp_path / "streamed")
+    assert result.exit_code == 0
+    assert "corpus: 256 texts, read once; 256 of them kept to measure on" in result.stderr
+    assert "corpus.txt: 256 texts, read once" in (tmp_path / "streamed" / "README.md").read_text()
+    held, streamed = (
+        Runtime(tmp_path / name, backend="reference").encode(sentences, normalize_embeddings=True)
+        for name in ("held", "streamed")
+    )
+    assert np.abs(held - streamed).max() <= EMBEDDING
+
+
+def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
+    path = tmp_path / "paragraphs.txt"
+    path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
+    whole = train("--method", "standardize", source=path, out=tmp_path / "whole")
+    assert "WARNING: these texts have 5" in whole.stderr
+    for weights, told in (("sif", False), ("none", True)):
+        tried = train("--method", "auto", "--token-weights", weights, "--dry-run", source=path, out=tmp_path / weights)
+        assert ("WARNING: these texts have 5" in tried.stderr) == told
+    cut = train("--method", "standardize", "--sentences", source=path, out=tmp_path / "cut")
+    assert "corpus: 252 distinct texts" in cut.stderr
+    assert "words on average" not in cut.stderr
+
+
+def test_dry_run_writes_nothing(train, tmp_path):
+    result = train("--dry-run", "--log-dir", tmp_path / "logs")
+    assert result.exit_code == 0
+    assert "dry run: would fit flow and write" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert result.stdout == ""
+
+
+def test_identical_runs_give_identical_models(train, tmp_path):
+    for name in ("m", "again"):
+        assert train(out=tmp_path / name, source="-", stdin="\n".join(f"a dog {i}" for i in range(70))).exit_code == 0
+    files = [
+        {p.relative_to(d): p.read_bytes() for p in d.rglob("*") if p.is_file()}
+        for d in (tmp_path / "m", tmp_path / "again")
+    ]
+    assert files[0] == files[1]
+    assert (
+        train(
+            "--seed", "1", out=tmp_path / "other", source="-", stdin="\n".join(f"a dog {i}" for i in range(70))
+        ).exit_code
+        == 0
+    )
+    marks = [Runtime(tmp_path / name).fingerprint for name in ("m", "again", "other")]
+    assert marks[0] == marks[1] != marks[2]
+
+
+@pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
+def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
+    from fastflow.train.methods.scalars import Scalars
+
+    options = ["--save-steps", "3", "--batch-size", "32", *extra]
+    assert train(*options, out=tmp_path / "whole").exit_code == 0
+
+    def stop(self, step, values):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scalars, "_log", stop)
+        stopped = train(*options)
+        assert stopped.exit_code == 130
+        assert "checkpoints of the flow are in" in stopped.stderr
+    assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
+    assert not (tmp_path / "m").exists()
+    refused = train(*options, "--resume", "--lr", "5e-4")
+    assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
+    assert train(*options, "--resume").exit_code == 0
+    assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "whole").fingerprint
+    assert not (tmp_path / "m.training").exists()

@@ -1,0 +1,65 @@
+"""Chains of methods: fitted link after link, and refused before anything is embedded."""
+
+import numpy as np
+import pytest
+from rows import data
+
+from fastflow.errors import UsageError
+from fastflow.evaluation.isotropy import isoscore
+from fastflow.stages.calibration import apply, describe
+from fastflow.train.data.moments import moments
+from fastflow.train.methods.chain import check_chain, fit
+from fastflow.train.methods.closed_forms import fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import parse_method
+
+SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
+
+
+@pytest.mark.parametrize("chain", [["standardize"], ["nullspace"], ["whiten"], ["nullspace", "whiten"]])
+def test_statistics_after_a_stage_need_no_second_pass(chain):
+    x = data()
+    m = moments(x)
+    for kind in chain:
+        stage = {"standardize": fit_standardize, "nullspace": fit_nullspace}.get(kind, lambda m: fit_whiten(m, 7))(m)
+        m, x = m.through(stage), apply([stage], x)
+    expected = moments(x)
+    assert (m.count, m.mean.shape) == (300, expected.mean.shape)
+    assert np.abs(m.mean - expected.mean).max() <= 1e-10 * max(1.0, np.abs(x).max())
+    assert np.abs(m.covariance - expected.covariance).max() <= 1e-10 * max(1.0, np.abs(expected.covariance).max())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("whiten:17", "whiten:17 is out of range: it takes 1 to 16"),
+        ("whiten:0", "whiten:0 is out of range"),
+        ("nullspace:0", "nullspace:0 is out of range: it takes 1 to 15"),
+        ("nullspace:16", "nullspace:16 is out of range"),
+        ("components:16", "components:16 is out of range: it takes 1 to 15"),
+        ("whiten:8,whiten:9", "whiten:9 is out of range: it takes 1 to 8"),
+        ("whiten:6,flow", "needs a width divisible by 4, and the embeddings have 6"),
+    ],
+)
+def test_chains_that_cannot_run_are_wrong_usage_before_anything_is_embedded(text, message):
+    with pytest.raises(UsageError, match=message):
+        check_chain(parse_method(text), 16, SHAPE)
+    with pytest.raises(UsageError, match=message):
+        fit(parse_method(text), data(), SHAPE, Schedule(batch_size=50))
+    check_chain(parse_method("whiten:8,nullspace:7,flow,whiten:8"), 16, SHAPE)
+
+
+@pytest.mark.parametrize("text", ["standardize,whiten:8,flow", "nullspace:2,standardize", "flow,whiten", "flow,flow"])
+def test_chains_are_fitted_link_after_link(text):
+    x = data(400, dtype=np.float32)
+    fitted = fit(parse_method(text), x, SHAPE, Schedule(batch_size=50, lr=1e-3))
+    kinds = [link.kind for link in parse_method(text)]
+    assert [stage.kind for stage in fitted.stages] == kinds
+    assert describe(fitted.stages).count("->") == len(kinds) - 1
+    assert sorted(fitted.flows) == [i for i, kind in enumerate(kinds) if kind == "flow"]
+    assert len(fitted.bits) == kinds.count("flow")
+    z = apply([stage.astype(np.float64) for stage in fitted.stages], x.astype(np.float64))
+    assert isoscore(z) > isoscore(x)
+    if kinds[-1] in ("standardize", "whiten"):
+        assert np.abs(z.mean(axis=0)).max() <= 1e-9
+        assert np.abs(z.std(axis=0) - 1).max() <= 1e-9

@@ -1,0 +1,113 @@
+"""Measures before and after: the table, its notes, and warnings that nobody can miss."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from fastflow import Runtime
+from fastflow.evaluation.evaluate import evaluate, find_sets
+from fastflow.train.methods.against import fit_named
+from fastflow.train.methods.chain import Fitted
+from fastflow.train.ship import summary as report
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, sentences):
+    directory = tmp_path_factory.mktemp("pairs")
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        rows = [f"{i % 3}\t{rng.uniform(0, 5):.1f}\t{sentences[i]}\t{sentences[-i - 1]}" for i in range(30)]
+        (directory / f"{name}.tsv").write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
+    return directory
+
+
+def test_worse_isotropy_is_said_loudly(train):
+    result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget")
+    assert result.exit_code == 0
+    assert "WARNING: calibrated embeddings are LESS isotropic than the pooled ones" in result.stderr
+    assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
+    assert "WARNING" not in result.stdout
+
+
+def test_a_kept_mean_is_no_loss_of_isotropy():
+    """Texts get more alike when what they differ in most goes, and spread more evenly about their mean."""
+    x = np.random.default_rng(0).normal(size=(500, 16)) * np.r_[9, np.ones(15)] + np.r_[0, np.full(15, 2.0)]
+    (stage,) = fit_named("components:1", x)
+    measures = report.before_and_after(Fitted([stage]), x)
+    before, after = measures["isotropy"]["before"], measures["isotropy"]["after"]
+    assert after["mean_cosine"] > before["mean_cosine"] + 0.2
+    assert after["isoscore"] > before["isoscore"] + 0.2
+    assert report.warnings(measures, [stage]) == []
+    assert "LESS isotropic" in report.warnings(measures, fit_named("nullspace:1", x))[0]
+
+
+def test_evaluation_before_and_after(train, pairs, tmp_path, model):
+    result = train("--eval", pairs, "--method", "standardize")
+    assert result.exit_code == 0
+    assert re.split(r" {2,}", result.stdout.splitlines()[0].strip()) == [
+        "raw pooling",
+        "weighted pooling",
+        "calibrated",
+    ]
+    lines = {line[:34].strip(): line.split()[-3:] for line in result.stdout.splitlines()[1:]}
+    assert [name for name in lines if name.startswith("Spearman")] == [
+        f"Spearman {name}, {kind}" for name in ("a", "b", "average of 2") for kind in ("all", "wmean")
+    ]
+    runtime = Runtime(tmp_path / "m", backend="torch")
+    assert train("--method", "none", "--token-weights", "none", "--eval", pairs, out=tmp_path / "raw").exit_code == 0
+    raw = Runtime(tmp_path / "raw", backend="torch")
+    assert "| measured | raw pooling | calibrated |" in (tmp_path / "raw" / "README.md").read_text()
+    for column, encode in enumerate((raw.encode, runtime.pool, runtime.encode)):
+        expected = evaluate(encode, find_sets([pairs]))
+        for row in expected["rows"]:
+            for kind in ("all", "wmean"):
+                assert float(lines[f"Spearman {row['set']}, {kind}"][column]) == pytest.approx(row[kind], abs=0.02)
+    one = train("--eval", pairs / "a.tsv", out=tmp_path / "one")
+    assert "Spearman average of 1, all" in one.stdout
+    manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
+    assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "| measured | raw pooling | weighted pooling | calibrated |" in card
+    assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
+
+
+def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_path):
+    result = train("--method", "auto")
+    before, after = (float(cell) for cell in result.stdout.splitlines()[1].split()[-2:])
+    assert after > before
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("The mean cosine rises on purpose: components(1) keeps the mean that all texts share")
+    assert "IsoScore" in last
+    assert last in (tmp_path / "m" / "README.md").read_text()
+    other = train("--method", "nullspace:1", out=tmp_path / "other")
+    assert "on purpose" not in other.stdout
+
+
+@pytest.mark.parametrize(("cosine", "said"), [(0.5, 0), (0.21, 0), (0.19, 1), (-0.05, 1)])
+def test_what_is_spread_out_already_is_warned_of(cosine, said):
+    """An encoder tuned for similarity gains nothing here and may lose, which without scores nothing else tells."""
+    isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
+    found = report.warnings({"isotropy": isotropy}, [])
+    assert len(found) == said
+    assert all("compare --token-weights none --method none" in warning for warning in found)
+
+
+@pytest.mark.parametrize(
+    ("raw", "before", "after", "said"),
+    [
+        (None, 50.0, 51.0, []),
+        (None, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
+        (40.0, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
+        (52.0, 50.0, 51.0, ["Spearman is 51.0, and 52.0 with equal token weights and no calibration; use"]),
+        (52.0, 51.0, 50.0, ["Spearman FELL from 51.0 to 50.0", "Spearman is 50.0, and 52.0 with"]),
+    ],
+)
+def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, said):
+    scores = {"raw": raw, "before": before, "after": after}
+    measures = {"isotropy": {when: {"isoscore": 0.5, "mean_cosine": 0.5} for when in ("before", "after")}}
+    measures["spearman"] = {when: {"average": {"all": score}} for when, score in scores.items() if score is not None}
+    found = report.warnings(measures, [])
+    assert len(found) == len(said)
+    assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
