@@ -50,9 +50,9 @@ class TrainCommand(click.Command):
 @click.option(
     "--method",
     default=DEFAULTS.method,
-    help="auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and none "
-    "for an encoder that was tuned for similarity. Else flow, whiten[:K], standardize, components[:K], nullspace[:K], "
-    "none, or a chain such as whiten:128,flow.",
+    help="auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
+    "none for an encoder that was tuned for similarity. Else flow, whiten[:K], standardize, components[:K], "
+    "nullspace[:K], none, or a chain such as whiten:128,flow.",
 )
 @click.option(
     "--stop",
@@ -91,7 +91,8 @@ class TrainCommand(click.Command):
 @click.option(
     "--width",
     type=click.IntRange(LEAST["width"]),
-    help=f"Flow: hidden units of a coupling net.  [default: {SMALL['width']}; {LARGE['width']} from {LARGE_CORPUS:,} texts]",
+    help="Flow: hidden units of a coupling net.  "
+    f"[default: {SMALL['width']}; {LARGE['width']} from {LARGE_CORPUS:,} texts]",
 )
 @click.option("--coupling", default=DEFAULTS.coupling, type=click.Choice(CHOICES["coupling"]), help="Flow: coupling.")
 @click.option(

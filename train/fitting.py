@@ -108,7 +108,7 @@ def calibrate(
 
 def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     """``options`` with nothing left to auto, and the reason if the encoder is kept as it is."""
-    automatic = options.method == "auto" and options.token_weights == "auto"
+    automatic = options.method == "auto" and options.token_weights == "auto"  # noqa: S105
     reason = why_tuned(encoder) if automatic else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     usual = {"method": method, "token_weights": "none" if reason else "sif"}

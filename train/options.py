@@ -119,7 +119,7 @@ class Options:
     @property
     def colour(self) -> dict[str, Any]:
         """The settings of recolour: spectrum, mean_share and demoted."""
-        usual = COLOURS["none" if self.token_weights == "none" else "sif"]
+        usual = COLOURS["none" if self.token_weights == "none" else "sif"]  # noqa: S105
         return {name: value if (own := getattr(self, name)) is None else own for name, value in usual.items()}
 
 

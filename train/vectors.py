@@ -27,8 +27,8 @@ from fastflow.train.ship import summary
 from fastflow.train.ship.fit import Fit
 
 OPTIONS = (  # those that mean something without encoder and texts
-    "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted", "latent", "init", "epochs", "batch_size", "lr",
-    "seed", "save_steps", "sample",
+    "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted",
+    "latent", "init", "epochs", "batch_size", "lr", "seed", "save_steps", "sample",
 )  # fmt: skip
 DIRECTIONS = 10  # that auto removes, at most one in ten: above raw pooling on eight of nine corpora (results/study.md)
 EVIDENCE = (
@@ -156,8 +156,8 @@ def _fitted(
         rows, judge = matrix.take(train), HeldOut(matrix[apart])
     with Scalars(run.log_dir) as log:
         fitted = fit(
-            links, rows, options.shape(len(rows)), schedule_of(options), options.colour, None, run.checkpoints, f"{sha256} {method}", run.resume,
-            log, judge, None if flow else statistics, run.voice,
+            links, rows, options.shape(len(rows)), schedule_of(options), options.colour, None, run.checkpoints,
+            f"{sha256} {method}", run.resume, log, judge, None if flow else statistics, run.voice,
         )  # fmt: skip
     if judge is not None:
         reasons = [*(why(look, len(judge.rows)) for look in fitted.looks), f"{method}: {UNJUDGED}"]

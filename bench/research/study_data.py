@@ -40,6 +40,7 @@ CORPORA = {  # file, sample (None: all of it)
     "snli500": ("nli-snli-dev-test.txt", 500),
 }
 LARGE = {"flickr100k": ("nli-flickr30k-premises.txt.gz", 100_000)}
+CUT = {"novel-sentences": ("eltec-eng-novels.txt.gz", 5000)}  # into sentences, 10,000 of them
 NOISY = (*SEVEN, "snli")  # texts that a flow is also trained on with the encoder's dropout
 POOLINGS = ("", "@sif", "@prompt")
 PROMPT = 'This sentence : "{}" means [MASK].'
@@ -144,10 +145,10 @@ def word_views(texts: Sequence[str], seed: int = 7) -> dict[str, tuple[list[str]
 
 def read_texts(name: str, data: Path) -> list[str]:
     """The distinct texts of the set or corpus ``name`` in the directory ``data``."""
-    if name in CORPORA or name in LARGE:
-        file, size = (CORPORA | LARGE)[name]
+    if name in CORPORA or name in LARGE or name in CUT:
+        file, size = (CORPORA | LARGE | CUT)[name]
         texts = read_corpus([str(data / "corpora" / file)], sample=size)
-        if name == "wiki-sentences":
+        if name.endswith("-sentences"):
             cut = [part for text in texts for part in re.split(r"(?<=[.!?]) +(?=[A-Z])", text)]
             return random.Random(0).sample(list(dict.fromkeys(cut)), 10_000)
         return texts

@@ -180,7 +180,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
 
 
 def _check_recolour(settings: dict[str, Any], dim: int) -> None:
-    """Raise a FastflowError for a setting that no recolouring of ``dim`` channels can have; a missing one is a KeyError."""
+    """Raise a FastflowError for a setting that cannot be on ``dim`` channels; a missing one is a KeyError."""
     if not is_whole(settings["demoted"], 0, dim - 1):
         raise FastflowError(
             f"calibration recolour, setting demoted: must be a whole number from 0 to {dim - 1}, "

@@ -26,7 +26,16 @@ from fastflow.train.ship.export import check_out, check_reference, export
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
 
-METHODS = ["flow", "flow,recolour", "whiten,recolour", "standardize", "nullspace:2", "whiten", "whiten:16,flow", "flow,whiten:8"]
+METHODS = [
+    "flow",
+    "flow,recolour",
+    "whiten,recolour",
+    "standardize",
+    "nullspace:2",
+    "whiten",
+    "whiten:16,flow",
+    "flow,whiten:8",
+]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +97,6 @@ def test_saved_model_embeds_as_pytorch_does(tmp_path, encoder, pooled, sentences
                 "flow": lambda x, index=index: fitted.flows[index].double()(x)[0],
                 "standardize": lambda x, p=p: (x - p["mean"]) / p["deviation"],
                 "whiten": lambda x, p=p: (x - p["mean"]) @ p["matrix"],
-                "recolour": lambda x, p=p: (x - p["mean"]) @ p["matrix"] + p["shift"],
                 "recolour": lambda x, p=p: (x - p["mean"]) @ p["matrix"] + p["shift"],
                 "nullspace": lambda x, p=p: (x - p["mean"]) @ (torch.eye(32) - p["directions"].T @ p["directions"]),
             }[stage.kind](x)

@@ -1,8 +1,8 @@
 """Encoders that were tuned for similarity: recognised without labels, and left as they are.
 
 An untuned masked language model crowds its embeddings into a narrow cone, whatever the texts; tuning for similarity
-spreads unrelated texts out. The mean cosine of unrelated sentences therefore tells the two kinds apart. It is taken over
-fixed sentences of many subjects (probe.txt), because the texts of a narrow corpus are close to each other in any encoder.
+spreads unrelated texts out. The mean cosine of unrelated sentences therefore tells the two kinds apart. It is taken
+over fixed sentences of many subjects (probe.txt): the texts of a narrow corpus are close to each other in any encoder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def why_tuned(encoder: str | Path) -> str | None:
     if abs(found) >= CONE:
         return None
     return (
-        f"this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of {found:.2f}, "
-        f"where an untuned one has {CONE} and more. Token weights and a calibration would harm it, so it is kept as it "
-        "is; name a --method or --token-weights to calibrate it all the same"
+        "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "
+        f"{found:.2f}, where an untuned one has {CONE} and more. Token weights and a calibration would harm it, so it "
+        "is kept as it is; name a --method or --token-weights to calibrate it all the same"
     )

@@ -6,11 +6,11 @@ embedding x,
 
     y = S^(1-g) V^T (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-Before, the ``demoted`` leading directions are scaled like the last one and lose their part of m: they carry what
-sentences of a kind have in common, such as their length (components, NATSV). The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, 0 the embedding less what of it
-is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts of the corpus. Dimensions
-come in the order of their scale, the leading first. In image style transfer this is a partial whitening-colouring transform
-(Li et al., NeurIPS 2017).
+The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, 0 the embedding less the part of
+it that is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts of the corpus. The
+``demoted`` leading directions are scaled like the last one and have no part in m: they carry what sentences of a kind
+have in common, as in NATSV (Mu & Viswanath 2018). Dimensions come in the order of their scale, the leading first.
+In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).
 """
 
 from __future__ import annotations
