@@ -40,6 +40,7 @@ from fastflow.train.voice import SILENT
 CHOOSING = SEVEN[:3]
 CORPORA = ("snli", "news", "qnli", "wiki", "wiki-sentences", "novels", "snli500", "flickr100k", "mix")
 CUT_FROM = ("snli", "news", "wiki-sentences", "novel-sentences")
+DECIDING = {"corpora": {"snli", "news", "wiki-sentences", "mix"}, "few": {"snli", "news"}}
 SIZES = (100, 300, 1000, 3000)
 PLAIN, CORPUS_ONLY, MIXED = ("none", 0.0, A), ("sif", 0.0, A), ("sif", PRIOR, A)  # weights, prior, constant
 COLUMNS = {  # of the final table: name -> weights and method
@@ -122,6 +123,14 @@ def places(bench: Bench, seed: int) -> Iterator[Place]:
             yield Place("subsets", f"{name}, {subset}", ((name, bench.rows(name, subset), ((name, subset),)),), seed)
 
 
+def decides(place: Place) -> bool:
+    """Whether the choice looks at ``place``: all the others confirm it."""
+    corpora = {name for name, _, _ in place.parts}
+    if place.group == "subsets":
+        return corpora <= set(CHOOSING)
+    return place.group == "target" or corpora <= DECIDING[place.group]
+
+
 def latent(bench: Bench, name: str, rows: Rows | None, weighting: Weighting, seed: int) -> tuple[Any, Views, Fitted]:
     """(pooled, views, the flow that the rule keeps) of one part."""
     weights = bench.weights(name, rows, weighting)
@@ -186,7 +195,7 @@ WEIGHTINGS = [
     *(("sif", PRIOR, a) for a in (1e-4, 3e-4, 3e-3, 1e-2)),
 ]
 CLOSED = ("none", "components:1", "components:2", "components:3", "nullspace:3")
-COLOURS = [(g, c, d) for g in (0.0, 0.1, 0.25, 0.5) for c in (0.2, 0.3, 0.4) for d in (0, 1, 2, 3)]
+COLOURS = [(g, c, d) for g in (0.0, 0.1, 0.25, 0.5) for c in (0.2, 0.3, 0.4) for d in (0, 2)]
 
 
 def candidates(bench: Bench, place: Place) -> dict[str, Any]:
@@ -249,12 +258,11 @@ def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
     states = States(encoder, data, cache)
     each(sorted({*SEVEN, *CORPORA, *CUT_FROM}), states, lambda line: click.echo(line, err=True))
     bench = Bench(states)
-    blind = [p for p in places(bench, 0) if any(s in CHOOSING for _, _, scored in p.parts for s, _ in scored)]
     result: dict[str, Any] = {
         "command": f"python -m fastflow.bench.research.default --encoder .../{Path(encoder).name} "
         f"--data .../{data.name} --cache DIR --out {out}",
         "encoder": Path(encoder).name,
-        "candidates": [kept(candidates, bench, place) for place in blind],
+        "candidates": [kept(candidates, bench, place) for place in places(bench, 0) if decides(place)],
     }
     result["choice"] = blind_choice(result["candidates"])
     result["runs"] = [kept(measure, bench, place) for seed in SEEDS for place in places(bench, seed)]

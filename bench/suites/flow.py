@@ -58,7 +58,9 @@ def run_flow(
 def passes(
     model: str | None, peers: frozenset[str], sizes: Sizes, device: str, counts: Sequence[int]
 ) -> Iterator[Pass]:
-    """The paper's flow, or a model's; then, unless quick, the same on one thread, and a smaller affine flow."""
+    """The paper's flow, or a model's; then, unless quick, the same on one thread, with the default's recolour stage
+    behind it, and a smaller affine flow.
+    """
     size = sizes.flow
     rows = min(size.whole, max(size.batches))
     workload = synthetic(3, 3, 32, "additive", rows, size.dim) if model is None else of_model(model, size.model_rows)
@@ -67,6 +69,8 @@ def passes(
     for one_thread in counts[1:]:
         yield Pass(workload, one_thread, tuple(b for b in size.batches if b <= 1024), eager, sizes)
     if not sizes.quick and model is None:
+        coloured = synthetic(3, 3, 32, "additive", 1024, size.dim, recolour=True)
+        yield Pass(coloured, counts[0], size.affine, eager, sizes)
         yield Pass(synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
 
 

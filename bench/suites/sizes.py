@@ -16,7 +16,7 @@ class FlowSizes:
     """Rows in a batch, and how long the suite may take."""
 
     batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384, 1_000_000)
-    affine: tuple[int, ...] = (1, 32, 1024)  # of the smaller affine flow
+    affine: tuple[int, ...] = (1, 32, 1024)  # of the flow with recolour, and of the affine one
     whole: int = 16384  # the largest batch that PyTorch gets in one piece: its intermediates of a million are too big
     dim: int = 768  # channels of the synthetic vectors
     model_rows: int = 256  # distinct sentences embedded for a model's own inputs

@@ -95,13 +95,22 @@ def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
     return Stage("flow", config.as_dict(), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
 
 
+def recoloured(x: Floats, stage: Stage) -> Stage:
+    """The default's recolour stage behind the flow ``stage``, fitted on ``x``."""
+    from fastflow.train.methods.recolour import fit_recolour, joint_moments
+    from fastflow.train.options import DEFAULTS
+
+    return fit_recolour(joint_moments([stage], x), x.shape[1], **DEFAULTS.colour)
+
+
 def synthetic(
-    levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020
-) -> Workload:
-    """A flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels."""
+    levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020,
+    recolour: bool = False,
+) -> Workload:  # fmt: skip
+    """A flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels, if asked for with recolour."""
     x = pooled_like(max(rows, 4096), dim, seed)
     stage = trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
-    stages = (stage,)
+    stages = (stage, recoloured(x[:4096], stage)) if recolour else (stage,)
     inputs = f"{rows} synthetic vectors with the outlier dimensions of a pooled BERT, seed {seed}; random weights"
     return Workload(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
 

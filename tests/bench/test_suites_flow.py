@@ -38,7 +38,7 @@ def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkey
     assert {r["note"] is None for r in first if r["batch"] == 40 and r["backend"] == "torch"} == {False}
     assert {r["note"] for r in first if r["batch"] != 40} == {None}
     assert {r["threads"] for r in results.rows} == {1, 2}
-    assert len({r["subject"] for r in results.rows}) == 2  # the affine flow comes last
+    assert len({r["subject"] for r in results.rows}) == 3  # then the flow with recolour, and the affine flow
 
 
 def test_a_model_is_timed_on_its_own_embeddings(hasty, model):
