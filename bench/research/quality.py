@@ -90,7 +90,7 @@ def summary(row: dict[str, Any], column: str, kind: str) -> str:
 
 
 def weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of token-weights.json: the weights alone, and fastflow-train's default, as rows of this table."""
+    """Of default.json: the weights alone, and fastflow-train's default, as rows of this table."""
 
     def run(scores: dict[str, list[float]]) -> dict[str, Any]:
         means = np.mean([scores[name] for name in SEVEN], axis=0)
@@ -100,16 +100,14 @@ def weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
     rows = []
     for where, label in (("target", "target"), ("snli", "corpus")):
-        wanted = (where, "sif", "none")
-        alone = [r for r in found["candidates"] if (r["fitted_on"], r["weights"], r["method"]) == wanted]
-        default = [r for r in found["default"] if r["fitted_on"] == where]
-        for name, runs in (("token weights alone", alone), ("default: token weights and auto", default)):
-            rows.append({"name": f"{name}, {label}", "runs": [run(r["spearman"]) for r in runs]})
+        for column, name in (("weights", "token weights alone"), ("default", "the default of fastflow-train")):
+            runs = [r["scores"][column] for r in found["runs"] if r["place"] == where and column in r["scores"]]
+            rows.append({"name": f"{name}, {label}", "runs": [run(scores) for scores in runs]})
     return rows
 
 
 def markdown(result: dict[str, Any], beside: dict[str, Any] | None = None) -> str:
-    """The committed page; ``beside`` is token-weights.json of the same encoder, where there is one."""
+    """The committed page; ``beside`` is default.json of the same encoder, where there is one."""
     columns, headings = [*SEVEN, "mean"], [*SEVEN, "seven-set mean"]
     lines = [
         "# Quality",
@@ -127,7 +125,7 @@ def markdown(result: dict[str, Any], beside: dict[str, Any] | None = None) -> st
         "chosen blind: that the data-dependent start and 2 levels do well on these very sets with this encoder was",
         "known from earlier figures. The glorot rows are the official code's start. Every token counts 1, as in",
         "the paper, and every flow runs to its last step, except in the last rows: their meaning, and the choices",
-        "that were not blind, are in [token-weights.md](token-weights.md); when to stop is in [study.md](study.md).",
+        "that were not blind, are in [default.md](default.md); when to stop is in [study.md](study.md).",
         "",
         "| | " + " | ".join(headings) + " |",
         "| --- |" + " ---: |" * len(columns),
@@ -181,7 +179,7 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         "texts": len(texts),
         "rows": rows,
     }
-    beside = out.with_name("token-weights.json")
+    beside = out.with_name("default.json")
     write(out, result, markdown(result, json.loads(beside.read_text()) if beside.is_file() else None))
 
 

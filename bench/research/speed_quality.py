@@ -41,14 +41,10 @@ def qualities() -> dict[str, float]:
     """Method, fitted on the target: the seven-set mean of ``all``, itself the mean over the seeds of a flow."""
     rows = {row["name"]: row["runs"] for row in _read("quality.json")["rows"]}
     found = {label: fmean(run["mean"]["all"] for run in rows[name]) for name, label in METHODS.items()}
-    weighted = _read("token-weights.json")
-    (alone,) = [
-        c["spearman"]
-        for c in weighted["candidates"]
-        if (c["fitted_on"], c["weights"], c["method"]) == ("target", "sif", "none")
-    ]
-    (default,) = [d["mean"][0] for d in weighted["defaults"] if d["fitted_on"] == "target"]
-    return found | {"token weights": fmean(scores[0] for scores in alone.values()), "default": default}
+    runs = [run["scores"] for run in _read("default.json")["runs"] if run["place"] == "target"]
+    for column, label in (("weights", "token weights"), ("default", "default")):
+        found[label] = fmean(pair[0] for scores in runs if column in scores for pair in scores[column].values())
+    return found
 
 
 def draw(out: Path) -> None:
