@@ -24,7 +24,8 @@ from fastflow.files.records import Identity, Layout, Record
 from fastflow.files.texts import records_of
 from fastflow.model.fragmentation import unsuited
 from fastflow.progress import Progress
-from fastflow.runtime import WINDOW, Runtime
+from fastflow.runtime import Runtime
+from fastflow.streaming import WINDOW
 
 REMEMBERED = 100_000  # distinct texts whose vectors --dedupe keeps at hand
 

@@ -292,7 +292,7 @@ def test_several_threads_get_their_own_vectors(standin, model, sentences):
 
 
 def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch):
-    monkeypatch.setattr("fastflow.runtime.WINDOW", 50)
+    monkeypatch.setattr("fastflow.streaming.WINDOW", 50)
     runtime, exact, names = on_standin(model), Runtime(model, backend="reference"), set()
     real = runtime.tokenize
 
