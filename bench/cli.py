@@ -9,17 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fastflow.bench.measure.machine import Neighbours, describe, usable_threads
+from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.measure.row import Results
 from fastflow.bench.report.files import write_json
 from fastflow.bench.report.plot import plot
-from fastflow.bench.report.table import table
+from fastflow.bench.report.table import busy, table
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.kernels.threads import default_threads
 
 SUITES = ("flow", "encoder", "end-to-end", "startup")
-QUIET = 0.1  # the share of the processors that others may use while targets are judged
 
 
 def run(
@@ -45,19 +44,21 @@ def run(
             raise UsageError(f"there is no bench suite {suite!r}; suites: {', '.join(SUITES)}")
     for path in (json_path, plot_path):
         if path is not None and not Path(path).absolute().parent.is_dir():
-            raise UsageError(f"{path}: its folder does not exist")
+            raise UsageError(f"{path} cannot be written: its folder does not exist; make it first")
     if plot_path is not None and find_spec("matplotlib") is None:
         raise missing_extra("bench", "matplotlib", "--plot")  # now, not after minutes of measuring
     if find_spec("torch") is None:
         raise missing_extra("bench", "torch", "fastflow bench")
     if find_spec("transformers") is None and set(suites) != {"flow"}:
-        raise missing_extra("bench", "transformers", "fastflow bench of texts")
+        raise missing_extra(
+            "bench", "transformers", f"fastflow bench --suite {','.join(s for s in suites if s != 'flow')}"
+        )
     device, sizes = _device(device), sizes or (QUICK if quick else FULL)
     start, neighbours = time.monotonic(), Neighbours()
     results = _run(model, suites, against, sizes, device, threads)
     others = neighbours.processors()
     machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
-    if others is not None and others > QUIET * usable_threads():
+    if busy(machine):
         for ratio in results.ratios:  # the peers suffer more than we do, so nothing is claimed
             ratio["reached"] = None
     report = {

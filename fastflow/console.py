@@ -1,4 +1,4 @@
-"""What every command shares: lines for the person, lines of data, errors as sentences, and opening a Runtime."""
+"""The common part of all commands: lines for the person, lines of data, errors as sentences, and opening a Runtime."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lost_stdout(error: OSError) -> FastflowError:
 
 
 def drop_pending(stream: TextIO) -> None:
-    """Let go of what ``stream`` could not write, or the end of the process would try it again and fail."""
+    """Drop the bytes that ``stream`` could not write, or the end of the process would try it again and fail."""
     with contextlib.suppress(OSError):  # not a real file, as under a test's capture: then there is no exit to spoil
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -63,6 +63,17 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that ``args`` name; ``train``, which is a program of its own, is an error that names it."""
+        if args[0] == "train":
+            raise UsageError(
+                "a model is made by the command fastflow-train, with a hyphen: "
+                "fastflow-train CORPUS --encoder DIR_OR_HUB_ID --out MODEL"
+            )
+        return super().resolve_command(ctx, args)
 
 
 class Terminated(KeyboardInterrupt):
@@ -126,12 +137,12 @@ def open_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
-    if sys.stderr is None:  # standard output stays None: what is printed there may not be lost in silence
+    if sys.stderr is None:  # standard output stays None: data printed there may not be lost in silence
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
 
 
 def open_runtime(model: str | Model | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
-    """The Runtime for a command, with one line on standard error that says what runs."""
+    """The Runtime for a command, with one line on standard error that names the model and its backend."""
     from fastflow.runtime import Runtime
 
     runtime = Runtime(model, device, dtype, threads)

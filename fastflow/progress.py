@@ -19,6 +19,7 @@ PLAIN_EVERY = 10.0  # seconds between lines where nothing can be repainted
 class Progress:
     """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known.
 
+    ``share`` is that of the input that is done at the start, 0 to 1, for callers that give it to ``advance``.
     ``stream`` is where it is shown (None: sys.stderr), ``clock`` gives seconds.
     """
 
@@ -30,18 +31,20 @@ class Progress:
         shown: bool = True,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        share: float | None = None,
     ) -> None:
         self._label, self._total, self._unit, self._clock = label, total, unit, clock
         self._stream = (sys.stderr if stream is None else stream) if shown else None
         self._repaints = self._stream is not None and repaints(self._stream)
         self._done, self._start, self._note = 0, clock(), ""
+        self._share, self._share_before = share, share or 0.0
         self._every = EVERY if self._repaints else PLAIN_EVERY
         self._due = self._start + (0.0 if self._repaints else PLAIN_EVERY)
         self._width, self._written, self._written_at = 0, False, -1
 
-    def advance(self, count: int, note: str = "") -> None:
-        """Count ``count`` more done and show it if it is time."""
-        self._done, self._note = self._done + count, note
+    def advance(self, count: int, note: str = "", share: float | None = None) -> None:
+        """Count ``count`` more done, ``share`` of the input in all, and show it if it is time."""
+        self._done, self._note, self._share = self._done + count, note, share
         now = self._clock()
         if now >= self._due or (self._repaints and self._done == self._total):
             self._write(now)
@@ -50,7 +53,11 @@ class Progress:
         """The text of the line after ``seconds``: done, rate, time left."""
         rate = self._done / seconds if seconds > 0 else 0.0
         if self._total is None:
-            return f"{self._label}: {self._done:,} {self._unit}, {rate:,.0f}/s"
+            done, left = "", ""
+            if self._share is not None:
+                done, fresh = f" ({100 * self._share:.0f} %)", self._share - self._share_before
+                left = f", {_clock(seconds * (1 - self._share) / fresh)} left" if fresh > 0 else ""
+            return f"{self._label}: {self._done:,} {self._unit}{done}, {rate:,.0f}/s{left}"
         left = f", {_clock((self._total - self._done) / rate)} left" if rate else ""
         share = 100 * self._done / self._total if self._total else 100
         return f"{self._label}: {self._done:,}/{self._total:,} {self._unit} ({share:.0f} %), {rate:,.0f}/s{left}"

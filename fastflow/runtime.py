@@ -18,6 +18,7 @@ from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.backends.info import describe
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import DEFAULT, Opening, named
+from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
@@ -77,6 +78,7 @@ class Runtime:
                 self._tokenizer = Tokenizer(opening.model.encoder, opening.model.max_length)
                 self._opened = open_backend(opening.model, backend, device, dtype, threads)
         self._model = opening.model
+        self._seen = Seen()
         self.truncated = 0  # texts cut at max_length so far
 
     def encode(
@@ -165,7 +167,7 @@ class Runtime:
     ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
         """(index of the first text, what ``embed`` makes of a window) one after the other; options are checked now."""
         o.check(self.dim)
-        windows = o.windows(in_order(iterable), self.tokenize)
+        windows = o.windows(in_order(iterable), self.tokenize, self._seen.add)
         several = not isinstance(iterable, Sized) or len(iterable) > o.size
         return self._blocks(ahead(windows) if several and self._backend.overlaps else windows, o, embed)
 
@@ -216,9 +218,11 @@ class Runtime:
         return check_finite(calibrator.log_prob(self.pool(inputs, batch_size)), "text")
 
     def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
-        """The pooled vectors (B, D) before calibration: what ``transform`` takes. Raises as ``encode`` does."""
+        """The pooled vectors (B, D) before calibration, as ``transform`` takes them. Raises as ``encode`` does."""
         check_count("batch_size", batch_size)
-        tokens = self.tokenize([check_text(t, i) for i, t in enumerate(in_order(texts))])
+        checked = [check_text(t, i) for i, t in enumerate(in_order(texts))]
+        self._seen.add(checked)
+        tokens = self.tokenize(checked)
         self._count_truncated(len(tokens.cut))
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, None)), "text")
 
@@ -289,11 +293,13 @@ class Runtime:
         return self._model.fingerprint
 
     def info(self) -> dict[str, Any]:
-        """What runs and how: model, backend, dtype, pooling with layer numbers, calibration, limits.
+        """The model and how it runs: backend, dtype, pooling with layer numbers, calibration, limits.
 
-        ``notes`` are what a user must know, such as a step down; ``details`` how this machine runs the model.
+        ``notes`` are for the user: a step down, or that the first texts do not suit the encoder's vocabulary.
+        ``details`` are how this machine runs the model.
         """
-        return describe(self._model, self._calibrator, self._arguments[0] is None)
+        found = describe(self._model, self._calibrator, self._arguments[0] is None)
+        return found if self._tokenizer is None else found | {"notes": found["notes"] + self._seen.notes(self.tokenize)}
 
     def close(self) -> None:
         """Let go of weights; the Runtime cannot be used afterwards."""

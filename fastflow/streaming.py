@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -41,9 +41,11 @@ class StreamOptions:
         """The texts of a window."""
         return WINDOW if self.window is None else self.window
 
-    def windows(self, texts: Iterator[str], tokenize: Tokenizer) -> Iterator[Tokens]:
-        """The tokens of ``size`` texts after another, the prompt before each."""
+    def windows(self, texts: Iterator[str], tokenize: Tokenizer, seen: Callable[[list[str]], None]) -> Iterator[Tokens]:
+        """The tokens of ``size`` texts after another, the prompt before each; ``seen`` gets the texts without it."""
         start, prompt = 0, self.prompt or ""
         while window := list(islice(texts, self.size)):
-            yield tokenize([prompt + check_text(t, start + i) for i, t in enumerate(window)])
+            checked = [check_text(t, start + i) for i, t in enumerate(window)]
+            seen(checked)
+            yield tokenize([prompt + text for text in checked])
             start += len(window)

@@ -2,7 +2,7 @@
 
 It needs the ``train`` extra (torch, transformers).
 
-``fit`` is the way in from Python; ``fitting.calibrate`` is the map of what happens, one line a step.
+``fit`` is the way in from Python; ``fitting.calibrate`` is the map of a fit, one line a step.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def fit(
     directory, a Hub id, or the one in the package. ``method``, ``pooling``, ``token_weights``, ``seed`` and
     ``options`` (``epochs``, ``max_length``, ``sample``, ``stop`` ...) are the command's options of those names.
     ``eval``: a file or folder of scored pairs, or several, to measure Spearman on.
-    ``progress``: True shows the command's lines and bars on standard error, a function takes every line; None is silent
-    but for a UserWarning for each warning of the report, and where the named method was refused.
+    ``progress``: True shows the command's lines and bars on standard error, a function takes every line; None shows
+    none; the warnings of the report, and the refusal of a named method, are UserWarnings in either case.
     ``cache``: a folder that keeps pooled embeddings, float32 (n, D); None holds them in memory and writes no file.
 
     Returns a Fit: ``report``, ``stages``, ``save(directory)``, ``runtime()``.

@@ -25,8 +25,8 @@ class TrainCommand(click.Command):
 @click.option(
     "--encoder",
     metavar="DIR_OR_HUB_ID",
-    help="A BERT-family encoder: a directory, a Hub id, or 'default' for the one in the package. The model holds a "
-    "copy of it. Nothing is downloaded but a Hub id.",
+    help="A BERT-family encoder, required for texts: a directory, a Hub id, or 'default' for the one in the package. "
+    "The model holds a copy of it. Only an encoder given by its Hub id is downloaded.",
 )
 @click.option(
     "--reference-encoder",
@@ -62,7 +62,11 @@ class TrainCommand(click.Command):
     help="sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
     "a/(a+p), a = 0.001. none: every token counts 1, as in the BERT-flow paper.",
 )
-@click.option("--max-length", type=int, help="Tokens of the longest text.  [default: 128, or the encoder's limit]")
+@click.option(
+    "--max-length",
+    type=int,
+    help="Longest text, in tokens; longer texts are cut.  [default: 128, or the encoder's limit]",
+)
 @click.option("--levels", default=DEFAULTS.levels, type=click.IntRange(*LEVELS), help="Flow: levels.")
 @click.option("--depth", default=DEFAULTS.depth, type=click.IntRange(LEAST["depth"]), help="Flow: steps in a level.")
 @click.option(
@@ -92,7 +96,7 @@ class TrainCommand(click.Command):
     "--init",
     default=DEFAULTS.init,
     type=click.Choice(CHOICES["init"]),
-    help="Flow: data starts the ActNorms from the corpus; glorot is the start of the official code.",
+    help="Flow: data starts the ActNorms from the statistics of the corpus; glorot is the start of the official code.",
 )
 @click.option("--encoder-dropout", is_flag=True, help="Flow: run the encoder, with its dropout, at every step (slow).")
 @click.option(
@@ -111,12 +115,14 @@ class TrainCommand(click.Command):
     "--seed",
     default=DEFAULTS.seed,
     type=click.IntRange(LEAST["seed"]),
-    help="Decides --sample, a flow's start and its order of texts.",
+    help="Seed of --sample, and of a flow's start and order of texts.",
 )
 @click.option(
     "--sample", metavar="N", type=click.IntRange(LEAST["sample"]), help="Draw N of the distinct texts at random."
 )
-@click.option("--sentences", is_flag=True, help="Cut texts into sentences first; for a model of sentences.")
+@click.option(
+    "--sentences", is_flag=True, help="Cut texts into sentences first, for a model that will embed sentences."
+)
 @click.option(
     "--stream",
     is_flag=True,
@@ -127,18 +133,20 @@ class TrainCommand(click.Command):
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
 )
 @click.option("--format", metavar="F", help="txt, tsv, csv or jsonl.  [default: by the suffix]")
-@click.option("--delimiter", metavar="C", help="What separates the columns of a csv or tsv.  [default: by line 1]")
+@click.option(
+    "--delimiter", metavar="C", help="The character between the columns of a csv or tsv.  [default: read off line 1]"
+)
 @click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
 @click.option(
     "--errors",
     type=click.Choice(["strict", "replace"]),
     default="strict",
-    help="What to do with bytes that are not UTF-8.",
+    help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
 )
 @click.option(
     "--cache",
     metavar="DIR",
-    help="Where pooled embeddings are kept; an interrupted pass of the encoder continues there by itself. "
+    help="Keep pooled embeddings there; an interrupted pass of the encoder continues by itself. "
     "'fastflow cache' lists and removes them.  [default: ~/.cache/fastflow]",
 )
 @click.option("--resume", is_flag=True, help="Flow: continue from the last checkpoint of an interrupted run.")
@@ -154,7 +162,7 @@ class TrainCommand(click.Command):
     multiple=True,
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Scored pairs: print Spearman of raw pooling, and of the weighted pooling before and after the calibration.",
+    help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, and of the calibrated embeddings.",
 )
 @click.option("--device", default=DEFAULTS.device, type=click.Choice(CHOICES["device"]), help="Where the encoder runs.")
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")

@@ -31,12 +31,14 @@ from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.fit import Fit
 from fastflow.train.voice import COMMAND, Voice
 
-PARAGRAPH = 40  # words: with tokens alike, no fit on Wikipedia's paragraphs beats raw pooling of sentences (study.md)
+PARAGRAPH = (
+    40  # words: with equal token weights, no fit on Wikipedia's paragraphs beats raw pooling of sentences (study.md)
+)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What surrounds a fit and does not change its result.
+    """The surroundings of a fit, which do not change its result.
 
     ``cache`` keeps pooled embeddings (None: memory does), ``checkpoints`` those of a flow (None: nothing does),
     ``log_dir`` TensorBoard scalars. ``dry_run`` stops before the encoder's pass over the corpus. ``reference`` is that
@@ -74,7 +76,8 @@ def calibrate(
     """Fit a calibration on ``texts``, which come from ``names``; None from a dry run.
 
     ``encoder`` is a directory, a Hub id or ``default``; ``pairs`` are files of scored pairs to measure on.
-    Raises a FastflowError for what cannot be read or fitted, and a UsageError for options that do not go together.
+    Raises a FastflowError for files that cannot be read and texts that cannot be fitted, and a UsageError for options
+    that do not go together.
     """
     frozen = prepare(encoder, options, run)
     sets = find_sets(pairs) if pairs else []
@@ -129,7 +132,7 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
 
 
 def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
-    """Say what will be fitted on; returns what is wrong with the texts. Raises where nothing can be fitted."""
+    """Describe the corpus to the user; returns warnings about it. Raises where nothing can be fitted."""
     frozen, steps, concerns = corpus.encoder, _steps(corpus, options), []
     if corpus.count < 2:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
@@ -137,6 +140,8 @@ def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
         voice.say(
             f"corpus: {corpus.count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}"
         )
+    if frozen.modules is not None:
+        concerns.append(frozen.modules.unused())
     words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
     auto = _weighted(options, frozen) and options.method == "auto"  # as good as cut (token-weights.md)
     if words > PARAGRAPH and options.method != "none" and not auto:
@@ -231,7 +236,7 @@ def schedule_of(options: Options) -> Schedule:
 
 
 def _steps(corpus: Corpus, options: Options) -> int:
-    """The steps of a flow; 0 without one, and where auto leaves it out for want of texts."""
+    """The steps of a flow; 0 without one, and where auto leaves it out because there are too few texts."""
     if not _has_flow(options, corpus.encoder) or (options.method == "auto" and corpus.count < options.batch_size):
         return 0
     return schedule_of(options).steps(corpus.count)

@@ -62,7 +62,7 @@ def fit_texts(
 
 
 def _checked(texts: Any) -> Iterator[str]:
-    """The items of ``texts``; raises a UsageError for what holds no texts in an order, and for an item that is none."""
+    """The items of ``texts``; raises a UsageError for an argument without an order, and for an item that is no text."""
     unordered = isinstance(texts, str | bytes | os.PathLike | Set | Mapping)
     if unordered or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
         raise UsageError(

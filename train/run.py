@@ -1,4 +1,4 @@
-"""The body of fastflow-train: files -> a fit -> a model directory, and what is printed about it."""
+"""The body of fastflow-train: files -> a fit -> a model directory, and the lines printed about it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def checkpoints_of(out: Path) -> Path:
 
 def _print(fit: Fit) -> None:
     """The table on standard output; reasons and warnings on standard error."""
-    click.echo("\n".join([summary.table(fit.measures), *summary.notes(fit.measures, fit.stages)]))
+    table = summary.table(fit.measures, summary.source_of(fit.encoder))
+    click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages)]))
     for reason in fit.choice.reasons:
         say(reason)
     for warning in fit.doubts:  # the concerns have been said

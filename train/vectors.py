@@ -22,7 +22,7 @@ from fastflow.train.fitting import Run, schedule_of
 from fastflow.train.methods.chain import check_chain, fit
 from fastflow.train.methods.names import Method, parse_method
 from fastflow.train.methods.scalars import Scalars
-from fastflow.train.options import Options, flag
+from fastflow.train.options import DEFAULTS, Options, flag
 from fastflow.train.ship import summary
 from fastflow.train.ship.fit import Fit
 
@@ -49,12 +49,13 @@ def vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
     options = {name: given[name] for name in OPTIONS if name in given}
     if "stop" not in named:
         options["stop"] = "likelihood"
+    method = options.get("method", DEFAULTS.method)
     if options["stop"] == "rule":
         raise UsageError(
             "--stop rule judges by the encoder's dropout, and vectors have no encoder: use --stop likelihood or budget"
         )
-    if options.get("method", "auto") == "auto" and options["stop"] == "budget":
-        raise UsageError("--stop budget is for a flow, and --method auto fits none to vectors: name a --method")
+    if "stop" in named and isinstance(method, str) and "flow" not in method:
+        raise UsageError(f"--stop is for a flow, and --method {method} fits none to vectors: leave it out")
     return Options(**options)
 
 
@@ -88,7 +89,7 @@ def calibrate_vectors(matrix: Matrix, name: str, options: Options, run: Run) -> 
 
 
 def recommended(dim: int) -> str:
-    """What ``auto`` fits to vectors of ``dim`` numbers."""
+    """The methods that ``auto`` fits to vectors of ``dim`` numbers."""
     return f"nullspace:{max(1, min(DIRECTIONS, dim // 10))}"
 
 
@@ -122,11 +123,11 @@ def check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
 
 def survey(matrix: Matrix, run: Run) -> tuple[Moments, str, list[str]]:
     """One pass over the rows: their statistics, sha256, and what is wrong with them. Raises for NaN, naming the row."""
-    statistics, digest = Moments(matrix.shape[1]), hashlib.sha256()
+    statistics, digest = Moments(matrix.shape[1], "vectors"), hashlib.sha256()
     zeros, first = 0, 0
     with run.voice.progress("vectors", len(matrix), "vectors") as progress:
         for block in matrix.blocks(BLOCK):
-            digest.update(block.tobytes())
+            digest.update(block.data)
             empty = np.flatnonzero(~block.any(axis=1))
             if len(empty) and not zeros:
                 first = matrix.number(statistics.count + int(empty[0]))
@@ -155,8 +156,8 @@ def _fitted(
         rows, judge = matrix.take(train), HeldOut(matrix[apart])
     with Scalars(run.log_dir) as log:
         fitted = fit(
-            links, rows, options.shape, schedule_of(options), None, run.checkpoints, f"{sha256} {method}", run.resume,
-            log, judge, None if flow else statistics, run.voice,
+            links, rows, options.shape, schedule_of(options), None, None, run.checkpoints, f"{sha256} {method}",
+            run.resume, log, judge, None if flow else statistics, run.voice,
         )  # fmt: skip
     if judge is not None:
         reasons = [*(why(look, len(judge.rows)) for look in fitted.looks), f"{method}: {UNJUDGED}"]

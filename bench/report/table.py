@@ -17,6 +17,7 @@ from typing import Any
 from fastflow.bench.report import encoder as report_encoder
 
 Row = dict[str, Any]
+QUIET = 0.1  # the share of the processors that others may use while targets are judged
 COLUMNS = ("candidate", "median", "20-80 %", "runs", "x ours", "GFLOP/s", "GB/s", "x floor", "max error", "x unfused")
 
 
@@ -46,12 +47,9 @@ def table(report: dict[str, Any], targets: bool = False) -> str:
             lines.append("")
     lines += report_encoder.table([row for row in report["rows"] if row["suite"] != "flow"], _aligned, duration)
     if report["ratios"]:
-        heading = "Against the targets" if targets else "Against the peers; x: the peer's time over fastflow's"
+        heading = "Against the targets" if targets else "In short; x: the peer's time over fastflow's"
         lines += [heading, *(_ratio_line(ratio, targets) for ratio in report["ratios"]), ""]
-    for left_out in report.get("skipped", []):
-        where = f", {threads(left_out['threads'])}, B = {left_out['batch']:,}" if "batch" in left_out else ""
-        who = "everybody" if left_out["name"] == "*" else left_out["name"]
-        lines.append(f"left out: {left_out['subject']}{where}: {who}: {left_out['reason']}")
+    lines += _left_out(report.get("skipped", []))
     if flow:
         lines += [
             "flow: GFLOP/s and GB/s count what the folded plan needs, whoever computes it; x floor is the time over "
@@ -73,8 +71,26 @@ def machine_line(machine: dict[str, Any]) -> str:
             f"  {who}{limit['fma_gflops']:.0f} GFLOP/s (PyTorch's product {limit['sgemm_gflops']:.0f}), {rates}"
         )
     if (others := machine["processors_used_by_others"]) is not None:
-        lines.append(f"  other processes used {others:.2f} processors meanwhile")
+        advice = ": too busy, peers lose more by that than fastflow does; do not quote these ratios"
+        lines.append(f"  other processes used {others:.2f} processors meanwhile{advice if busy(machine) else ''}")
     return "\n".join(lines)
+
+
+def busy(machine: dict[str, Any]) -> bool:
+    """Whether other processes used so much of the machine that nothing can be claimed of the ratios."""
+    others = machine["processors_used_by_others"]
+    return others is not None and others > QUIET * machine["processors_usable"]
+
+
+def _left_out(skipped: Sequence[Row]) -> list[str]:
+    """A line for each place and reason, with everybody whom it kept out there."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for entry in skipped:
+        where = f", {threads(entry['threads'])}, B = {entry['batch']:,}" if "batch" in entry else ""
+        names = found.setdefault((f"{entry['subject']}{where}", entry["reason"]), [])
+        name = "everybody" if entry["name"] == "*" else entry["name"]
+        names += [name] if name not in names else []  # a suite may have said so before
+    return [f"left out: {where}: {', '.join(names)}: {reason}" for (where, reason), names in found.items()]
 
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:

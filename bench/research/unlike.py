@@ -9,10 +9,8 @@ same corpus and of every other one lie in the cache; the page is made from them.
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import click
@@ -33,7 +31,7 @@ SIZE, HELD = 4000, 1000
 RUNS = [(size, 0) for size in (100, 300, 1000)] + [(SIZE, seed) for seed in range(3)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def sentences(name: str, data: Path) -> list[str]:
     """SIZE + HELD distinct sentences of a corpus."""
     found = list(dict.fromkeys(clean(read_texts(name, data), cut=True)))
@@ -57,6 +55,7 @@ def densities(name: str, size: int, seed: int, data: Path) -> dict[str, Array]:
 @click.option("--cache", required=True, type=click.Path(path_type=Path), help="Keeps the log-densities.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.json and OUT.md.")
 def main(data: Path, cache: Path, out: Path) -> None:
+    """Measure what the cache lacks, and write the page."""
     cache.mkdir(parents=True, exist_ok=True)
     for size, seed in RUNS[::-1]:
         for name in CORPORA:
@@ -65,7 +64,7 @@ def main(data: Path, cache: Path, out: Path) -> None:
                 found = densities(name, size, seed, data)
                 np.savez(path, **found)
                 q = np.quantile(found["fitted"], 0.01)
-                click.echo(f"{path.name} {({k: round(float((v < q).mean()), 3) for k, v in found.items()})}")
+                click.echo(f"{path.name} { ({k: round(float((v < q).mean()), 3) for k, v in found.items()}) }")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 def ahead(items: Iterator[Item]) -> Iterator[Item]:
     """``items`` in their order, each made by another thread while the one before is in use; errors come in their turn.
 
-    One item at most is made too early: whoever stops half-way leaves no more than that unused.
+    One item at most is made too early: a caller that stops half-way leaves no more than that unused.
     """
     from concurrent.futures import ThreadPoolExecutor  # only a GPU backend overlaps: others start without it
 

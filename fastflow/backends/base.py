@@ -1,4 +1,4 @@
-"""What every backend is: tokens -> pooled vectors -> embeddings, or the last step alone, whoever computes them."""
+"""The interface of every backend: tokens -> pooled vectors -> embeddings, or the last step alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Calibrator(ABC):
 
     def __init__(self, model: Calibrated, pooled_dim: int, dtype: str, device: str) -> None:
         self.dtype, self.device, self.pooled_dim = dtype, device, pooled_dim
-        self.notes: list[str] = []  # what a user must know, such as a step down
+        self.notes: list[str] = []  # for the user, such as a step down
         self.details: list[str] = []  # how this machine runs the model
         self._order, self._calibrated = model.truncation, model
 
@@ -74,7 +74,7 @@ class Backend(Calibrator):
     overlaps: ClassVar[bool] = False  # whether the next texts are worth tokenising while ``embed`` computes
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        """``threads``: None for what the machine allows. Raises a FastflowError for what the backend cannot run."""
+        """``threads``: None for all the machine allows. Raises a FastflowError for a model that cannot run here."""
         super().__init__(model, encoder_size(read_config(model.encoder), model.encoder).hidden, dtype, device)
         self._pooling = model.pooling
 

@@ -42,7 +42,7 @@ NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "t
 
 
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Backend:
-    """The backend for ``model``; raises with what is usable here when a named choice cannot run."""
+    """The backend for ``model``; raises with the usable backends when a named choice cannot run."""
     _check_options(backend, device, dtype, threads)
     if backend != "auto":
         return _open_named(backend, model, device, dtype, threads)
@@ -73,7 +73,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
 
 
 def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, threads: int | None) -> Calibrator:
-    """What calibrates vectors with ``model``, which has no encoder: ``auto`` is cpu, on a GPU and in float64 others."""
+    """The calibrator of ``model``, which has no encoder: ``auto`` is cpu, on a GPU and in float64 others."""
     _check_options(backend, device, dtype, threads)
     dtype = "float32" if dtype == "auto" else dtype
     notes = []

@@ -18,14 +18,14 @@ from fastflow.plan.fold import fold
 from fastflow.stages.density import Densities, log_normal
 from fastflow.stages.truncation import Truncation
 
-LEAST_COSINE = 0.9995  # what bfloat16 must reach on a model's own corpus to run without being asked for
+LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
 
 
 def auto_dtype(model: Model) -> tuple[str, str]:
     """The fastest dtype that needs no asking for ``model`` on this machine, and why in one line.
 
     bfloat16 where the processor multiplies it and the model's training recorded at least LEAST_COSINE against float32.
-    int8 never: what it may cost shows only against labels.
+    int8 never: its cost shows only against labels.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 
@@ -128,7 +128,7 @@ class CpuBackend(CpuCalibrator, Backend):
             raise weights.not_finite(error.name, error.part) from None
         except ValueError as error:  # as in CpuCalibration
             raise UsageError(str(error)) from error
-        trim()  # what was copied on the way would else stay in the C library's heap
+        trim()  # the copies made on the way would else stay in the C library's heap
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )

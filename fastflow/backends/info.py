@@ -1,4 +1,4 @@
-"""What a Runtime says about itself."""
+"""The description that a Runtime gives of itself."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from fastflow.stages.vectors import shorten
 
 
 class ReferenceBackend(Backend):
-    """NumPy, from the equations: the oracle, and what runs where nothing faster does. float32 or float64."""
+    """NumPy, from the equations: the oracle, and the fallback without compiled kernels. float32 or float64."""
 
     name = "reference"
     dtypes = ("float32", "float64")

@@ -116,7 +116,9 @@ class TorchBackend(Backend):
         super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
         self._calibration = TorchCalibration(model, dtype, self.device, threads)
         self._flow_dtype = self._calibration.dtype
-        with suppress(UnsupportedArchitecture):  # where the native reader knows the weights, it says best what is wrong
+        with suppress(
+            UnsupportedArchitecture
+        ):  # where the native reader knows the weights, its error is the better one
             config = read_config(model.encoder)
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)

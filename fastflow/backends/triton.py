@@ -1,6 +1,6 @@
 """The triton backend: encoder, pooling and folded calibration on a CUDA GPU, from token ids to embeddings in one go.
 
-Reads from the top: what is loaded, the two ways a batch runs, and the launches that both share.
+Reads from the top: loading, the two ways a batch runs, and the launches that both share.
 
     few short texts   one captured graph for the size of batch (``gpu.graphs``): lowest latency
     all else          packed without padding, copies and computation overlapping (``gpu.pipeline``): throughput
@@ -35,7 +35,7 @@ PIECE = 65536  # pooled vectors calibrated at a time by ``calibrate``
 
 
 class Task(NamedTuple):
-    """What is made of texts: pooled vectors, or embeddings, of unit length or not."""
+    """The result that is asked for: pooled vectors, or embeddings, of unit length or not."""
 
     calibrated: bool
     unit: bool
@@ -102,7 +102,7 @@ class TritonBackend(Backend):
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
         """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibrate`` shortens them."""
-        unit = normalize and truncate is None  # else the length is that of what is cut, and found after it
+        unit = normalize and truncate is None  # else the length is that of the cut vector, and found after the cut
         return shorten(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate, self._order)
 
     def pool(self, tokens: Tokens) -> Floats:

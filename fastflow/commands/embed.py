@@ -46,7 +46,9 @@ RESUME = click.option(
 @click.option("--format", metavar="F", help="txt, tsv, csv or jsonl. [default: by the suffix]")
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
 @click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines or .npz.")
-@click.option("--delimiter", metavar="C", help="What separates the columns of a csv or tsv.  [default: by line 1]")
+@click.option(
+    "--delimiter", metavar="C", help="The character between the columns of a csv or tsv.  [default: read off line 1]"
+)
 @click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
 @click.option(
     "--errors",
@@ -92,7 +94,10 @@ def embed(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Embed the texts of a file, one text a line unless its format says otherwise; row i is line i, empty lines too."""
+    """Embed the texts of a file.
+
+    A .txt holds one text a line. Row i of the output is text i of the file, empty texts too.
+    """
     from fastflow.files.embed import Settings, embed_file, parse_shard
     from fastflow.files.records import Layout
     from fastflow.files.tables import check_delimiter
@@ -123,7 +128,13 @@ def embed(
     type=click.Path(path_type=Path, dir_okay=False),
     help="OUT.npy, .npz or .safetensors.",
 )
-@DTYPE
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "float64"]),
+    default="auto",
+    show_default=True,
+    help="The arithmetic; auto is float32.",
+)
 @PRECISION
 @DIM
 @NORMALIZE
@@ -142,7 +153,9 @@ def transform(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Calibrate vectors that were made elsewhere, in memory that does not grow with the file; row i is row i.
+    """Calibrate vectors that were made elsewhere, in memory that does not grow with the file.
+
+    Row i of the output is row i of the input.
 
     VECTORS.npy is a matrix (N, D) of float16, float32 or float64. A model that fastflow-train fitted to such vectors
     takes them, and so does a model with an encoder, whose own pooled vectors they then have to be.

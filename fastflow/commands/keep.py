@@ -1,4 +1,4 @@
-"""The commands about what lies on disk: ``info`` and ``verify`` of a model, ``cache`` of training."""
+"""The commands about files on disk: ``info`` and ``verify`` of a model, ``cache`` of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from fastflow.console import emit, open_runtime, say
 @click.command()
 @click.argument("model", required=False)
 def info(model: str | None) -> None:
-    """Print as JSON: a model, its pooling and calibration, and how it runs on this machine."""
+    """Print a model's settings as JSON.
+
+    Pooling, calibration, dimensions, and how the model runs on this machine.
+    """
     runtime = open_runtime(model, "auto", "auto", None, quiet=True)
     emit(json.dumps(runtime.info(), indent=2))
 
@@ -22,7 +25,10 @@ def info(model: str | None) -> None:
 @click.command()
 @click.argument("model", required=False)
 def verify(model: str | None) -> None:
-    """Check every file of a model directory against its hashes, and that it loads."""
+    """Check the files of a model directory.
+
+    Every file must match its sha256, no other file may lie there, and the model must load.
+    """
     from fastflow.model.artifact import named
     from fastflow.model.artifact import verify as check
 
@@ -34,10 +40,11 @@ def verify(model: str | None) -> None:
 @click.option("--clear", is_flag=True, help="Remove the entries instead of listing them.")
 @click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
 def cache(directory: Path | None, clear: bool, older_than: float | None) -> None:
-    """List the embeddings that fastflow-train keeps in DIR, or remove them; DIR is by default ~/.cache/fastflow.
+    """List or remove cached embeddings of corpora.
 
-    An entry holds the pooled embeddings of one corpus. fastflow-train computes a removed entry again when it needs it.
-    An entry that a running process uses is kept, and so is every file that fastflow-train did not make.
+    fastflow-train keeps them in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one corpus;
+    fastflow-train computes a removed entry again when it needs it. An entry that a running process uses is kept, and so
+    is every file that fastflow-train did not make.
 
     \b
     fastflow cache

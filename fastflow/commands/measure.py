@@ -27,7 +27,9 @@ from fastflow.errors import UsageError
 def eval_command(
     pairs: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
 ) -> None:
-    """Spearman x100 of cosine against human scores, on TSV files of scored pairs.
+    """Compare cosines with human scores of text pairs.
+
+    The measure is Spearman x100, on TSV files of scored pairs.
 
     'all' ranks the pairs of a set together; 'wmean' averages the Spearman of its subsets by size. A file has the header
     'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and SICK-R-test when all
@@ -112,10 +114,10 @@ def report(
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Measure MODEL beside its uncalibrated encoder and other methods, as one HTML page with the verdict first.
+    """Compare MODEL with other methods, on an HTML page.
 
-    The page has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias, isotropy, nearest neighbours, word
-    frequency and training curves. It names the sections whose data were not given.
+    The page opens with its verdict and has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias,
+    isotropy, nearest neighbours, word frequency and training curves. It names the sections whose data were not given.
 
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
@@ -146,14 +148,21 @@ def report(
 
 
 @click.command()
-@MODEL
 @click.option(
-    "--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites: flow, encoder, end-to-end, startup."
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="Model or Hugging Face encoder directory, for every suite.  [default: as listed above]",
 )
-@click.option("--against", metavar="NAME,...", help="Measure these peers only.  [default: all that are installed]")
-@click.option("--quick", is_flag=True, help="Fewer sizes and runs.")
-@click.option("--json", "json_file", metavar="FILE", help="Write machine, rows and ratios as JSON.")
-@click.option("--plot", metavar="FILE.png", help="Write a plot.")
+@click.option("--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites to run.")
+@click.option(
+    "--against",
+    metavar="NAME,...",
+    help="Other engines to measure; an unknown name is answered with the known ones.  [default: all installed]",
+)
+@click.option("--quick", is_flag=True, help="Fewer sizes and runs, and nothing that has to be compiled first.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the machine, all times and ratios as JSON.")
+@click.option("--plot", metavar="FILE.png", help="Draw the times.")
 @THREADS
 @DEVICE
 def bench(
@@ -166,8 +175,24 @@ def bench(
     threads: int | None,
     device: str,
 ) -> None:
-    """Time the runtime against its peers, alternating in one process with equal threads, after checking all outputs."""
+    """Time fastflow against other engines on this machine.
+
+    The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
+    installed is named and left out. Run it on a quiet machine: the table says how busy others kept it.
+
+    \b
+    suite       from                     to                  without -m
+    flow        pooled vectors           calibrated vectors  a flow of the paper's shape
+    encoder     token ids                pooled vectors      BERT-base
+    end-to-end  texts                    vectors             the model in the package
+    startup     the start of a process   its first vector    the model in the package
+
+    Flow and BERT-base have random weights, on which speed does not depend. End-to-end and startup run that BERT-base as
+    well.
+    """
     from fastflow.bench.cli import run
 
-    peers = None if against is None else against.split(",")
-    run(model, suite.split(","), peers, quick, json_file, plot, device, threads)
+    def names(words: str) -> list[str]:
+        return [word.strip() for word in words.split(",")]
+
+    run(model, names(suite), None if against is None else names(against), quick, json_file, plot, device, threads)

@@ -14,4 +14,8 @@ DTYPE = click.option(
     show_default=True,
     help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64.",
 )
-THREADS = click.option("--threads", type=int, help="Threads to compute with. [default: what the machine allows]")
+THREADS = click.option(
+    "--threads",
+    type=int,
+    help="Threads to compute with. [default: OMP_NUM_THREADS, else the cores this process may use]",
+)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
+from fastflow.model.reading import short
 from fastflow.stages.vectors import paired_cosine
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
@@ -79,8 +80,9 @@ def read_rows(path: Path, header: str) -> list[list[str]]:
     except UnicodeDecodeError as error:
         line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
         raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
-    if lines[0].removesuffix("\r") != header:
-        raise FastflowError(f"{path}, line 1: the header must be {header.split()} separated by tabs")
+    if (found := lines[0].removesuffix("\r")) != header:
+        fields = " ".join(header.split())
+        raise FastflowError(f"{path}, line 1: the header must be '{fields}', separated by tabs, not {short(found)}")
     return [line.removesuffix("\r").split("\t") for line in lines[1:]]
 
 

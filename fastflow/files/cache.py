@@ -38,7 +38,7 @@ def cache_directory(given: str | Path | None) -> Path:
 
 
 def bytes_for_people(size: int) -> str:
-    """Such as ``12 MB``."""
+    """A size in words: ``12 MB``."""
     if size < 1e6:
         return f"{-(-size // 1000)} kB"
     return f"{size / 1e6:,.1f} MB" if size < 1e7 else f"{size / 1e6:,.0f} MB"
@@ -62,7 +62,7 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
-    """Write what an entry is of beside its array or partial ``path``, for ``entries``."""
+    """Write the origin of an entry beside its array or partial ``path``, for ``entries``."""
     target = path.with_suffix(".json")
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     try:
@@ -107,7 +107,7 @@ def _age(seconds: float) -> str:
 
 
 def counted(found: list[Entry]) -> str:
-    """Such as ``2 entries, 3.1 MB``."""
+    """Number and size in words: ``2 entries, 3.1 MB``."""
     return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {bytes_for_people(sum(e.size for e in found))}"
 
 
@@ -158,7 +158,7 @@ def _is_open_in(pid: int, path: Path) -> bool:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """What ``describe`` wrote; empty when it is absent or not ours."""
+    """The record that ``describe`` wrote; empty when it is absent or not ours."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

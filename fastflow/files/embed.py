@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.growing import growing
 from fastflow.files.inputs import Input
 from fastflow.files.outputs import OutputFile, writer_for
-from fastflow.files.partial import State, check_output
+from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block, StandardOutput, Terminal
 from fastflow.files.records import Identity, Layout, Record
 from fastflow.files.texts import records_of
@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass
 class Summary:
-    """What a run did."""
+    """The counts of a run."""
 
     texts: int = 0
     empty: int = 0
@@ -69,7 +69,7 @@ def embed_file(
     """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
     The target appears only when whole. Rows that were finished before an error or an interruption stay in
-    NAME.partial, to be continued with ``resume``; without it, a run replaces what an earlier one left there.
+    NAME.partial, to be continued with ``resume``; without it, a run replaces the rows that an earlier one left there.
     """
     if target is None:
         if resume:
@@ -82,6 +82,8 @@ def embed_file(
             f"{target}: a {target.suffix} file has no place for ids; write .npz or .jsonl, or leave out --id-field"
         )
     check_output(target, source)
+    if resume:
+        check_unfinished(target)
     with Input(source) as texts:
         if resume and texts.identity is None:
             what = "standard input" if source == "-" else f"{source}, which is not a file,"
@@ -94,7 +96,7 @@ def embed_file(
 
 
 def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
-    """What decides the numbers of a row, as far as the output records it."""
+    """The settings that decide the numbers of a row, as far as the output records it."""
     return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
@@ -128,20 +130,27 @@ def _run(
         windows = _looked_at(windows, runtime)
     writer.write(Block([], [], [], encoder([])))  # an empty input still gives a file of the right width and dtype
     before = runtime.truncated
-    with Progress("embed", None, "texts", shown=not quiet and not isinstance(writer, Terminal)) as progress:
-        for (rows, of_rows, texts), vectors in encoder.over(windows, source):
+    shown = not quiet and not isinstance(writer, Terminal)
+    with Progress("embed", None, "texts", shown, share=source.share()) as progress:
+        for (rows, of_rows, texts, share), vectors in encoder.over(windows, source):
             writer.write(Block(rows, texts, _ids(of_rows, s), vectors))
             if state is not None and isinstance(writer, OutputFile):
                 state.save(writer.rows, writer.sync())
             summary.texts += len(texts)
             summary.empty += sum(not text.strip() for text in texts)
-            progress.advance(len(texts))
+            progress.advance(len(texts), share=share)
     writer.finish()
     summary.cut = runtime.truncated - before
     return summary
 
 
-Window = tuple[list[int], list[Record], list[str]]  # input rows, their records, their texts
+class Window(NamedTuple):
+    """Texts that are embedded together; ``share`` of the input's bytes had been read with the last of them."""
+
+    rows: list[int]  # of the input
+    records: list[Record]
+    texts: list[str]
+    share: float | None
 
 
 def _windows(records: Iterator[tuple[int, Record]], runtime: Runtime, source: Input, s: Settings) -> Iterator[Window]:
@@ -155,13 +164,13 @@ def _windows(records: Iterator[tuple[int, Record]], runtime: Runtime, source: In
             raise FastflowError(
                 f"{source.path}, line {line}: longer than the model's {runtime.info()['max_length']} tokens"
             )
-        yield [row for row, _ in window], [record for _, record in window], texts
+        yield Window([row for row, _ in window], [record for _, record in window], texts, source.share())
 
 
 def _looked_at(windows: Iterator[Window], runtime: Runtime) -> Iterator[Window]:
     """``windows``, with a warning if the texts of the first do not suit the encoder's vocabulary."""
     for number, window in enumerate(windows):
-        if number == 0 and (warning := unsuited(runtime.tokenize, window[2])):
+        if number == 0 and (warning := unsuited(runtime.tokenize, window.texts)):
             say(f"fastflow: WARNING: {warning}")
         yield window
 
@@ -200,14 +209,14 @@ class _Encoder:
         meanwhile.
         """
         if self._settings.dedupe or source.identity is None:
-            yield from ((window, self(window[2])) for window in windows)
+            yield from ((window, self(window.texts)) for window in windows)
             return
         coming: deque[Window] = deque()
 
         def texts() -> Iterator[str]:
             for window in windows:
                 coming.append(window)
-                yield from window[2]
+                yield from window.texts
 
         for block in self._stream(texts()):
             yield coming.popleft(), block

@@ -22,7 +22,7 @@ class Input:
     """``with Input(path) as source``: an open file, or standard input for ``-``. Raises a FastflowError naming it.
 
     ``identity`` is the size and modification time of a regular file when it was opened, None of anything else. The
-    open handle is what counts: a file that is moved or deleted meanwhile is read to its end.
+    open handle counts, not the name: a file that is moved or deleted meanwhile is read to its end.
     """
 
     def __init__(self, path: str) -> None:
@@ -68,6 +68,11 @@ class Input:
             self.check_unchanged()
             raise FastflowError(f"{self.path}, line {number + 1}: cannot be read: {error}") from error
         self.check_unchanged()
+
+    def share(self) -> float | None:
+        """The share of a file's bytes that has been read, compressed ones of a .gz; None of a pipe or an empty file."""
+        size = self.identity[0] if self.identity else 0
+        return min(1.0, self._file.tell() / size) if size else None
 
     def waits(self) -> bool:
         """Whether the next line of a pipe or terminal has not arrived within PATIENCE; never true of a file."""

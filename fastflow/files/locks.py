@@ -31,7 +31,7 @@ def open_locked(path: Path) -> FileIO | None:
                 return None
             if os.path.samestat(os.fstat(handle.fileno()), path.stat()):
                 return handle
-        except FileNotFoundError:  # renamed or removed between opening and locking: look at what is there now
+        except FileNotFoundError:  # renamed or removed between opening and locking: look again
             pass
         except BaseException:
             handle.close()

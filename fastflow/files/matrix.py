@@ -34,6 +34,8 @@ class Matrix:
         self, array: NDArray[Any], name: str, index: NDArray[np.int64] | None = None, pages: mmap.mmap | None = None
     ) -> None:
         _check_kind(array.shape, array.dtype, name)
+        if isinstance(array, np.ma.MaskedArray):
+            raise FastflowError(f"{name}: a masked array would be read without its mask; give a plain one")
         self.array, self.name, self._index, self._pages = array, name, index, pages
         self._read = 0  # bytes since pages were given back
         self.shape = (len(array) if index is None else len(index), array.shape[1])

@@ -31,7 +31,7 @@ SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
 
 
 class OutputFile:
-    """A growing NAME.partial, held for this run alone; subclasses say how rows become bytes and what surrounds them."""
+    """A growing NAME.partial, held for this run alone; subclasses turn rows into bytes, and write header and end."""
 
     header_bytes = 0
     keeps_ids = False
@@ -64,7 +64,7 @@ class OutputFile:
         self.rows += len(rows)
 
     def sync(self) -> int:
-        """Make sure that what was written outlives a power cut; returns its size in bytes."""
+        """Make sure that the written rows outlive a power cut; returns its size in bytes."""
         try:
             os.fsync(self._handle.fileno())
         except OSError as error:

@@ -26,6 +26,15 @@ def state_path(target: Path) -> Path:
     return target.with_name(target.name + ".partial.json")
 
 
+def check_unfinished(target: Path) -> None:
+    """Raise a UsageError where ``target`` is finished and no rows of a later run lie beside it: nothing to resume."""
+    if target.exists() and not (state_path(target).is_file() and partial_path(target).is_file()):
+        raise UsageError(
+            f"{target} is finished, and nothing is left to resume: leave out --resume to make it again, or choose "
+            "another output with -o"
+        )
+
+
 def open_partial(target: Path) -> BinaryIO:
     """``partial_path(target)`` for this run alone, made where it is absent, its content untouched.
 
@@ -65,7 +74,7 @@ def archive_path(target: Path) -> Path:
 
 
 def cannot_write(path: Path, error: OSError) -> FastflowError:
-    """The sentence for a file that could not be written, with what helps against the cause."""
+    """The sentence for a file that could not be written, with a remedy for the cause."""
     help = "choose another place with -o"
     if error.errno in NO_ROOM:
         help = f"free some space or {help}"
@@ -75,7 +84,7 @@ def cannot_write(path: Path, error: OSError) -> FastflowError:
 
 
 class State:
-    """NAME.partial.json: how far a run got, and what it was a run of. The run that holds NAME.partial alone touches it.
+    """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
 
     ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued;
     ``run`` is everything else that must be the same for a run to be continued. ``rows`` counts those recorded.
@@ -113,7 +122,7 @@ class State:
             return 0
 
     def _difference(self, other: Any) -> str:
-        """What makes another run of it, in words."""
+        """The parts of the run that differ, in words."""
         names = {"input": "input", "options": "set of options", "fingerprint": "model"}
         if not isinstance(other, dict):
             return "version of fastflow"

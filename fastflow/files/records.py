@@ -1,4 +1,4 @@
-"""What every reader of texts shares: the record, the options that say where a file holds its texts, and the fields."""
+"""The common part of all readers: the record, the options on where a file holds its texts, and the fields."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}  # of a csv, and 
 def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) -> Iterator[Record]:
     """The records of a csv, or of a tsv, which has no quoting; ids are strings.
 
-    The delimiter of a csv is read off its first line. Raises a FastflowError for what could be read in two ways: a
+    The delimiter of a csv is read off its first line. Raises a FastflowError for one with two readings: a
     first line that may be a header or a text, two possible delimiters, a column that is used and comes twice.
     """
     # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
@@ -63,7 +63,7 @@ def check_delimiter(given: str | None) -> str | None:
 
 
 def _delimiter(line: str, path: str, layout: Layout) -> str:
-    """What separates the columns of a csv whose first line is ``line``: a comma where nothing else does."""
+    """The delimiter of a csv whose first line is ``line``: a comma where nothing else does."""
     found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
     if len(found) > 1 and layout.header:
         asked = [layout.field] if layout.field is not None else []

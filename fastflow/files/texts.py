@@ -15,7 +15,7 @@ from fastflow.files.tables import table_records
 
 FORMATS = ("txt", "tsv", "csv", "jsonl")
 TABLES = ("tsv", "csv")
-# formats that users try and that hold no lines of text: what to do instead
+# formats that users try and that hold no lines of text, with the remedy
 OTHERS = {
     "npy": "holds vectors, not texts; fastflow transform calibrates vectors",
     "npz": "holds vectors, not texts; save them as .npy for fastflow transform",
@@ -114,7 +114,7 @@ def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -
 
 
 def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
-    """``text``, or U+FFFD for what JSON can spell and UTF-8 cannot: half a surrogate pair such as \\ud800."""
+    """``text``, or U+FFFD for half a surrogate pair, which JSON can spell and UTF-8 cannot such as \\ud800."""
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", errors)
     except UnicodeDecodeError as error:
@@ -124,7 +124,7 @@ def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
 
 
 def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Identity:
-    """The id in its JSON type; a list, an object and what JSON cannot write again are refused."""
+    """The id in its JSON type; a list, an object and a value that JSON cannot write are refused."""
     name = layout.id_field
     if name is None:
         return None

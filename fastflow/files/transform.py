@@ -14,7 +14,7 @@ from fastflow.files.embed import numbers_of, stored
 from fastflow.files.growing import growing
 from fastflow.files.matrix import MatrixFile
 from fastflow.files.outputs import JsonLinesFile, OutputFile, writer_for
-from fastflow.files.partial import State, check_output
+from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -33,7 +33,7 @@ class Settings:
 
 @dataclass
 class Summary:
-    """What a run did."""
+    """The counts of a run."""
 
     vectors: int = 0
     resumed: int = 0
@@ -50,6 +50,8 @@ def transform_file(
     if kind is JsonLinesFile:
         raise UsageError(f"{target}: the lines of a .jsonl file hold texts, and these are vectors; write .npy")
     check_output(target, source)
+    if resume:
+        check_unfinished(target)
     with MatrixFile(source) as vectors:
         takes = runtime.info()
         if (dim := vectors.matrix.shape[1]) != takes["pooled_dim"]:

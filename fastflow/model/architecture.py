@@ -1,4 +1,4 @@
-"""config.json of an encoder directory -> what is computed (EncoderShape), or at least its size (EncoderSize)."""
+"""config.json of an encoder directory -> the computation (EncoderShape), or at least its size (EncoderSize)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEEPEST = 1000  # layers that PyTorch may be asked to build; native layers are c
 
 @dataclass(frozen=True)
 class EncoderSize:
-    """What every backend must know of an encoder: transformer layers, width D, and the longest text it can take."""
+    """The size of an encoder for every backend: transformer layers, width D, and the longest text it can take."""
 
     layers: int
     hidden: int

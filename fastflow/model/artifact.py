@@ -41,6 +41,7 @@ from fastflow.model.manifest import (
     takes_vectors,
 )
 from fastflow.model.reading import is_whole, short
+from fastflow.model.sentence_transformers import encoder_folder, read_modules
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
@@ -77,11 +78,11 @@ def open_model(path: str | Path | None = None, allow_download: bool = False) -> 
 
 
 class Opening:
-    """``open_model`` in two steps: what takes a model's weights meanwhile does not wait for their sha256.
+    """``open_model`` in two steps, so that a block which takes a model's weights does not wait for their sha256.
 
     ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
-    which are computed beside what the block does. At its end they are checked, and the fingerprint of a plain encoder
-    is known; a file that differs from its hash is reported before whatever it led to in the block. A model is taken as
+    which are computed while the block runs. At its end they are checked, and the fingerprint of a plain encoder
+    is known; a file that differs from its hash is reported before an error that it caused there. A model is taken as
     it is. ``allow_download`` is that of ``load_model``.
     """
 
@@ -98,6 +99,8 @@ class Opening:
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
+            elif modules := read_modules(directory):
+                raise modules.cannot_run()
             elif is_file(directory / "config.json"):
                 self.model = self._encoder_alone(directory)
             elif not directory.exists():
@@ -152,8 +155,8 @@ class Opening:
             return directory / ENCODER
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
-            raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it anew")
-        found = referenced_encoder(directory, encoder, self._allow_download)
+            raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
+        found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))
         files = encoder_files(found)
         self._hashes.start(files)
 

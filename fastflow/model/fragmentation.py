@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 WORD = re.compile(r"[^\W\d_]+")
-# scripts that write words without spaces between them, of which only the unknown share tells anything
+# scripts that write words without spaces between them, which are judged by the share of unknown pieces alone
 UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]")
 SAMPLE = 2000  # words looked at
-FEWEST = 8  # word pieces from which something is said
+LOOKED_AT = 20_000  # characters of text that a Runtime keeps to judge
+FEWEST = 8  # fewest word pieces that are judged
 # measured with the vocabulary in the package: 1.03 to 1.13 for English, 1.6 to 2.2 for French, Spanish and German
 MANY, MANY_SHARED = 1.55, 2.5
 SHARED = 100_000  # entries from which a vocabulary is of many languages, each with a smaller part
@@ -18,7 +19,7 @@ UNKNOWN = 0.05  # share of pieces
 
 
 class Vocabulary(Protocol):
-    """What is asked of a tokenizer."""
+    """The part of a tokenizer that is used here."""
 
     size: int
 
@@ -30,7 +31,7 @@ class Vocabulary(Protocol):
 def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
     """One sentence with the figures if the words of ``texts`` do not suit ``vocabulary``, None if they do.
 
-    Of at most SAMPLE words, letters alone; nothing is said of fewer than FEWEST pieces.
+    Of at most SAMPLE words, letters alone; fewer than FEWEST pieces are not judged.
     """
     words: list[str] = []
     for text in texts:
@@ -57,3 +58,24 @@ def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
         f"words fall into {mean:.1f} pieces on average, where up to {usual:g} is usual: their vectors are poor; use "
         "an encoder that was made for this language and field"
     )
+
+
+class Seen:
+    """The first texts that a Runtime was given, as far as they are looked at; judged only when somebody asks."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._left = LOOKED_AT
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Keep ``texts`` while there is room; no lock, which a fork could find held: threads may keep a little more."""
+        for text in texts:
+            if self._left <= 0:
+                return
+            self.texts.append(text[: self._left])
+            self._left -= len(text)
+
+    def notes(self, vocabulary: Vocabulary) -> list[str]:
+        """The warning of ``unsuited`` on these texts, in a list that is empty where there is none."""
+        warning = unsuited(vocabulary, list(self.texts))
+        return [f"texts embedded so far: {warning}"] if warning else []

@@ -73,7 +73,7 @@ def check_present(directory: Path, names: list[str]) -> None:
         if not inside.parts or ".." in inside.parts or inside.is_absolute():
             raise FastflowError(f"{directory / MANIFEST}, field files: {name} lies outside the model")
         if not is_file(path):
-            raise FastflowError(f"{path} is missing: the model is incomplete; copy it anew")
+            raise FastflowError(f"{path} is missing: the model is incomplete; copy it again")
 
 
 def check_hashes(
@@ -84,7 +84,7 @@ def check_hashes(
         check_present(directory, [name])
         if hash_of(directory / name) != manifest["files"][name]:
             path = directory / name
-            raise FastflowError(f"{path} is damaged: its sha256 differs from {MANIFEST}; copy or train the model anew")
+            raise FastflowError(f"{path} is damaged: its sha256 differs from {MANIFEST}; copy or train the model again")
 
 
 def encoder_files(directory: Path) -> list[Path]:

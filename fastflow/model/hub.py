@@ -9,7 +9,15 @@ from fastflow.errors import FastflowError
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.reading import reason
 
-PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
+OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
+OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]  # Sentence Transformers'
+PATTERNS = [
+    *OF_ENCODER,
+    *OF_MODULES,
+    "*.safetensors",
+    *(f"*/{name}" for name in OF_ENCODER),
+    "*/sentence_*_config.json",
+]
 
 
 class NotCached(FastflowError):
@@ -27,8 +35,9 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
         found = _snapshot(hub_id, revision, local_files_only=True)
     except NotCached:
         return None
-    whole = (found / "config.json").is_file() and any(found.glob("*.safetensors"))  # not a tokenizer alone
-    return found if whole else None
+    folders = [found, *(path for path in found.iterdir() if path.is_dir())]  # of Sentence Transformers' modules
+    whole = any((path / "config.json").is_file() and any(path.glob("*.safetensors")) for path in folders)
+    return found if whole else None  # not a tokenizer alone
 
 
 def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:

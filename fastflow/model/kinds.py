@@ -1,4 +1,4 @@
-"""What an opened model is: one of texts, with an encoder, or one that calibrates vectors made elsewhere."""
+"""An opened model: of texts, with an encoder, or of vectors made elsewhere, with a calibration alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fastflow.stages.truncation import Truncation
 
 
 class Calibrated:
-    """What every model has, with an encoder or without: the calibration stages, and what identifies it."""
+    """The common part of both kinds of model: the calibration stages, and the identity."""
 
     path: Path
     calibration: tuple[Stage, ...]
     fingerprint: str
     manifest: dict[str, Any]
     note: str | None  # one line for stderr when something is assumed
-    truncation: Truncation | None  # what truncate_dim keeps; None: the first dimensions
+    truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
     spread: NDArray[np.float32] | None  # of each dimension, where the calibration leaves it open and it is known
 
     def spread_of(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
@@ -35,7 +35,7 @@ class Calibrated:
         return None if spread is None else spread[:truncate]
 
     def describe_truncation(self) -> str:
-        """What truncate_dim keeps, in words."""
+        """The dimensions that truncate_dim keeps, in words."""
         if self.truncation is not None:
             return "leading directions"
         ordered = bool(self.calibration) and self.calibration[-1].kind == "whiten"
@@ -44,7 +44,7 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class Model(Calibrated):
-    """A checked model of texts: where its encoder lies, how to pool, and the calibration of what is pooled."""
+    """A checked model of texts: where its encoder lies, how to pool, and the calibration of the pooled vectors."""
 
     path: Path
     encoder: Path

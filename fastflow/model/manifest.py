@@ -1,4 +1,4 @@
-"""``fastflow.json``: what a saved model says about itself, read field by field and never trusted."""
+"""``fastflow.json``, the record of a saved model, read field by field and never trusted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise FastflowError(f"{path} cannot be read: its JSON is nested too deep") from None
     if not same:
         raise FastflowError(
-            f"{path} was changed after it was saved: its fingerprint does not match; train or copy it anew"
+            f"{path} was changed after it was saved: its fingerprint does not match; train or copy it again"
         )
     return manifest
 

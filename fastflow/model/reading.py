@@ -13,18 +13,23 @@ from fastflow.errors import FastflowError
 MOST = 2**31 - 1  # sizes and ids are 32-bit in every kernel
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; raises a FastflowError that names the file for anything else."""
+def read_json(path: Path) -> Any:
+    """The JSON value in a file; raises a FastflowError that names the file for anything else."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise FastflowError(f"{path} cannot be read: it is not a file")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
     except RecursionError:
         raise FastflowError(f"{path} cannot be read: its JSON is nested too deep") from None
     except ValueError as error:
         raise FastflowError(f"{path} is not JSON: {error}") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; raises as ``read_json`` does, and for a value of another kind."""
+    found = read_json(path)
     if not isinstance(found, dict):
         raise FastflowError(f"{path} cannot be read: it does not hold a JSON object")
     return found

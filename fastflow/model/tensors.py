@@ -4,7 +4,7 @@ The format (huggingface.co/docs/safetensors): 8 bytes, little-endian, with the l
 the dtype, shape and place of each tensor; the data. The safetensors library judges whether a file is well formed; every
 place is checked here again against the file that is mapped, so that no array can reach outside it.
 
-A mapped file may be replaced, which is what installers and downloads do; like anything mapped it must not be cut or
+A mapped file may be replaced, as installers and downloads do; like anything mapped it must not be cut or
 written to in place while it is being read: a process that touches a page which is gone is ended by SIGBUS.
 """
 
@@ -44,7 +44,7 @@ class MappedTensors:
             entries = json.loads(self._map[HEAD:start])
             entries.pop("__metadata__", None)
             places = {name: _place(entry, start, len(self._map)) for name, entry in entries.items()}
-        except Exception as error:  # the library's own error, the system's, or a header that is not what it must be
+        except Exception as error:  # the library's own error, the system's, or a malformed header
             raise FastflowError(f"{path} is damaged or not safetensors: {reason(error)}") from error
         for name, entry in entries.items():
             if entry["dtype"] not in DTYPES:

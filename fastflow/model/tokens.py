@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +11,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.bombs import check_tokenizer_file
 from fastflow.model.reading import panics, read_object, reason, short
-
-CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
 
 UNKNOWN = ("[UNK]", "<unk>")  # the unknown token in BERT's and in SentencePiece's vocabularies
 
@@ -44,7 +41,7 @@ class Tokens(NamedTuple):
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
         """Row numbers, longest text first, cut so that a batch holds at most ``texts`` texts and ``tokens`` tokens.
 
-        Tokens are counted as if padded to the batch's longest, which is what a padded backend computes.
+        Tokens are counted as if padded to the batch's longest, as a padded backend computes them.
         """
         lengths = np.diff(self.offsets)
         order = np.argsort(-lengths, kind="stable")
@@ -121,7 +118,7 @@ def load_tokenizer(directory: Path) -> Any:
 
     saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     if saved.is_file():
-        _check_charsmap(saved)
+        check_tokenizer_file(saved)
         try:
             with panics():
                 return tokenizers.Tokenizer.from_file(str(saved))
@@ -133,19 +130,6 @@ def load_tokenizer(directory: Path) -> Any:
         f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; save it with "
         "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
     )
-
-
-def _check_charsmap(path: Path) -> None:
-    """Raise for a map of SentencePiece's normalizer that claims to be larger than it is.
-
-    The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process where there is none.
-    """
-    try:
-        found = CHARSMAP.search(path.read_bytes())
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-    if found and int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
-        raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
 
 
 def _wordpiece(vocabulary: Path, config: Path) -> Any:

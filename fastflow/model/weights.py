@@ -62,10 +62,10 @@ def has_pooler(directory: Path) -> bool:
 
 
 class MappedWeights:
-    """The canonical weights of an encoder as they are stored: what ``load_weights`` gives, without reading them yet.
+    """The canonical weights of an encoder as they are stored: those of ``load_weights``, not read yet.
 
-    ``stored`` is what ``cpu_layout.Stored`` says: views of the mapped files, ``qkv`` in three parts. Whoever reads
-    them checks that they are finite and not above LARGEST, and raises ``not_finite`` where they are not.
+    ``stored`` is a ``cpu_layout.Stored``: views of the mapped files, ``qkv`` in three parts. The reader checks that
+    they are finite and not above LARGEST, and raises ``not_finite`` where they are not.
     Raises a FastflowError that names the file and tensor for one that is missing or misshapen.
     """
 
@@ -87,7 +87,7 @@ class MappedWeights:
         self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
 
     def release(self) -> None:
-        """Let go of the memory that what was read so far takes."""
+        """Release the memory of the pages that were read so far."""
         for file in self._files:
             file.release()
 
@@ -132,7 +132,7 @@ class _Source:
         if array.dtype.kind not in "fV":  # V: bfloat16
             raise FastflowError(f"{self.directory}: tensor {name} has dtype {array.dtype}, which no weight has")
         if array.shape != shape:
-            raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json wants {shape}")
+            raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json needs {shape}")
         return array
 
 

@@ -1,4 +1,4 @@
-"""The algebra of folding: what one affine map, coupling or split does to the plan being built (float64 throughout)."""
+"""The algebra of folding: one affine map, coupling or split applied to the plan being built (float64 throughout)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def hull(indices: Array) -> tuple[int, int]:
 
 @dataclass
 class Step:
-    """One coupling: its reading, inner and writing weights, as the fields of a plan but for one step."""
+    """One coupling: its reading, inner and writing weights, as the fields of a plan of one step."""
 
     U: Array
     c: Array
@@ -231,7 +231,7 @@ class Builder:
 
 
 def finish(b: Builder) -> Plan:
-    """The plan of what ``b`` holds. Steps of different widths are padded with hidden units that stay zero."""
+    """The finished plan of ``b``. Steps of different widths are padded with hidden units that stay zero."""
     k, w = len(b.steps), max((len(step.d) for step in b.steps), default=0)
     inputs, outputs, hidden = b.M.columns, len(b.t), b.form == "hidden"
     rows = outputs if hidden else inputs

@@ -1,6 +1,6 @@
 """Folding: a fitted calibration becomes the plan that every backend executes. All arithmetic here is float64.
 
-A flow of additive couplings is linear but for its narrow hidden vectors, so every ActNorm, permutation and 1x1 linear
+A flow of additive couplings is linear except in its narrow hidden vectors, so every ActNorm, permutation and 1x1 linear
 between the couplings folds away: the invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden
 vector of step j. An affine coupling multiplies by a gate that depends on the data, which commutes with a diagonal M
 but not with a dense one; there the invariant is y = M u + t with M diagonal times gather, and u itself is updated.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastflow.errors import FastflowError, missing_extra
+from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.evaluate import find_sets, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
@@ -38,7 +38,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """The sections made, those left out, and the head of the page: ``verdict`` and what its measure means."""
+    """The sections made, those left out, and the head of the page: ``verdict`` and the meaning of its measure."""
 
     title: str
     verdict: tuple[str, str]
@@ -60,6 +60,7 @@ def make_report(runtime: Runtime, against: Sequence[str], settings: Settings, fi
     """Read the data, embed each text once, and make every section there is data for.
 
     ``fit(method, pooled, seed)`` fits a baseline, ``open_model(path)`` opens another model named in ``against``.
+    Raises a UsageError where no data are given at all.
     """
     check_matplotlib()
     sets = find_sets(settings.sts) if settings.sts else []
@@ -69,6 +70,11 @@ def make_report(runtime: Runtime, against: Sequence[str], settings: Settings, fi
     texts = corpus or thin(paired, settings.sample, settings.seed)
     model = load_model(None if runtime.info()["model"] == "default" else runtime.info()["model"])
     columns = subjects(runtime, model, against, texts, fit, open_model, settings.seed)
+    if not (settings.sts or settings.corpus or settings.qnli or settings.log):
+        raise UsageError(
+            "report has nothing to measure: give text with --corpus FILE, scored pairs with --sts PAIRS.tsv|DIR, "
+            "or both"
+        )
     sections: list[Section] = []
     left_out: list[dict[str, str]] = []
 

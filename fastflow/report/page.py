@@ -107,7 +107,7 @@ def _table(table: Table) -> str:
     own = ["own" if name == MODEL else "" for name in table.columns]
     head = "".join(_cell('th scope="col"', name, kind) for name, kind in zip(table.columns, own, strict=True))
     rows = "".join(_row(row, own) for row in table.rows)
-    # focusable, so that a keyboard can scroll what does not fit
+    # focusable, so that a keyboard can scroll wide tables
     inside = (
         f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     )

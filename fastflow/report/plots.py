@@ -124,7 +124,7 @@ def scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArr
 
 
 def curve(name: str, points: Sequence[tuple[float, float]], stops: Mapping[str, float]) -> str:
-    """Value by step, with a dashed line where the run stopped or what it kept."""
+    """Value by step, with a dashed line where the run stopped, or at the step it kept."""
     with drawing(2.3) as (figure, (axes,)):
         steps, values = zip(*points, strict=True)
         axes.plot(steps, values, "-" if len(points) > 1 else "o", color=COLOURS[1], linewidth=1)

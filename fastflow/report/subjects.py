@@ -43,7 +43,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Subject:
-    """One column of the report: its name, what it is, and its embeddings."""
+    """One column of the report: its name, a description, and its embeddings."""
 
     name: str
     what: str
@@ -68,7 +68,7 @@ def subjects(
     plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=unweighted)))
     for name in dict.fromkeys(against):
         if name == MODEL:
-            raise UsageError("--against names what the model is compared with, not the model itself")
+            raise UsageError("--against names the other columns, not the model itself")
         if name == "raw":
             out.append(_uncalibrated(name, plain))
         elif name == "weights":

@@ -21,7 +21,7 @@ AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 i
 
 
 def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
-    """(verdict, what its measure means) from similarity where it was measured, else from QNLI."""
+    """(verdict, meaning of its measure) from similarity where it was measured, else from QNLI."""
     found = {section.id: section.data for section in sections}
     if "similarity" in found:
         means = {name: result["average"] for name, result in found["similarity"].items()}

@@ -1,1 +1,1 @@
-"""The stages of a model as data: pooling, calibration, truncation, and what becomes of finished vectors."""
+"""The stages of a model as data: pooling, calibration, truncation, and the storage of finished vectors."""

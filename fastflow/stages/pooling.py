@@ -1,7 +1,7 @@
 """Pooling: hidden states of chosen layers -> one vector a text. Layer numbers are explicit, names only a shorthand.
 
 Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``. A mean may weigh its tokens:
-those that a language is full of tell least of a sentence (SIF, Arora et al., ICLR 2017).
+frequent ones less (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST
 
 HELP = "first-last, last, cls, pooler, mean-of-layers:I,J,...; historical names are accepted as aliases"
-WEIGHTED = "weighted-mean"  # as saved; what knows no weights must refuse it rather than leave them out
+WEIGHTED = "weighted-mean"  # as saved; a reader without weights must refuse it, not leave them out
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Pooling:
         return {"mode": mode, "layers": list(self.layers)}
 
     def describe(self) -> str:
-        """Such as ``masked mean of layers 1 and 12``."""
+        """The pooling in words: ``masked mean of layers 1 and 12``."""
         layers = " and ".join(map(str, self.layers))
         what = {"mean": "masked mean", "cls": "[CLS] state", "pooler": "tanh pooler over [CLS]"}[self.mode]
         weighted = "" if self.weights is None else "weighted "
@@ -50,7 +50,7 @@ def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> 
     None may be 0, or nearly, so that a text always has something to be the mean of.
     """
     if weights is None:
-        raise FastflowError(f"{where} is missing; copy or train the model anew")
+        raise FastflowError(f"{where} is missing; copy or train the model again")
     if weights.shape != (vocabulary,) or weights.dtype != np.float32:
         raise FastflowError(f"{where}: must be float32 of shape ({vocabulary},), one for each id of the vocabulary")
     if not ((weights >= LIGHTEST) & (weights <= HEAVIEST)).all():  # NaN is neither
@@ -61,8 +61,8 @@ def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> 
 def parse_pooling(name: str, depth: int) -> Pooling:
     """The Pooling called ``name`` on an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
-    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). The historical names keep what
-    they really computed in the official code (UKP and early SimCSE averaged the embedding layer and the last):
+    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). The historical names keep the
+    layers of the official code (UKP and early SimCSE averaged the embedding layer and the last):
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
     """

@@ -1,7 +1,7 @@
 """How wide the embedding of a model spreads in each dimension, where no calibration has made that 1.
 
 int8 and uint8 need a range that is fixed before any text is seen. Flow, whitening and standardization end in unit
-variance; raw vectors and those without their leading directions do not, and so a model may carry what was measured.
+variance; raw vectors and those without their leading directions do not, and so a model may carry its measured spread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | N
 
 
 def read_spread(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> NDArray[np.float32] | None:
-    """What ``fit_spread`` measured, among a model's ``arrays``; None for a model saved without.
+    """The result of ``fit_spread`` among a model's ``arrays``; None for a model saved without.
 
     Raises a FastflowError that names the file ``where`` if the array cannot belong to ``dim`` dimensions.
     """

@@ -1,4 +1,4 @@
-"""What ``encode`` and its companions take: texts in a fixed order."""
+"""The texts of ``encode`` and its companions, in a fixed order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def one_of(inputs: Any, sentences: Any) -> Any:
 
 
 def in_order(texts: Any) -> Iterator[Any]:
-    """The items of ``texts`` in their order; raises a UsageError for what holds no texts in an order."""
+    """The items of ``texts`` in their order; raises a UsageError for an argument without an order."""
     if (
         isinstance(texts, str | bytes | Set | Mapping)
         or getattr(texts, "ndim", 1) != 1
@@ -30,7 +30,7 @@ def in_order(texts: Any) -> Iterator[Any]:
 
 
 def check_text(text: Any, index: int) -> str:
-    """``text`` itself; raises a FastflowError with its ``index`` for what is no str."""
+    """``text`` itself; raises a FastflowError with its ``index`` for anything but a str."""
     if not isinstance(text, str):
         raise FastflowError(f"text {index} is {type(text).__name__}, not str; pooled vectors go to transform()")
     return text

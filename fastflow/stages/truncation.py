@@ -1,4 +1,4 @@
-"""What ``truncate_dim`` keeps of an embedding whose own dimensions are in no order: the leading directions of a basis.
+"""The leading directions of a basis, which ``truncate_dim`` keeps of an embedding whose dimensions are in no order.
 
 A flow's dimensions are interchangeable, so the first k of them are any k. A model may therefore carry an orthogonal
 basis, fitted without labels, whose columns are ordered by how much of the pooled vectors' variation they hold. All D'
@@ -48,8 +48,8 @@ def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     """The left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
 
-    The first k are the directions of the embedding that tell most of the pooled vector. Those in which the embedding
-    itself varies most would do for a flow, but not for one behind a whitening, which varies alike in all.
+    The first k are the directions of the embedding that hold most of the pooled vector. Those in which the embedding
+    itself varies most would do for a flow, but not for one behind a whitening, which varies equally in all.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
@@ -88,7 +88,7 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
         return None
     for name, shape in shapes.items():
         if name not in arrays:
-            raise FastflowError(f"{where}: array {name} is missing; copy or train the model anew")
+            raise FastflowError(f"{where}: array {name} is missing; copy or train the model again")
         array = arrays[name]
         if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
             raise FastflowError(f"{where}, array {name}: must be finite float32 of shape {shape}")
@@ -98,5 +98,5 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
     found = Truncation(arrays["truncation.basis"], arrays["truncation.deviation"])
     wide = found.basis.astype(np.float64)
     if not np.abs(wide.T @ wide - np.eye(dim)).max(initial=0) <= ORTHOGONAL:
-        raise FastflowError(f"{where}, array truncation.basis: its columns are not orthonormal; train the model anew")
+        raise FastflowError(f"{where}, array truncation.basis: its columns are not orthonormal; train the model again")
     return found

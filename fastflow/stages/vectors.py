@@ -1,4 +1,4 @@
-"""What happens to finished embeddings: truncation, normalisation, precision, similarity."""
+"""The last steps of an embedding: truncation, normalisation, precision, similarity."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
     if (row := first_bad(z)) is not None:
         raise FastflowError(
             f"{what} {start + row} gives NaN or infinity: the model's numbers leave the range of its dtype; try "
-            "another dtype, or train the model anew"
+            "another dtype, or train the model again"
         )
     return z
 
@@ -72,7 +72,7 @@ def quantise(z: NDArray[Any], precision: str, normalized: bool, spread: NDArray[
 
     int8 and uint8 need ``spread`` (D',), the root mean square of each dimension before normalisation, which is 1 for
     most calibrations: one fixed range for all holds 4 times the largest (4/sqrt(D') of normalised vectors that spread
-    alike), so that cosines keep. None: not known, and refused. binary and ubinary pack the signs, eight to a byte.
+    equally), so that cosines keep. None: not known, and refused. binary and ubinary pack the signs, eight to a byte.
     """
     if precision == "float32":
         return z
@@ -91,7 +91,7 @@ def quantise(z: NDArray[Any], precision: str, normalized: bool, spread: NDArray[
     if spread is None:
         raise UsageError(
             f"precision {precision!r} needs a flow, whiten or standardize model, or one that stores how wide its "
-            "outputs spread, which this one does not; train it anew with fastflow-train"
+            "outputs spread, and this one stores none; train it again with fastflow-train"
         )
     wide = spread.astype(np.float64)
     span = INT8_SIGMAS * float(wide.max()) / (float(np.linalg.norm(wide)) if normalized else 1.0)
@@ -120,7 +120,7 @@ def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDA
 
 
 def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
-    """``x``, (D,) or (B, D), as (B, D) floats; raises for any other shape, for what is no number, and for NaN."""
+    """``x``, (D,) or (B, D), as (B, D) floats; raises for any other shape or type, and for NaN."""
     try:
         array = np.asarray(x)
     except ValueError as error:

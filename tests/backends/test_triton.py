@@ -19,6 +19,7 @@ from fastflow.backends.gpu.device import CudaDevice
 from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Graphs, bucket_for
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed
+from fastflow.model.tokens import Tokenizer
 from fastflow.stages.vectors import paired_cosine
 
 pytestmark = NEEDS
@@ -356,8 +357,13 @@ def test_a_file_is_read_and_tokenised_ahead(standin, model, sentences, tmp_path,
     source, threads = tmp_path / "in.txt", set()
     source.write_text("\n".join([*sentences[:70], *sentences[:9]]), encoding="utf-8")
     runtime, exact = on_standin(model), Runtime(model, backend="reference")
-    real = runtime.tokenize
-    runtime._tokenizer = lambda texts: threads.add(threading.current_thread().name.partition("_")[0]) or real(texts)
+
+    class Listening(Tokenizer):
+        def __call__(self, texts):
+            threads.add(threading.current_thread().name.partition("_")[0])
+            return super().__call__(texts)
+
+    runtime.tokenize.__class__ = Listening
     embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), quiet=True)
     assert_same(np.load(tmp_path / "out.npy"), exact.encode([*sentences[:70], *sentences[:9]]))
     assert ("fastflow-ahead" in threads) is not dedupe

@@ -379,7 +379,7 @@ def test_no_target_is_judged_on_a_busy_machine_and_none_is_printed(hasty, monkey
         assert judged
         assert judged <= reached
         shown = capsys.readouterr().out
-        assert "Against the peers; x: the peer's time over fastflow's" in shown
+        assert "In short; x: the peer's time over fastflow's" in shown
         assert not [word for word in WORDS if word in shown]
         assert all(f"{ratio['value']:.1f} {ratio['unit']}" in shown for ratio in done["ratios"])
         assert ("not judged" in report.table(done, targets=True)) == (reached == {None})

@@ -90,6 +90,11 @@ def test_an_array_of_another_kind(tmp_path, array, message):
         MatrixFile(saved(tmp_path / "x.npy", np.asarray(array)))
 
 
+def test_a_mask_is_not_ignored():
+    with pytest.raises(FastflowError, match=r"^v: a masked array would be read without its mask"):
+        Matrix(np.ma.masked_less(make_vectors(9, 4), 0), "v")
+
+
 def header(shape, descr="<f4"):
     out = io.BytesIO()
     out.write(npy.magic(1, 0))

@@ -120,7 +120,7 @@ def test_no_rows_give_a_file_of_the_right_width(runtime, tmp_path, target, x):
         (("-", "-m", "{m}", "-o", "{o}"), 2, "vectors come as a .npy file"),
         (("absent.npy", "-m", "{m}", "-o", "{o}"), 1, "absent.npy cannot be opened"),
         (("{nan}", "-m", "{m}", "-o", "{o}"), 1, "nan.npy, row 77: holds NaN or infinity"),
-        (("{v}", "-m", "{m}", "-o", "{o}", "--dtype", "int8"), 2, "dtype 'int8' does not run"),
+        (("{v}", "-m", "{m}", "-o", "{o}", "--dtype", "int8"), 2, "Invalid value for '--dtype': 'int8' is not one of"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_leaves_nothing(

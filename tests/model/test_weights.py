@@ -136,7 +136,7 @@ def test_a_missing_tensor_is_named(bert_copy, name, backend):
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_misshapen_tensor_is_named(bert_copy, name, backend):
     rewrite(bert_copy, lambda tensors: tensors | {name: tensors[name][..., :-1]})
-    with pytest.raises(FastflowError, match=rf"{name} has shape .* config\.json wants"):
+    with pytest.raises(FastflowError, match=rf"{name} has shape .* config\.json needs"):
         embed(bert_copy, backend)
 
 

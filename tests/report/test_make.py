@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from builders import make_model, make_sentences
 from click.testing import CliRunner
+from places import ROOT
 
 from fastflow import Runtime
 from fastflow.cli import main
@@ -27,6 +28,8 @@ from fastflow.train.methods.against import fit_named
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
 SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
+
+SENTENCES = str(ROOT / "examples" / "sentences.txt")
 
 
 class Page(HTMLParser):
@@ -234,9 +237,9 @@ def test_same_seed_same_bytes_and_another_seed_another_choice(model, data, tmp_p
 
 
 def test_sections_without_data_are_named(model, data, tmp_path):
-    done = report(model, "--html", tmp_path / "r.html", "--json", "-")
+    done = report(model, "--html", tmp_path / "r.html", "--json", "-", "--qnli", data / "q.tsv")
     assert done.exit_code == 0, done.stderr
-    names = ["Similarity", "QNLI", "Lexical bias", "Isotropy and nearest neighbours", "Word frequency", "Training"]
+    names = ["Similarity", "Lexical bias", "Isotropy and nearest neighbours", "Word frequency", "Training"]
     assert [entry["section"] for entry in json.loads(done.stdout)["left_out"]] == names
     assert all(f"left out: {name}: " in done.stderr for name in names)
     assert 'id="left-out"' in (tmp_path / "r.html").read_text()
@@ -252,7 +255,7 @@ def test_another_model_and_a_fitted_flow_as_columns(model, bert, data, tmp_path,
     assert result["sections"]["similarity"]["white"] == evaluate(Runtime(other).encode, sets)
 
 
-def test_curves_and_the_stopping_point_are_shown(whole, model_copy, tmp_path):
+def test_curves_and_the_stopping_point_are_shown(whole, data, model_copy, tmp_path):
     assert whole[1]["sections"]["training"]["curves"]["bits_per_dimension"] == [[i, 2 / i] for i in range(1, 9)]
     assert "bits per dimension by step." in whole[0]
     said = read_manifest(model_copy)
@@ -260,7 +263,7 @@ def test_curves_and_the_stopping_point_are_shown(whole, model_copy, tmp_path):
     said["training"]["curve"] = {"step": [1, 3, 5], "criterion": [1.0, 0.5, 0.75]}
     said["fingerprint"] = fingerprint(said)
     (model_copy / MANIFEST).write_text(json.dumps(said))
-    done = report(model_copy, "--html", tmp_path / "r.html", "--json", "-")
+    done = report(model_copy, "--html", tmp_path / "r.html", "--json", "-", "--sts", data / "pairs.tsv")
     assert done.exit_code == 0, done.stderr
     section = json.loads(done.stdout)["sections"]["training"]
     assert section["stops"] == {"stopping.best_step": 3}
@@ -276,7 +279,7 @@ def test_curves_and_the_stopping_point_are_shown(whole, model_copy, tmp_path):
         ([], 2, "give --html OUT, --json FILE, or both"),
         (["--json", "-", "--against", "wisdom"], 2, "has to be fitted on text"),
         (["--json", "-", "--against", "model"], 2, "not the model itself"),
-        (["--html", "absent/r.html"], 1, "cannot be written"),
+        (["--html", "absent/r.html", "--corpus", SENTENCES, "--sample", "4"], 1, "cannot be written"),
     ],
 )
 def test_wrong_use_is_one_sentence(model, tmp_path, monkeypatch, arguments, code, message):

@@ -197,10 +197,10 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
     [
         ("auto", {"none": 1.0, "standardize": 1.2, "whiten": 1.3}, [
             "auto chose standardize by the separability", "none 4.000, standardize 4.800, whiten 5.200);",
-            "whiten needs more than 5.760, 1.2 times standardize, for whitening and flows raise this number more than",
+            "whiten needs more than 5.760, 1.2 times standardize, because whitening and flows raise this number",
         ]),
         ("auto", {"none": 1.0, "standardize": 1.005, "whiten": 1.1}, [
-            "auto chose none", "standardize needs more than 4.040, 1 % above none, for a smaller gain may be chance;",
+            "auto chose none", "standardize needs more than 4.040, 1 % above none, because a smaller gain may be",
             "whiten needs more than 4.848, 1.2 times the 4.040 that the other methods need",
         ]),
         ("whiten", {"none": 1.0, "whiten": 1.005}, [

@@ -54,10 +54,15 @@ def test_what_a_run_says(train, tmp_path):
     result = train()
     assert result.exit_code == 0
     rows = [line[:34].strip() for line in result.stdout.splitlines()]
-    names = ["bits per dimension", "mean cosine of random pairs", "IsoScore", "largest singular value's share"]
+    names = [
+        "bits per dimension: Gaussian, flow",
+        "mean cosine of random pairs",
+        "IsoScore",
+        "largest singular value's share",
+    ]
     names.append("separability of dropout views")
     assert rows == ["", *names]
-    assert result.stdout.split()[:2] == ["before", "after"]
+    assert re.split(r" {2,}", result.stdout.splitlines()[0].strip()) == ["weighted pooling", "calibrated"]
     assert "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of layers 1 and 3" in result.stderr
     assert (
         "flow: 4 steps of 64 texts; embeddings are continuous, so negative bits per dimension are in order"
@@ -82,7 +87,7 @@ def test_what_a_run_says(train, tmp_path):
 def test_worse_isotropy_is_said_loudly(train):
     result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget")
     assert result.exit_code == 0
-    assert "WARNING: calibrated embeddings are LESS isotropic than the raw ones" in result.stderr
+    assert "WARNING: calibrated embeddings are LESS isotropic than the pooled ones" in result.stderr
     assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
     assert "WARNING" not in result.stdout
 
@@ -102,7 +107,11 @@ def test_a_kept_mean_is_no_loss_of_isotropy():
 def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     result = train("--eval", pairs, "--method", "standardize")
     assert result.exit_code == 0
-    assert result.stdout.split()[:3] == ["raw", "before", "after"]
+    assert re.split(r" {2,}", result.stdout.splitlines()[0].strip()) == [
+        "raw pooling",
+        "weighted pooling",
+        "calibrated",
+    ]
     lines = {line[:34].strip(): line.split()[-3:] for line in result.stdout.splitlines()[1:]}
     assert [name for name in lines if name.startswith("Spearman")] == [
         f"Spearman {name}, {kind}" for name in ("a", "b", "average of 2") for kind in ("all", "wmean")
@@ -110,6 +119,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     runtime = Runtime(tmp_path / "m", backend="torch")
     assert train("--method", "none", "--token-weights", "none", "--eval", pairs, out=tmp_path / "raw").exit_code == 0
     raw = Runtime(tmp_path / "raw", backend="torch")
+    assert "| measured | raw pooling | calibrated |" in (tmp_path / "raw" / "README.md").read_text()
     for column, encode in enumerate((raw.encode, runtime.pool, runtime.encode)):
         expected = evaluate(encode, find_sets([pairs]))
         for row in expected["rows"]:
@@ -120,7 +130,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
     assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
     card = (tmp_path / "m" / "README.md").read_text()
-    assert "| measured | raw | before | after |" in card
+    assert "| measured | raw pooling | weighted pooling | calibrated |" in card
     assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
 
 
@@ -197,7 +207,7 @@ def test_what_is_spread_out_already_is_warned_of(cosine, said):
         (None, 50.0, 51.0, []),
         (None, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
         (40.0, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
-        (52.0, 50.0, 51.0, ["Spearman is 51.0, and 52.0 with every token alike and no calibration; use"]),
+        (52.0, 50.0, 51.0, ["Spearman is 51.0, and 52.0 with equal token weights and no calibration; use"]),
         (52.0, 51.0, 50.0, ["Spearman FELL from 51.0 to 50.0", "Spearman is 50.0, and 52.0 with"]),
     ],
 )

@@ -177,7 +177,8 @@ def test_so_they_are_from_python(options):
     ("options", "message"),
     [
         ({"stop": "rule"}, "--stop rule judges by the encoder's dropout, and vectors have no encoder"),
-        ({"stop": "budget"}, "--stop budget is for a flow, and --method auto fits none"),
+        ({"stop": "budget"}, "--stop is for a flow, and --method auto fits none to vectors"),
+        ({"stop": "likelihood", "method": "whiten"}, "--stop is for a flow, and --method whiten fits none"),
         ({"method": "none"}, "--method none leaves vectors as they are"),
         ({"method": "whiten:33"}, "whiten:33 is out of range"),
         ({"method": "flow", "levels": 4, "sample": 60}, "60 rows are too few, at least 67 are needed for flow"),
@@ -230,6 +231,22 @@ def spoilt(row, value):
 def test_a_matrix_that_nothing_can_be_fitted_to(vectors, message):
     with pytest.raises(FastflowError, match=f"^vectors given in Python.*{message}"):
         fastflow.fit(vectors)
+
+
+def test_vectors_that_span_too_little_are_called_vectors():
+    x = make_vectors()
+    x[:, 3], x[:, 9] = 0.5, x[:, 8]
+    for method, message in (
+        ("standardize", "channel 3 is constant over the 400 vectors; give more vectors or use another method"),
+        ("whiten", "400 vectors span 30 of the 32 dimensions; use whiten:30 or more vectors"),
+        ("nullspace:30", "400 vectors span 30 dimensions, and removing 30 leaves nothing; give more vectors"),
+        (
+            "whiten:30,standardize,nullspace:29,whiten",
+            "400 vectors span 1 of the 30 dimensions; use whiten:1 or more ve",
+        ),
+    ):
+        with pytest.raises(FastflowError, match=message):
+            fastflow.fit(x, method=method)
 
 
 @pytest.mark.parametrize(("method", "rows"), [("whiten:8", 9), ("nullspace:4", 6), ("standardize", 2), ("flow", 67)])

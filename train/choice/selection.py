@@ -14,18 +14,18 @@ from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.methods.names import parse_method
 
-# what auto tries, chosen on STS12-14 with the encoder in the package
+# candidates of auto, chosen on STS12-14 with the encoder in the package
 WEIGHTED = ("components:1",)  # with token weights, on which nothing gained more: bench/results/token-weights.md
-PLAIN = ("standardize", "nullspace:10", "whiten", "flow")  # every token alike: bench/results/study.md
+PLAIN = ("standardize", "nullspace:10", "whiten", "flow")  # every token counts 1: bench/results/study.md
 RESCALING = ("whiten", "flow")
 REFITTED = 1.2  # margin required of the methods that rescale every direction
 
 
 @dataclass
 class Choice:
-    """What is shipped and why: ``record`` for the manifest, ``reasons`` as sentences for the log and the card.
+    """The calibration that is shipped, and why: ``record`` for the manifest, ``reasons`` for the log and the card.
 
-    ``views`` are those it was judged by, None if it was not.
+    ``views`` are those that it was judged by, None without a judgement.
     """
 
     fitted: Fitted
@@ -51,7 +51,8 @@ def choose(method: str, weighted: bool, fit: Callable[[str], Fitted], views: Vie
 
     Whitening and flows rescale every direction and so raise separability more than similarity: in ``auto`` they have to
     be REFITTED times as good as the best of the others. A candidate that cannot be fitted to this corpus is left out
-    and named; raw pooling is always among them. What keeps the mean is judged, like raw pooling, about the mean.
+    and named; raw pooling is always among them. Methods that keep the mean are judged about the mean, and
+    raw pooling with them.
     """
     names = candidates(weighted) if method == "auto" else (method,)
     if keep_mean := all(link.kind == "components" for name in names for link in parse_method(name)):
@@ -100,25 +101,25 @@ def _stop(look: dict[str, Any]) -> str:
 def _verdict(method: str, chosen: str, values: dict[str, float | None], best: float, about: str) -> str:
     """The choice with every number, and why no method of a larger number was taken; ``best`` is the one to exceed."""
     known = {name: value for name, value in values.items() if value is not None}
-    told = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
+    listed = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
     short = [_too_small(method, chosen, name, best) for name, value in known.items() if value > known[chosen]]
     why = "".join(f"; {reason}" for reason in short)
     if method == "auto":
-        return f"auto chose {chosen} by the separability of dropout views{about} ({told}){why}"
+        return f"auto chose {chosen} by the separability of dropout views{about} ({listed}){why}"
     if chosen == method:
-        return f"separability of dropout views{about}: {told}"
+        return f"separability of dropout views{about}: {listed}"
     return (
-        f"{method} was REFUSED and raw pooling kept: its dropout views are no better separated{about} ({told}{why}), "
-        "so it would follow the encoder's noise; give more or more varied text, or keep it with --stop budget"
+        f"{method} was REFUSED and raw pooling kept: its dropout views are no better separated{about} ({listed}{why}), "
+        "so it would fit the encoder's noise; give more text or more varied text, or keep it with --stop budget"
     )
 
 
 def _too_small(method: str, chosen: str, name: str, best: float) -> str:
-    """Why ``name``, whose number is larger than that of ``chosen``, was not taken: what it needs, and the reason."""
+    """Why ``name``, whose number is larger than that of ``chosen``, was not taken: the value it needs, and why."""
     if (margin := _margin(method, name)) == 1:
-        return f"{name} needs more than {best:.3f}, {100 * MARGIN:g} % above none, for a smaller gain may be chance"
+        return f"{name} needs more than {best:.3f}, {100 * MARGIN:g} % above none, because a smaller gain may be chance"
     of = chosen if chosen != "none" else f"the {best:.3f} that the other methods need"
     return (
-        f"{name} needs more than {margin * best:.3f}, {margin:g} times {of}, for whitening and flows raise this number "
-        "more than they improve similarity"
+        f"{name} needs more than {margin * best:.3f}, {margin:g} times {of}, because whitening and flows raise this "
+        "number more than they improve similarity"
     )

@@ -1,6 +1,6 @@
-"""When to stop and what to trust, without labels: whether the noise of the encoder's own dropout stays small.
+"""A rule for stopping and for refusing, without labels: whether the noise of the encoder's own dropout stays small.
 
-Two passes of the encoder with its dropout on give two views of a text, alike in meaning by construction (the pairs
+Two passes of the encoder with its dropout on give two views of a text, equal in meaning by construction (the pairs
 that SimCSE, Gao et al. 2021, trains on; here they only judge). The separability of a calibration is how far the mean
 cosine of two views of one text lies above the mean cosine of different texts, in standard deviations of the latter. A
 good calibration spreads texts apart, which lowers that deviation; one that is fitted too long amplifies directions in
@@ -31,7 +31,7 @@ Calibrate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 def separability(first: NDArray[Any], second: NDArray[Any]) -> float:
     """Of two views (n, D) of the same n texts, n >= 2: (mean cosine of views - of texts) / deviation of the latter.
 
-    Larger is better; 0 when the views of a text are no more alike than two texts, NaN when a value is not finite.
+    Larger is better; 0 when the views of a text are no more similar than two texts, NaN when a value is not finite.
     """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")
@@ -54,7 +54,7 @@ class Views:
         return separability(calibrate(self.first), calibrate(self.second))
 
     def about_mean(self) -> Views:
-        """The same views less their common mean, to judge what keeps the mean: it raises all cosines alike."""
+        """The same views less their common mean, for calibrations that keep it: it raises all cosines equally."""
         mean = (self.first.mean(axis=0) + self.second.mean(axis=0)) / 2
         return Views(self.first - mean, self.second - mean)
 
@@ -110,7 +110,7 @@ class Keeper:
         return value
 
     def record(self) -> dict[str, Any]:
-        """What the manifest keeps: the step and value kept, the last step, and every look, None for NaN."""
+        """The entry of the manifest: the step and value kept, the last step, and every look, None for NaN."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
 

@@ -1,1 +1,1 @@
-"""What a calibration is fitted to: the corpus, its token weights, its embeddings and their moments."""
+"""The data that a calibration is fitted to: the corpus, its token weights, its embeddings and their moments."""

@@ -59,7 +59,7 @@ def clean(texts: Iterable[str], cut: bool = False) -> Iterator[str]:
 
 
 def corpus_hash(texts: Sequence[str]) -> str:
-    """sha256 over the texts in order: what a cache of their embeddings is keyed by."""
+    """sha256 over the texts in order, the key of the cache of their embeddings."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")

@@ -31,6 +31,7 @@ from fastflow.model.artifact import DEFAULT, load_model
 from fastflow.model.hashing import MANIFEST, encoder_hash
 from fastflow.model.hub import hub_snapshot
 from fastflow.model.kinds import Model
+from fastflow.model.sentence_transformers import Modules, read_modules
 from fastflow.model.tokens import Tokenizer
 from fastflow.model.weights import has_pooler
 from fastflow.stages.pooling import Pooling, parse_pooling
@@ -43,7 +44,10 @@ BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder as training uses it: where it is, how to pool, and its identity."""
+    """An encoder as training uses it: where it is, how to pool, and its identity.
+
+    ``modules`` are those of the directory that Sentence Transformers saved it in, None of any other.
+    """
 
     directory: Path
     pooling: Pooling
@@ -51,15 +55,16 @@ class FrozenEncoder:
     hash: str
     hub_id: str | None = None
     revision: str | None = None
+    modules: Modules | None = None
 
     @property
     def model(self) -> Model:
-        """The uncalibrated model: what a backend runs."""
+        """The uncalibrated model, as a backend runs it."""
         return Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
 
     @property
     def name(self) -> str:
-        """What a person calls it: its Hub id, ``default``, or its directory."""
+        """Its name for a person: its Hub id, ``default``, or its directory."""
         own = "default" if self.directory.is_relative_to(DEFAULT) else str(self.directory.absolute())
         return self.hub_id or own
 
@@ -70,8 +75,14 @@ class FrozenEncoder:
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
-    """The encoder ``name``: a Hugging Face directory, a fastflow model (its encoder), ``default``, or a Hub id."""
+    """The encoder ``name``: a Hugging Face directory, a fastflow model (its encoder), ``default``, or a Hub id.
+
+    Of a directory that Sentence Transformers saved it is the encoder of the Transformer. Raises a FastflowError for an
+    encoder that is missing or damaged, and a UsageError for a pooling or a length that it does not have.
+    """
     directory, hub_id, revision = _locate(name)
+    if modules := read_modules(directory):
+        directory = modules.transformer.directory
     size = encoder_size(read_config(directory), directory)
     length = min(128, size.max_tokens) if max_length is None else max_length
     if not 3 <= length <= size.max_tokens:
@@ -80,7 +91,7 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
     pool = parse_pooling(pooling, size.layers)
     if pool.mode == "pooler" and not has_pooler(directory):
         raise UsageError(f"{directory}: pooling 'pooler' needs a pooler, and this encoder has none")
-    return FrozenEncoder(directory, pool, length, encoder_hash(directory), hub_id, revision)
+    return FrozenEncoder(directory, pool, length, encoder_hash(directory), hub_id, revision, modules)
 
 
 def _locate(name: str) -> tuple[Path, str | None, str | None]:
@@ -277,7 +288,7 @@ def _kept(handle: io.FileIO, head: bytes, dim: int) -> int:
 
 
 def _keep_windows(handle: io.FileIO, head: bytes, partial: Path, dim: int, voice: Voice) -> None:
-    """After an interruption: say what is kept, or remove the file if that is nothing."""
+    """After an interruption: name the rows that are kept, or remove the file if there are none."""
     if done := _kept(handle, head, dim):
         voice.say(f"encoder: stopped; {done:,} texts are kept in the cache, and the same command continues after them")
     else:

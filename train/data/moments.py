@@ -21,10 +21,13 @@ BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact."""
+    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact.
 
-    def __init__(self, dim: int) -> None:
-        self.count = 0
+    ``unit`` is what messages call its rows.
+    """
+
+    def __init__(self, dim: int, unit: str = "texts") -> None:
+        self.count, self.unit = 0, unit
         self.mean: NDArray[np.float64] = np.zeros(dim)
         self.scatter: NDArray[np.float64] = np.zeros((dim, dim))
 
@@ -65,7 +68,7 @@ class Moments:
         return apart[1:] - apart[0], apart[0]
 
     def _mapped(self, linear: NDArray[np.float64], bias: NDArray[np.float64]) -> Moments:
-        out = Moments(linear.shape[1])
+        out = Moments(linear.shape[1], self.unit)
         out.count, out.mean = self.count, self.mean @ linear + bias
         out.scatter = linear.T @ self.scatter @ linear
         return out

@@ -108,7 +108,7 @@ def fit(
 
 
 def _keeper(stages: list[Stage], views: Views | HeldOut) -> Keeper:
-    """What keeps the best step of a flow after ``stages``: by dropout views, or by the likelihood of held-out rows."""
+    """The keeper of a flow's best step after ``stages``: by dropout views, or by the likelihood of held-out rows."""
     if isinstance(views, HeldOut):
         x = torch.from_numpy(_through(stages, views.rows).astype(np.float32))
         return Keeper(views.measure(x), HELD_OUT)

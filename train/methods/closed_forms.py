@@ -31,8 +31,8 @@ def fit_standardize(m: Moments) -> Stage:
     constant = np.flatnonzero(variance <= NEGLIGIBLE * variance.max())
     if len(constant):
         raise FastflowError(
-            f"standardize: channel {constant[0]} is constant over the {m.count} texts; give more text or use another "
-            "method"
+            f"standardize: channel {constant[0]} is constant over the {m.count} {m.unit}; give more {m.unit} or use "
+            "another method"
         )
     return Stage("standardize", {}, {"mean": m.mean, "deviation": np.sqrt(variance)})
 
@@ -55,7 +55,8 @@ def _leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
     values, vectors = _principal(m)
     if remove >= (rank := _rank(values)):
         raise FastflowError(
-            f"{what}: {m.count} texts span {rank} dimensions, and removing {remove} leaves nothing; give more text"
+            f"{what}: {m.count} {m.unit} span {rank} dimensions, and removing {remove} leaves nothing; give more "
+            f"{m.unit}"
         )
     return vectors[:, :remove].T.copy()
 
@@ -66,8 +67,8 @@ def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
     check_dims("whiten", dims, len(m.mean))
     values, vectors = _principal(m)
     if dims > (rank := _rank(values)):
-        remedy = f"use whiten:{rank} or more text" if rank else "give more text"
-        raise FastflowError(f"whiten: {m.count} texts span {rank} of the {dims} dimensions; {remedy}")
+        remedy = f"use whiten:{rank} or more {m.unit}" if rank else f"give more {m.unit}"
+        raise FastflowError(f"whiten: {m.count} {m.unit} span {rank} of the {dims} dimensions; {remedy}")
     return Stage("whiten", {}, {"mean": m.mean, "matrix": vectors[:, :dims] / np.sqrt(values[:dims])})
 
 

@@ -138,7 +138,7 @@ def run_identity(identity: str, config: FlowConfig, schedule: Schedule) -> str:
 def save_checkpoint(
     path: Path, flow: Flow, optimiser: PaperAdamW, step: int, run: str, keeper: Keeper | None = None
 ) -> None:
-    """Write weights, both moments, the random state and what the keeper holds, under a temporary name first."""
+    """Write weights, both moments, the random state and the keeper's best weights, under a temporary name first."""
     from safetensors.torch import save
 
     tensors = {f"flow.{name}": tensor for name, tensor in flow.state_dict().items()}
@@ -157,7 +157,7 @@ def save_checkpoint(
         partial.write_bytes(save(tensors, meta))
         partial.replace(path)
     except OSError as error:
-        if partial.is_file():  # unlink would raise anew where the folder itself is the trouble
+        if partial.is_file():  # unlink would raise again where the folder itself is the trouble
             partial.unlink()
         raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
 

@@ -172,7 +172,7 @@ def _save_arrays(directory: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, Any]:
-    """What every manifest says of a calibration of vectors of ``dim`` numbers."""
+    """The common fields of every manifest, of a calibration of vectors of ``dim`` numbers."""
     return {
         "fastflow_version": __version__,
         "calibration": [{"kind": stage.kind, **stage.settings} for stage in fitted.stages],

@@ -28,7 +28,7 @@ class Fit:
     """A fitted calibration with its encoder, the texts and pooled embeddings (n, D) it was fitted on, and measures.
 
     Fitted on vectors made elsewhere it has no encoder and no texts, and ``pooled`` are the vectors. ``training`` is the
-    manifest's entry, ``concerns`` are warnings about the texts or vectors.
+    manifest's entry, ``concerns`` are warnings about texts, encoder or vectors.
     """
 
     encoder: FrozenEncoder | None
@@ -44,7 +44,7 @@ class Fit:
 
     @property
     def unit(self) -> str:
-        """What it was fitted on: texts or vectors."""
+        """The kind of rows it was fitted on: texts or vectors."""
         return "vectors" if self.encoder is None else "texts"
 
     @property

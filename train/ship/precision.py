@@ -1,4 +1,4 @@
-"""What reduced precision costs one model: what ``dtype="auto"`` later decides by, without labels."""
+"""The cost of reduced precision for one model, measured without labels; ``dtype="auto"`` later decides by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run tells at its end: the before/after table, loud warnings, and the model card."""
+"""The end of a training run: the table of raw, weighted and calibrated embeddings, loud warnings, the model card."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
 
 
 def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """``evaluate`` before and after the calibration, and where tokens are weighted also ``raw``, with all alike."""
+    """``evaluate`` before and after the calibration; where tokens are weighted also ``raw``, with equal weights."""
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
@@ -52,8 +52,8 @@ def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: 
         "after": evaluate(lambda texts: np.asarray(calibration.apply(stages, pooled(texts))), sets),
     }
     if encoder.pooling.weights is not None:
-        alike = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
-        out["raw"] = evaluate(lambda texts: alike(texts).astype(np.float64), sets)
+        equal = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
+        out["raw"] = evaluate(lambda texts: equal(texts).astype(np.float64), sets)
     return out
 
 
@@ -61,7 +61,7 @@ def rows(measures: dict[str, Any]) -> list[tuple[str, float | None, float, float
     """(name, raw, before, after) of everything measured; raw where it differs from before."""
     out: list[tuple[str, float | None, float, float]] = []
     for stage in measures.get("bits_per_dimension", []):
-        out.append(("bits per dimension", None, stage["gaussian"], stage["flow"]))
+        out.append(("bits per dimension: Gaussian, flow", None, stage["gaussian"], stage["flow"]))
     before, after = measures["isotropy"]["before"], measures["isotropy"]["after"]
     names = {
         "mean_cosine": "mean cosine of random pairs",
@@ -81,22 +81,31 @@ def rows(measures: dict[str, Any]) -> list[tuple[str, float | None, float, float
     return out
 
 
-def cells(measures: dict[str, Any]) -> list[list[str]]:
-    """``rows`` below their heads, as text; the column of raw pooling only where there is one."""
-    out = [["", "raw", "before", "after"]]
+def source_of(encoder: FrozenEncoder | None) -> str:
+    """The name of the vectors that are calibrated: the column beside theirs is called calibrated."""
+    if encoder is None:
+        return "raw vectors"
+    return "raw pooling" if encoder.pooling.weights is None else "weighted pooling"
+
+
+def cells(measures: dict[str, Any], source: str) -> list[list[str]]:
+    """``rows`` below their heads, as text; ``source`` is that of ``source_of``.
+
+    Raw pooling, with equal weights, has a column of its own only where Spearman was measured of it too.
+    """
+    out = [["", "raw pooling", source, "calibrated"]]
     out += [[name, *("" if v is None else f"{v:.4g}" for v in values)] for name, *values in rows(measures)]
     return out if any(line[1] for line in out[1:]) else [[name, *values] for name, _, *values in out]
 
 
-def table(measures: dict[str, Any]) -> str:
-    """The rows as aligned text: raw is pooling with every token alike, before the pooling that is calibrated, but for
-    bits per dimension a plain diagonal Gaussian.
-    """
-    return "\n".join(f"{name:34}" + "".join(f"{value:>10}" for value in values) for name, *values in cells(measures))
+def table(measures: dict[str, Any], source: str) -> str:
+    """``cells`` as aligned text. Bits per dimension compare a diagonal Gaussian with the flow."""
+    lines = cells(measures, source)
+    return "\n".join(f"{name:34}" + "".join(f"{value:>18}" for value in values) for name, *values in lines)
 
 
 def notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """What a reader of the table would stumble over."""
+    """Sentences that explain a surprising row of the table."""
     cosine = {when: found["mean_cosine"] for when, found in measures["isotropy"].items()}
     if not (stages and calibration.keeps_mean(stages) and abs(cosine["after"]) > abs(cosine["before"])):
         return []
@@ -107,7 +116,7 @@ def notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
 
 
 def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """What the user must not miss of what was measured with ``stages``, which calibrate ``unit``, texts or vectors."""
+    """Sentences that the user must not miss, on measures of ``stages``; ``unit``: they calibrate texts or vectors."""
     out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if abs(cosine) < SPREAD_OUT:
@@ -121,7 +130,7 @@ def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "tex
         )
     if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
         out.append(
-            "calibrated embeddings are LESS isotropic than the raw ones; do not use this model without checking it"
+            "calibrated embeddings are LESS isotropic than the pooled ones; do not use this model without checking it"
         )
     for stage in measures.get("bits_per_dimension", []):
         if stage["flow"] > stage["gaussian"]:
@@ -132,7 +141,7 @@ def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "tex
             out.append(f"Spearman FELL from {score['before']} to {score['after']}; this calibration does not help here")
         if "raw" in score and score["after"] < score["raw"]:
             out.append(
-                f"Spearman is {score['after']}, and {score['raw']} with every token alike and no calibration; "
+                f"Spearman is {score['after']}, and {score['raw']} with equal token weights and no calibration; "
                 "use --token-weights none here"
             )
     return out
@@ -164,7 +173,7 @@ def card(
     lines += ["| licence | that of the encoder and of the corpus; the calibration adds none |", ""]
     if training.get("reasons"):
         lines += ["Why this calibration:", "", *(f"- {reason}" for reason in training["reasons"]), ""]
-    head, *measured = cells(measures)
+    head, *measured = cells(measures, source_of(encoder))
     lines += [f"| measured | {' | '.join(head[1:])} |", "| --- " * len(head) + "|"]
     lines += [f"| {' | '.join(line)} |" for line in measured]
     lines += ["", *notes(measures, stages)]

@@ -7,14 +7,14 @@ from typing import Any
 
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
-from fastflow.train.ship.summary import cells, notes
+from fastflow.train.ship.summary import cells, notes, source_of
 
 
 def card_of_vectors(
     stages: Sequence[Stage], training: dict[str, Any], measures: dict[str, Any], dim: int
 ) -> str:  # fmt: skip
     """The README.md of a model without an encoder, of vectors of ``dim`` numbers."""
-    mark, (head, *measured) = training["vectors_sha256"][:16], cells(measures)
+    mark, (head, *measured) = training["vectors_sha256"][:16], cells(measures, source_of(None))
     lines = [
         "# A calibration of vectors",
         "",

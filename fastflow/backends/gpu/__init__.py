@@ -1,1 +1,1 @@
-"""What the triton backend needs of a device: memory and streams, captured graphs, a pipeline of batches."""
+"""The device as the triton backend needs it: memory and streams, captured graphs, a pipeline of batches."""

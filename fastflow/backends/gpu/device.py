@@ -1,4 +1,4 @@
-"""What the triton backend asks of a device: memory, streams, events and captured graphs, and nothing else.
+"""The device as the triton backend uses it: memory, streams, events and captured graphs, and nothing else.
 
 ``CudaDevice`` is the real one; ``standin`` beside it is another that computes on the CPU, for tests and dry runs.
 """
@@ -15,7 +15,7 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Graph:
-    """Captured work: ``replay`` does it again with what its buffers then hold; ``nbytes`` of device memory it keeps."""
+    """Captured work: ``replay`` does it again on the current contents of its buffers, of ``nbytes`` in all."""
 
     replay: Work
     nbytes: int
@@ -36,7 +36,7 @@ class Device(Protocol):
         """A new queue of work."""
 
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
-        """Queue what ``work`` launches on ``stream``; it is for ``tokens`` tokens. Raises ``OutOfMemory``."""
+        """Queue the launches of ``work`` on ``stream``; it is for ``tokens`` tokens. Raises ``OutOfMemory``."""
 
     def record(self, stream: Any) -> Any:
         """An event that has happened when all that is queued on ``stream`` so far is done."""

@@ -48,7 +48,7 @@ class Buffers:
         self.host_in, self.device_in = device.pinned(size, "int32"), device.empty(size, "int32")
         self.host_out = device.pinned(texts * width, "float32")
         self._in: NDArray[np.int32] = self.host_in.numpy()
-        self._in[:] = 0  # what is never filled is a token all the same, and has to be in the vocabulary
+        self._in[:] = 0  # unfilled places are tokens too, and have to be in the vocabulary
 
     def fill(self, batch: Tokens, positions: NDArray[Any]) -> None:
         """Write ``batch`` into the page-locked memory; texts beyond it get no tokens."""
@@ -67,7 +67,7 @@ class Buffers:
         return self.host_out[: texts * self.width].view(texts, self.width)
 
     def vectors(self, texts: int) -> NDArray[np.float32]:
-        """A copy of what was made for the first ``texts`` texts."""
+        """A copy of the results for the first ``texts`` texts."""
         return np.array(self.outputs(texts).numpy())
 
 
@@ -107,7 +107,7 @@ Kept = TypeVar("Kept", bound=Sized)
 
 
 class Graphs(Generic[Kept]):
-    """What ``make`` makes of keys, each made when first asked for; the least recently used go when there are too many.
+    """A cache of ``make(key)``, each made when first asked for; the least recently used go when there are too many.
 
     At most ``most`` are kept and at most ``most_bytes``, but always the one asked for last.
     """
@@ -118,7 +118,7 @@ class Graphs(Generic[Kept]):
 
     def __getitem__(self, key: Hashable) -> Kept:
         if key not in self._kept:
-            while len(self._kept) >= self._most:  # before, so that what goes makes room
+            while len(self._kept) >= self._most:  # before, so that there is room
                 self._kept.popitem(last=False)
             self._kept[key] = self._make(key)
         self._kept.move_to_end(key)

@@ -26,7 +26,7 @@ Positions = Callable[[Tokens], NDArray[Any]]
 
 
 class Slot:
-    """Buffers of one batch on its way, and what is known of it."""
+    """Buffers of one batch on its way, and its state."""
 
     def __init__(self) -> None:
         self.buffers: Buffers | None = None
@@ -90,12 +90,12 @@ class Pipeline:
         self._device.release()
 
     def finish(self, out: NDArray[np.float32]) -> None:
-        """Wait for what is in flight and write its rows of ``out``."""
+        """Wait for the batches in flight and write its rows of ``out``."""
         while self._flying:
             self._collect(out)
 
     def abandon(self) -> None:
-        """Wait for what is in flight and forget it, after an error elsewhere."""
+        """Wait for the batches in flight and forget them, after an error elsewhere."""
         while self._flying:
             slot = self._flying.popleft()
             self._device.synchronize(slot.done)

@@ -1,4 +1,4 @@
-"""A stand-in for a CUDA device that computes on the CPU, for tests and dry runs of what is built on ``device``.
+"""A stand-in for a CUDA device that computes on the CPU, for tests and dry runs of code built on ``device``.
 
 It is as lazy as a device may be: queued work is done only when something that is waited for needs it. So host memory
 that is overwritten too early, or read too early, and a stream that does not wait for another, give wrong results here
@@ -12,11 +12,11 @@ from typing import Any
 
 from fastflow.backends.gpu.device import Graph, Tensor, Work
 
-GARBAGE = -12345  # what integers are before they are written; floats are NaN
+GARBAGE = -12345  # the value of integers before they are written; floats are NaN
 
 
 class OutOfMemory(RuntimeError):
-    """The stand-in was told that so much does not fit."""
+    """The stand-in was set up with less room than that."""
 
 
 class Event:
@@ -34,7 +34,7 @@ class Stream:
         self.queue: deque[tuple[str, Any]] = deque()
 
     def advance(self, event: Event) -> None:
-        """Do what is queued as far as ``event``."""
+        """Do the queued work as far as ``event``."""
         while not event.happened:
             kind, what = self.queue.popleft()
             if kind == "run":
@@ -48,8 +48,8 @@ class Stream:
 class StandIn:
     """A device as ``device`` defines it. ``room``: the most tokens that one piece of work may be for, None for any.
 
-    ``log`` lists what was asked of it, as (kind, ...): the number of the stream for run, record and wait.
-    ``graph_bytes``: what every graph claims to keep.
+    ``log`` lists the requests, as (kind, ...): the number of the stream for run, record and wait.
+    ``graph_bytes``: the bytes that every graph claims to keep.
     """
 
     name = "cpu stand-in"
@@ -92,7 +92,7 @@ class StandIn:
         event.stream.advance(event)
 
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
-        """``work`` is done once, as on a GPU; replayed, it is done again with what its buffers then hold."""
+        """``work`` is done once, as on a GPU; replayed, it is done again with the values that its buffers then hold."""
         self._admit(tokens)
         self.log.append(("capture", stream.number, tokens))
         self.synchronize(self.record(stream))

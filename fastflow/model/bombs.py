@@ -1,0 +1,100 @@
+"""Bounds on tokenizer.json before the library reads it: it applies normalizers as it loads, to added tokens.
+
+A few rules of a file can make a text grow without end: forty that each double it make 10^12 bytes of one letter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from binascii import Error
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+
+CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
+RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
+SPELT_OUT = re.compile(r"\\u00[2-7]")  # an ASCII character that no writer has to escape: a key may hide behind it
+GROWTH = 1024  # times a text may grow; XLM-R's rules allow 132, NFKC's longest replacement among them
+
+
+def check_tokenizer_file(path: Path) -> None:
+    """Raise a FastflowError for a tokenizer.json whose rules claim memory without bound."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    _check_charsmap(data, path)
+    text = data.decode("utf-8", "replace")
+    if SPELT_OUT.search(text):
+        text = json.dumps(_parsed(text, path))
+    for match in RULES.finditer(text):
+        try:
+            rules, _ = json.JSONDecoder().raw_decode(text, match.end())
+            grows = _growth(rules)
+        except RecursionError:
+            raise FastflowError(f"{path} cannot be read as a tokenizer: its JSON is nested too deep") from None
+        except ValueError:  # the library says what is wrong with the JSON
+            return
+        if grows > GROWTH:
+            raise FastflowError(
+                f"{path}, field {match[1]}: its rules can make a text over {GROWTH} times longer; such a tokenizer is "
+                "not loaded"
+            )
+
+
+def _parsed(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise FastflowError(f"{path} cannot be read as a tokenizer: its JSON is nested too deep") from None
+    except ValueError as error:
+        raise FastflowError(f"{path} cannot be read as a tokenizer: {error}") from error
+
+
+def _check_charsmap(data: bytes, path: Path) -> None:
+    """Raise for a map of SentencePiece's normalizer that claims to be larger than it is.
+
+    The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process where there is none.
+    """
+    found = CHARSMAP.search(data)
+    if found and int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
+        raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
+
+
+def _growth(rule: Any) -> float:
+    """How many times longer, in bytes, ``rule`` and the rules inside it can make a text; at least 1."""
+    if not isinstance(rule, dict):
+        return 1.0
+    kind, out = rule.get("type"), 1.0
+    if kind == "Sequence":
+        for name in ("normalizers", "pretokenizers"):
+            for part in rule[name] if isinstance(rule.get(name), list) else []:
+                out = min(out * _growth(part), float(2 * GROWTH))  # a product of thousands overflows
+    elif kind == "Replace":
+        pattern = rule.get("pattern")
+        fixed = _size(pattern.get("String")) if isinstance(pattern, dict) else 0
+        content = _size(rule.get("content"))
+        out = content / fixed if fixed else 1.0 + content  # a regex may match between any two characters
+    elif kind == "Prepend":
+        out = 1.0 + _size(rule.get("prepend"))
+    elif kind == "ByteLevel":
+        out = 2.0
+    elif kind == "Precompiled":
+        out = float(_longest(rule.get("precompiled_charsmap")))
+    return max(1.0, out)
+
+
+def _size(text: Any) -> int:
+    return len(text.encode("utf-8", "replace")) if isinstance(text, str) else 0
+
+
+def _longest(charsmap: Any) -> int:
+    """Bytes of the longest replacement in a map of SentencePiece: the trie's size, the trie, strings ended by 0."""
+    try:
+        data = b64decode(charsmap, validate=True)
+    except (TypeError, ValueError, Error):  # the library says what is wrong with it
+        return 1
+    return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))

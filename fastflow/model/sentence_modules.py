@@ -1,0 +1,194 @@
+"""The modules that Sentence Transformers saves: a folder of each -> its settings, of which every one must be known.
+
+Older releases and newer ones name settings differently; both are read. Nothing here reads weights.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+from fastflow.model.hashing import is_file
+from fastflow.model.reading import is_whole, read_object, short
+
+FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)
+LEGACY_MODES = {  # in the order in which several are concatenated
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+MODES = tuple(LEGACY_MODES.values())
+ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid"}
+ACTIVATION = re.compile(rf"torch\.nn\.(?:modules\.\w+\.)?({'|'.join(ACTIVATIONS)})")
+# settings of the Transformer that have one value for an encoder of texts, and those that must be empty
+TRANSFORMER_FIXED: dict[str, Any] = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+TRANSFORMER_EMPTY = (
+    *("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"),
+    *("processing_kwargs", "query_length", "document_length", "query_expansion", "tokenizer_name_or_path"),
+)
+
+
+@dataclass(frozen=True)
+class TransformerModule:
+    """The encoder: its folder, the limit of tokens (None: the encoder's own), whether texts are lowercased first."""
+
+    directory: Path
+    max_seq_length: int | None
+    do_lower_case: bool
+
+
+@dataclass(frozen=True)
+class PoolingModule:
+    """Hidden states of the last layer (N, D) -> (B, D * modes), concatenated in the order of ``modes``.
+
+    ``include_prompt`` false leaves the tokens of a prompt out.
+    """
+
+    modes: tuple[str, ...]
+    include_prompt: bool
+
+    def __str__(self) -> str:
+        return f"Pooling ({', '.join(self.modes)})"
+
+
+@dataclass(frozen=True)
+class DenseModule:
+    """y = activation(W x + b), plus x, or R x where the widths differ, with ``residual``; weights in ``directory``."""
+
+    directory: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    residual: bool
+
+    def __str__(self) -> str:
+        return f"Dense ({self.in_features} to {self.out_features}, {self.activation})"
+
+
+@dataclass(frozen=True)
+class NormalizeModule:
+    """Division by the L2 norm."""
+
+    def __str__(self) -> str:
+        return "Normalize"
+
+
+def read_transformer(folder: Path) -> TransformerModule:
+    """The Transformer in ``folder``; raises where no encoder is there, and for a setting that text does not have."""
+    if not is_file(folder / "config.json"):
+        raise FastflowError(
+            f"{folder} is not an encoder: it has no config.json, and modules.json names it the Transformer"
+        )
+    where = next((folder / name for name in TRANSFORMER_FILES if is_file(folder / name)), None)
+    found = {} if where is None else read_object(where)
+    place = str(where)
+    check_fields(
+        found, ("max_seq_length", "do_lower_case", "unpad_inputs", *TRANSFORMER_FIXED, *TRANSFORMER_EMPTY), place
+    )
+    for name, value in TRANSFORMER_FIXED.items():
+        if found.get(name, value) != value:
+            raise FastflowError(f"{place}, field {name}: only {short(value)} is supported, not {short(found[name])}")
+    if odd := [name for name in TRANSFORMER_EMPTY if found.get(name)]:
+        raise FastflowError(f"{place}, field {odd[0]}: is not supported; it must be empty")
+    length = found.get("max_seq_length")
+    if length is None:
+        length = _model_max_length(folder)
+    elif not is_whole(length, 1):
+        raise FastflowError(f"{place}, field max_seq_length: must be a whole number or null, not {short(length)}")
+    return TransformerModule(folder, length, _flag(found, "do_lower_case", False, place))
+
+
+def _model_max_length(folder: Path) -> int | None:
+    """The tokenizer's own limit, None where there is none; a tokenizer without one holds a number beyond any text."""
+    config = folder / "tokenizer_config.json"
+    found = read_object(config).get("model_max_length") if is_file(config) else None
+    return found if is_whole(found, 1) else None
+
+
+def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
+    """The pooling of hidden states of that width, and the width it gives."""
+    found, place = _module_config(folder, "Pooling")
+    widths = ("embedding_dimension", "word_embedding_dimension")
+    check_fields(found, (*widths, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
+    for name in widths:
+        if found.get(name, hidden) != hidden:
+            raise FastflowError(f"{place}, field {name}: must be {hidden}, the encoder's, not {short(found[name])}")
+    legacy = tuple(mode for name, mode in LEGACY_MODES.items() if _flag(found, name, False, place))
+    given = found.get("pooling_mode", list(legacy))
+    modes = tuple(given) if isinstance(given, list) else (given,)
+    if odd := [mode for mode in modes if mode not in MODES]:
+        raise FastflowError(f"{place}, field pooling_mode: {short(odd[0])} is unknown; known are {', '.join(MODES)}")
+    if not modes:
+        raise FastflowError(f"{place}: no pooling mode is chosen")
+    if "pooling_mode" in found and legacy and set(legacy) != set(modes):
+        raise FastflowError(f"{place}: pooling_mode says {', '.join(modes)}, and its older fields {', '.join(legacy)}")
+    return PoolingModule(modes, _flag(found, "include_prompt", True, place)), hidden * len(modes)
+
+
+def read_dense(folder: Path, width: int) -> DenseModule:
+    """The Dense in ``folder``, to which vectors of that width come."""
+    found, place = _module_config(folder, "Dense")
+    names = ("module_input_name", "module_output_name")
+    check_fields(found, ("in_features", "out_features", "bias", "activation_function", "use_residual", *names), place)
+    if found.get("in_features") != width or not is_whole(width, 1):
+        raise FastflowError(f"{place}, field in_features: must be {width}, not {short(found.get('in_features'))}")
+    if not is_whole(out := found.get("out_features"), 1):
+        raise FastflowError(f"{place}, field out_features: missing or not a whole number above 0: {short(out)}")
+    _check_whole_embedding(found, names, place)
+    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")  # the module's own default
+    match = ACTIVATION.fullmatch(given) if isinstance(given, str) else None
+    if match is None:
+        known = ", ".join(ACTIVATIONS)
+        raise FastflowError(
+            f"{place}, field activation_function: {short(given)} is unknown; known are {known} of torch.nn"
+        )
+    bias, residual = _flag(found, "bias", True, place), _flag(found, "use_residual", False, place)
+    return DenseModule(folder, width, found["out_features"], bias, ACTIVATIONS[match[1]], residual)
+
+
+def read_normalize(folder: Path) -> None:
+    """Check the settings of a newer Normalize; an older one has neither settings nor, on the Hub, a folder."""
+    if is_file(folder / "config.json"):
+        found, place = _module_config(folder, "Normalize")
+        names = ("module_input_name", "module_output_name")
+        check_fields(found, names, place)
+        _check_whole_embedding(found, names, place)
+
+
+def _check_whole_embedding(found: dict[str, Any], names: tuple[str, ...], place: str) -> None:
+    for name in names:
+        if found.get(name) not in (None, "sentence_embedding"):
+            raise FastflowError(f"{place}, field {name}: must be 'sentence_embedding', not {short(found[name])}")
+
+
+def _module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
+    """The config.json of a module, and its name for messages."""
+    path = folder / "config.json"
+    if not is_file(path):
+        raise FastflowError(f"{path} is missing: modules.json names its folder as a {kind}; copy the whole directory")
+    return read_object(path), str(path)
+
+
+def check_fields(found: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    """Raise a FastflowError for a field that is not ``known``."""
+    if odd := [name for name in found if name not in known]:
+        raise FastflowError(f"{place}, field {short(odd[0])}: is unknown to this version of fastflow")
+
+
+def _flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
+    value = found.get(name, default)
+    if not isinstance(value, bool):
+        raise FastflowError(f"{place}, field {name}: must be true or false, not {short(value)}")
+    return value

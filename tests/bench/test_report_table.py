@@ -1,0 +1,36 @@
+"""The printed table: who was left out, once, and a warning on a machine that others keep busy."""
+
+import pytest
+
+from fastflow.bench.report.table import busy, table
+
+MACHINE = {
+    "gpu": None, "processor": "some", "processors_usable": 2, "versions": {}, "ceilings": [],
+    "processors_used_by_others": 0.0,
+}  # fmt: skip
+ABSENT = "this peer needs onnx, which is not installed"
+
+
+def report(others=0.0, skipped=()):
+    machine = MACHINE | {"processors_used_by_others": others}
+    return {"machine": machine, "rows": [], "ratios": [], "skipped": list(skipped)}
+
+
+def left_out(report):
+    return [line for line in table(report).splitlines() if line.startswith("left out: ")]
+
+
+def test_a_reason_is_given_once_with_everybody_whom_it_kept_out():
+    absent = [{"subject": "s", "name": name, "reason": ABSENT} for name in ("one float32", "one int8", "one float32")]
+    other = {"subject": "t", "name": "*", "threads": 2, "batch": 1024, "reason": "too large"}
+    assert left_out(report(skipped=[*absent, other])) == [
+        f"left out: s: one float32, one int8: {ABSENT}",
+        "left out: t, 2 threads, B = 1,024: everybody: too large",
+    ]
+
+
+@pytest.mark.parametrize(("others", "too_much"), [(None, False), (0.0, False), (0.19, False), (0.21, True)])
+def test_a_busy_machine_is_said_to_spoil_the_ratios(others, too_much):
+    made = report(others)
+    assert busy(made["machine"]) is too_much
+    assert ("do not quote these ratios" in table(made)) is too_much
