@@ -54,8 +54,8 @@ FOOT = """
 - A file of fewer than 200 texts is not judged: among 100 texts 5 % are reached by chance.
 
 The warning has few false alarms, and more than half of the files of another corpus pass without it: **silence proves
-nothing**. Captions (SNLI) are found by every model of longer sentences. News, questions and encyclopedia are hardly told
-apart. Likelihoods of flows are known to miss texts of another kind (Nalisnick et al. 2019, on images).
+nothing**. Captions (SNLI) are found by every model of longer sentences. News, questions and encyclopedia are hardly
+told apart. Likelihoods of flows are known to miss texts of another kind (Nalisnick et al. 2019, on images).
 """
 
 

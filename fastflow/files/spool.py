@@ -46,14 +46,14 @@ class Rereadable:
         self._identity: tuple[int, int] | None = None
 
     def __enter__(self) -> Rereadable:
-        if self._path != "-":
-            with Input(self._path) as source:
+        with Input(self._path) as source:  # once: a named pipe ends with its first reader
+            if self._path != "-" and source.identity is not None:
                 self._identity = source.identity
-        if self._path == "-" or self._identity is None:
+                return self
             folder = tempfile.TemporaryDirectory(prefix="fastflow-", ignore_cleanup_errors=True)
             self._copy = Path(self._folder.enter_context(folder)) / "input"
             try:
-                self._fill(self._copy)
+                self._fill(source, self._copy)
             except BaseException:
                 self._folder.close()
                 raise
@@ -74,10 +74,10 @@ class Rereadable:
                 raise source.changed()
         return source
 
-    def _fill(self, copy: Path) -> None:
+    def _fill(self, source: Input, copy: Path) -> None:
         size = 0
         try:
-            with Input(self._path) as source, copy.open("wb") as out:
+            with copy.open("wb") as out:
                 while chunk := source.read_raw(CHUNK):
                     if (size := size + len(chunk)) > LIMIT:
                         raise FastflowError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from fastflow.stages.calibration import Stage
 from fastflow.stages.density import density_of
 
 FIELD = "likelihood"
+LARGEST = 1e300  # below the range of a float, which JSON's whole numbers may exceed
 
 
 class Likelihood(NamedTuple):
@@ -32,7 +32,7 @@ def read_likelihood(directory: Path, manifest: dict[str, Any], stages: tuple[Sta
     where, entry = f"{directory / MANIFEST}, field {FIELD}", manifest[FIELD]
     if not isinstance(entry, dict) or set(entry) != set(Likelihood._fields):
         raise FastflowError(f"{where}: must hold {' and '.join(Likelihood._fields)}, not {short(entry)}")
-    for name, low, high in (("log_prob", -math.inf, math.inf), ("share", 0, 1)):
+    for name, low, high in (("log_prob", -LARGEST, LARGEST), ("share", 0, 1)):
         value = entry[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
             most = "a finite number" if name == "log_prob" else "above 0 and below 1"
