@@ -17,7 +17,7 @@ from fastflow.model.manifest import ENCODER
 from fastflow.stages import calibration
 from fastflow.stages.pooling import parse_pooling
 from fastflow.train.data.corpus import clean, corpus_hash, draw
-from fastflow.train.data.embeddings import FrozenEncoder, open_encoder
+from fastflow.train.data.embeddings import open_encoder
 from fastflow.train.fitting import Run, calibrate
 from fastflow.train.options import Options
 from fastflow.train.ship.export import check_out
@@ -55,7 +55,7 @@ def fitted_model(texts: Texts, request: Request) -> Iterator[Path]:
     voice, keep = SILENT if request.quiet else COMMAND, request.keep
     encoder, options = _wanted(request)
     if keep is not None and keep.exists() and request.resume:
-        check_same(keep, texts, open_encoder(encoder, options.pooling, options.max_length), request.name)
+        check_same(keep, texts, encoder, options, request.name)
         voice.say(f"fastflow: continues with the model in {keep}")
         yield keep
         return
@@ -102,16 +102,18 @@ def _pooling_name(model: Model) -> str:
     return name
 
 
-def check_same(keep: Path, texts: Texts, encoder: FrozenEncoder, name: str) -> None:
-    """Raise unless the model at ``keep`` was fitted to ``texts`` with ``encoder``."""
-    model = load_model(keep)
+def check_same(keep: Path, texts: Texts, encoder: str, options: Options, name: str) -> None:
+    """Raise unless the model at ``keep`` was fitted to ``texts`` with ``encoder`` and its pooling."""
+    model, frozen = load_model(keep), open_encoder(encoder, options.pooling, options.max_length)
+    weighted = options.token_weights != "none" and frozen.pooling.mode == "mean"  # noqa: S105
     training, files = model.manifest.get("training"), model.manifest.get("files", {})
-    sample = draw(clean(texts()), name, SAMPLE, Options().seed)
-    copies = [path for path in encoder_files(encoder.directory) if not path.name.startswith(("tokenizer", "vocab"))]
+    sample = draw(clean(texts()), name, SAMPLE, options.seed)
+    copies = [path for path in encoder_files(frozen.directory) if not path.name.startswith(("tokenizer", "vocab"))]
     same = (
         isinstance(training, dict)
         and training.get("corpus_sha256") == corpus_hash(sample)
-        and (model.pooling, model.max_length) == (encoder.pooling, encoder.max_length)
+        and (model.pooling, model.max_length) == (frozen.pooling, frozen.max_length)
+        and (model.pooling.weights is not None) == weighted
         and all(files.get(f"{ENCODER}/{path.name}") == file_hash(path) for path in copies)
     )
     if not same:

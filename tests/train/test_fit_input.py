@@ -196,8 +196,6 @@ def test_a_model_of_another_run_is_not_continued(
     done = embed("-o", tmp_path / "new.npy", "--save-model", keep, "--resume", **({"model": given} if given else {}))
     if other == "vectors":
         refused(done, "has no encoder")
-    elif other == "pooling":
-        refused(done, "is not the model of an interrupted run on in.txt with this encoder: remove it, or choose", 1)
     else:
         refused(done, "is not the model of an interrupted run on in.txt with this encoder: remove it, or choose", 1)
 
