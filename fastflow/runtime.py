@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +20,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import DEFAULT, Opening, named
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.likelihood import Likelihood
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
@@ -36,8 +36,7 @@ from fastflow.stages.vectors import (
     cosine,
     quantise,
 )
-
-WINDOW = 4096  # texts that stream() holds and sorts by length at a time
+from fastflow.streaming import StreamOptions
 
 
 class Runtime:
@@ -141,44 +140,50 @@ class Runtime:
         ``batch_tokens``: the tokens of a batch, padding counted; None leaves it to the backend. ``window``: the texts
         of a block, which are held and sorted by length together. Raises as ``encode`` does.
         """
-        for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens), ("window", window)):
-            check_count(name, value)
-        check_truncation(truncate_dim, self.dim)
-        check_precision(precision)
-        if not isinstance(prompt, str | None):
-            raise UsageError(f"prompt must be a text, not {short(prompt)}")
-        size = WINDOW if window is None else window
-        windows = self._windows(in_order(iterable), prompt or "", size)
-        several = not isinstance(iterable, Sized) or len(iterable) > size
+        options = StreamOptions(
+            batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window
+        )  # fmt: skip
 
-        def embed(tokens: Tokens) -> NDArray[Any]:
-            batches = self._batches(tokens, batch_size, batch_tokens)
-            return self._backend.embed(tokens, batches, normalize_embeddings, truncate_dim)
+        def embed(*batch: Any) -> tuple[NDArray[Any]]:
+            return (self._backend.embed(*batch),)
 
-        def quantised(z: NDArray[Any]) -> NDArray[Any]:
-            return quantise(z, precision, normalize_embeddings, self._model.spread_of(self.dim, truncate_dim))
+        return ((start, z) for start, (z,) in self._stream(iterable, options, embed))
 
-        return self._blocks(ahead(windows) if several and self._backend.overlaps else windows, embed, quantised)
+    def stream_with_log_prob(
+        self, iterable: Iterable[str], **options: Any
+    ) -> Iterator[tuple[int, NDArray[Any], NDArray[np.float64]]]:
+        """``stream``, whose options these are, with the log-density (b,) of each text behind its embedding.
+
+        Embeddings have the bits that ``stream`` gives. Raises as ``stream`` and ``log_prob`` do.
+        """
+        _ = self._backend.density  # raises where there is none
+
+        def embed(*batch: Any) -> tuple[NDArray[Any], ...]:
+            return self._backend.embed_with_log_prob(*batch)
+
+        return ((start, z, p) for start, (z, p) in self._stream(iterable, StreamOptions(**options), embed))
+
+    def _stream(
+        self, iterable: Iterable[str], o: StreamOptions, embed: Callable[..., tuple[NDArray[Any], ...]]
+    ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
+        """(index of the first text, what ``embed`` makes of a window) one after the other; options are checked now."""
+        o.check(self.dim)
+        windows = o.windows(in_order(iterable), self.tokenize, self._seen.add)
+        several = not isinstance(iterable, Sized) or len(iterable) > o.size
+        return self._blocks(ahead(windows) if several and self._backend.overlaps else windows, o, embed)
 
     def _blocks(
-        self, windows: Iterator[Tokens], embed: Callable[[Tokens], Any], quantised: Callable[[Any], Any]
-    ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """The blocks of ``stream``, whose options are checked."""
-        start = 0
+        self, windows: Iterator[Tokens], o: StreamOptions, embed: Callable[..., tuple[NDArray[Any], ...]]
+    ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
+        """The blocks of ``_stream``, whose options are checked."""
+        start, spread = 0, self._model.spread_of(self.dim, o.truncate_dim)
         for tokens in windows:
             self._count_truncated(len(tokens.cut))
-            z = check_finite(embed(tokens), "text", start)
-            yield start, quantised(z)
+            batches = self._batches(tokens, o.batch_size, o.batch_tokens)
+            found = embed(tokens, batches, o.normalize_embeddings, o.truncate_dim)
+            z, *rest = (check_finite(each, "text", start) for each in found)
+            yield start, (quantise(z, o.precision, o.normalize_embeddings, spread), *rest)
             start += len(z)
-
-    def _windows(self, texts: Iterator[str], prompt: str, size: int) -> Iterator[Tokens]:
-        """The tokens of ``size`` texts after another."""
-        start = 0
-        while window := list(islice(texts, size)):
-            checked = [check_text(t, start + i) for i, t in enumerate(window)]
-            self._seen.add(checked)
-            yield self.tokenize([prompt + text for text in checked])
-            start += len(window)
 
     def transform(
         self,
@@ -198,6 +203,20 @@ class Runtime:
         z = np.asarray(self._calibrator.calibrate(pooled, normalize_embeddings, truncate_dim))
         spread = self._model.spread_of(self.dim, truncate_dim)
         return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread)
+
+    def log_prob(self, inputs: Any, batch_size: int | None = None) -> NDArray[np.float64]:
+        """(B,) natural-log densities of texts, or of pooled vectors (B, D), under the flow (``stages.density``).
+
+        A text that is unlike those the flow was fitted to has a low one; ``likelihood`` says what is low. Texts and
+        arrays are those of ``pool`` and ``transform``; a model without an encoder takes vectors alone.
+        Raises a FastflowError for a calibration without a flow, and as ``pool`` and ``transform`` do.
+        """
+        calibrator = self._calibrator
+        _ = calibrator.density  # raises where there is none, before anything is computed
+        if self._tokenizer is None or getattr(inputs, "ndim", 1) == 2:
+            pooled = check_pooled(inputs, calibrator.pooled_dim, self.dtype, "log_prob")
+            return check_finite(calibrator.log_prob(pooled), "log_prob: row")
+        return check_finite(calibrator.log_prob(self.pool(inputs, batch_size)), "text")
 
     def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
         """The pooled vectors (B, D) before calibration, as ``transform`` takes them. Raises as ``encode`` does."""
@@ -268,6 +287,16 @@ class Runtime:
     def backend(self) -> str:
         """The backend that runs: cpu, triton, torch or reference."""
         return self._calibrator.name
+
+    @property
+    def likelihood(self) -> Likelihood | None:
+        """The log_prob below which few texts of the fitted corpus are, and their share; None where not recorded."""
+        return self._model.likelihood if isinstance(self._model, Model) else None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether texts are tokenised while the device computes, and log_prob costs another pass of the encoder."""
+        return self._backend.overlaps
 
     @property
     def fingerprint(self) -> str:

@@ -15,7 +15,7 @@ from fastflow.backends import choose as encoder
 from fastflow.backends import triton as backend_triton
 from fastflow.backends.gpu.standin import StandIn
 from fastflow.kernels.encoder import triton as encoder_triton
-from fastflow.kernels.flow.plan import execute
+from fastflow.kernels.flow.plan import execute, execute_with_log_det
 from fastflow.model.weights import load_weights
 from fastflow.plan.fold import fold
 
@@ -62,9 +62,9 @@ class Plans:
 
     torch, device = torch, torch.device("cpu")
 
-    def __init__(self, stages, dim, weights):
+    def __init__(self, plans, weights=None):
         self.weights = weights
-        self.plans = [plan.astype(np.float32) for plan in fold(stages, dim)]
+        self.plans = [plan.astype(np.float32) for plan in plans]
         self.outputs = self.plans[-1].outputs
 
     def __call__(self, x, normalize=False, offsets=None, ids=None):
@@ -73,6 +73,13 @@ class Plans:
             z = execute(plan, z)
         z = torch.from_numpy(np.ascontiguousarray(z))
         return z / z.norm(dim=1, keepdim=True).clamp(min=1e-12) if normalize else z
+
+    def with_log_det(self, x):
+        z, total = x.numpy(), np.zeros(len(x), np.float32)
+        for plan in self.plans:
+            z, log_det = execute_with_log_det(plan, z)
+            total = total + log_det
+        return torch.from_numpy(np.ascontiguousarray(z)), torch.from_numpy(total)
 
     def pool(self, hidden, offsets, ids=None):
         pooled = torch.zeros(len(offsets) - 1, hidden.shape[2])
@@ -90,12 +97,13 @@ def use_standin(monkeypatch, **settings):
     def open_both(self, model, config):
         weights = load_weights(model.encoder, config, self._shape, np.float32)
         bodies = TorchBodies(weights, self._shape, model.pooling.layers, self.dtype, "cpu")
-        return bodies, Plans(model.calibration, self._shape.hidden, model.pooling.weights)
+        return bodies, Plans(fold(model.calibration, self._shape.hidden), model.pooling.weights)
 
     monkeypatch.setattr(encoder_triton, "prepare", lambda _: (torch, 1))
     monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_device", lambda self: device)
+    monkeypatch.setattr(backend_triton.TritonBackend, "_open_latent", lambda self: Plans(self.density_plans))
     return device
 
 

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
-from fastflow import runtime as module
 from fastflow.backends.choose import BACKENDS
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
@@ -174,7 +173,7 @@ def test_long_texts_are_cut_counted_and_said_once(model):
 
 
 def test_stream_gives_blocks_in_order_and_reads_no_further_than_it_must(rt, monkeypatch):
-    monkeypatch.setattr(module, "WINDOW", 10)
+    monkeypatch.setattr("fastflow.streaming.WINDOW", 10)
     texts, taken = make_sentences(35, seed=1), []
     blocks = rt.stream((taken.append(text) or text for text in texts), normalize_embeddings=True, precision="float16")
     assert taken == []

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fastflow.backends.base import Backend, Floats
+from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.flow.plan import Plan
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.plan.fold import fold
+from fastflow.stages.density import Densities, log_normal
 from fastflow.stages.truncation import Truncation
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
@@ -44,6 +47,7 @@ class CpuCalibration:
 
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
         self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, made when first asked for
+        self._latent: Any = None  # the stages that give the density, made when first asked for
         try:
             self._flow = CpuFlow([plan.astype(np.float32) for plan in fold(model.calibration, dim)], threads)
         except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
@@ -57,6 +61,18 @@ class CpuCalibration:
             flow, truncate = self._cut(truncate, self._order), None
         return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
 
+    def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
+        """(B,) log-densities of ``pooled`` (B, D) under ``plans``, all of the hidden form: its determinants are
+        constants.
+        """
+        from fastflow.kernels.flow.cpu import CpuFlow
+
+        if self._latent is None:
+            self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
+        z = self._latent(np.ascontiguousarray(pooled, np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+            return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
+
     def _cut(self, width: int, truncation: Truncation) -> Any:
         """The calibration and the leading ``width`` directions of it, folded into one call."""
         from fastflow.kernels.flow.cpu import CpuFlow
@@ -67,7 +83,23 @@ class CpuCalibration:
         return self._cuts[width]
 
 
-class CpuBackend(Backend):
+class CpuCalibrator(Calibrator):
+    """What calibrates through a CpuCalibration."""
+
+    _calibration: CpuCalibration
+
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
+        return self._calibration(pooled, normalize, truncate)
+
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities; compiled, but those of affine couplings, whose gates are summed in NumPy."""
+        if any(plan.form != "hidden" for plan in self.density_plans):
+            return super().log_prob(pooled)
+        return self._calibration.log_prob(pooled, self.density_plans)
+
+
+class CpuBackend(CpuCalibrator, Backend):
     """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
 
     A text has the same bits whatever its company, the order and the number of threads. bfloat16 and int8 are the
@@ -107,7 +139,3 @@ class CpuBackend(Backend):
             return np.asarray(self._encoder(tokens.ids, tokens.offsets))
         except ValueError as error:
             raise FastflowError(str(error)) from error
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
-        return self._calibration(pooled, normalize, truncate)

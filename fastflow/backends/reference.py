@@ -11,6 +11,7 @@ from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
 from fastflow.stages import calibration
+from fastflow.stages.density import Densities
 from fastflow.stages.vectors import shorten
 
 
@@ -55,3 +56,7 @@ class ReferenceBackend(Backend):
         with np.errstate(over="ignore", invalid="ignore"):  # as in ``hidden_states``
             z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
             return shorten(z, normalize, truncate, self._order)
+
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities under the flow, from the equations."""
+        return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)

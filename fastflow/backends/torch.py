@@ -19,6 +19,7 @@ from fastflow.model.reading import panics, reason
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import BAD, load_weights
 from fastflow.stages import calibration
+from fastflow.stages.density import Densities, Density, log_normal
 from fastflow.stages.vectors import shorten
 
 
@@ -77,6 +78,14 @@ class TorchCalibration:
             x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
             z = self.numpy(calibration.apply(self._stages, x))
         return shorten(z, normalize, truncate, self._order)
+
+    def log_prob(self, pooled: Floats, density: Density) -> Densities:
+        """(B, D) -> (B,) log-densities, squares and their sum in float64."""
+        self.mind_fork()
+        with self._torch.inference_mode():
+            x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
+            z, log_det = (self.numpy(found) for found in density.latent(x, self._stages))
+        return log_normal(z, log_det)
 
     def mind_fork(self) -> None:
         """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""
@@ -156,3 +165,7 @@ class TorchBackend(Backend):
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         return self._calibration(pooled, normalize, truncate)
+
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities under the flow, from the equations."""
+        return self._calibration.log_prob(pooled, self.density)

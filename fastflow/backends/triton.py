@@ -9,7 +9,7 @@ Reads from the top: loading, the two ways a batch runs, and the launches that bo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
 from fastflow.plan.fold import fold
+from fastflow.stages.density import Densities, log_normal
 from fastflow.stages.vectors import shorten
 
 PIECE = 65536  # pooled vectors calibrated at a time by ``calibrate``
@@ -63,6 +64,7 @@ class TritonBackend(Backend):
         self._shape = encoder_shape(config, model.encoder)
         self._vocabulary = whole_number(config, "vocab_size", model.encoder)
         self._encoder, self._flow = self._open(model, config)
+        self._latent: Any = None  # the stages that give the density, put on the device when first asked for
         self._device = self._open_device()
         self._computing = self._device.stream()
         self._graphs: Graphs[BucketGraph] = Graphs(self._capture)
@@ -91,6 +93,11 @@ class TritonBackend(Backend):
     def _open_device(self) -> Device:
         return CudaDevice()
 
+    def _open_latent(self) -> Any:
+        from fastflow.kernels.flow.triton import TritonFlow
+
+        return TritonFlow(self.density_plans, self.on)
+
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
@@ -106,8 +113,27 @@ class TritonBackend(Backend):
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         with self._lock:
             self._mind_fork()
-            parts = [self._calibrated(pooled[i : i + PIECE]) for i in range(0, max(1, len(pooled)), PIECE)]
-        return shorten(np.concatenate(parts), normalize, truncate, self._order)
+            (z,) = self._computed(pooled, lambda x: (self._flow(x),))
+        return shorten(z, normalize, truncate, self._order)
+
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities under the flow, of float32 grade."""
+        with self._lock:
+            self._mind_fork()
+            self._latent = self._latent or self._open_latent()
+            z, log_det = self._computed(pooled, self._latent.with_log_det)
+        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+            return log_normal(z, log_det)
+
+    def embed_with_log_prob(
+        self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
+    ) -> tuple[Floats, Densities]:
+        """What ``embed`` gives, to the bit, and the (B,) log-densities: the encoder runs twice, for ``embed`` fuses
+        pooling into the flow.
+        """
+        rows = list(batches)
+        pooled = self.pool_batches(tokens, rows)
+        return self.embed(tokens, rows, normalize, truncate), self.log_prob(pooled)
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
         """(B, width) vectors: each batch through the graph for its size, where there is one, else the pipeline."""
@@ -158,13 +184,18 @@ class TritonBackend(Backend):
         bucket, task = key
         return BucketGraph(self._device, self._computing, bucket, self._width(task), partial(self._launch, task))
 
-    def _calibrated(self, pooled: Floats) -> Floats:
-        """(B, D') of (B, D), B at most PIECE."""
-        found: list[Tensor] = []
-        x = self._flow.torch.from_numpy(np.ascontiguousarray(pooled, np.float32))
-        self._device.run(self._computing, lambda: found.append(self._flow(x.to(self._flow.device)).cpu()))
-        self._device.synchronize(self._device.record(self._computing))
-        return np.asarray(found[0].numpy())
+    def _computed(self, pooled: Floats, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> list[NDArray[Any]]:
+        """The arrays (B, ...) that ``compute`` makes of (B, D) on the device, PIECE rows at a time."""
+        parts: list[tuple[Tensor, ...]] = []
+
+        def run(x: Tensor) -> None:
+            parts.append(tuple(found.cpu() for found in compute(x.to(self._flow.device))))
+
+        for start in range(0, max(1, len(pooled)), PIECE):
+            piece = np.ascontiguousarray(pooled[start : start + PIECE], np.float32)
+            self._device.run(self._computing, partial(run, self._flow.torch.from_numpy(piece)))
+            self._device.synchronize(self._device.record(self._computing))
+        return [np.concatenate([found.numpy() for found in column]) for column in zip(*parts, strict=True)]
 
     def _positions(self, batch: Tokens) -> NDArray[Any]:
         return positions(batch.ids, batch.offsets, self._shape)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from fastflow.backends.base import Calibrator, Floats
-from fastflow.backends.cpu import CpuCalibration
+from fastflow.backends.cpu import CpuCalibration, CpuCalibrator
 from fastflow.backends.torch import TorchCalibration
 from fastflow.model.kinds import VectorModel
 from fastflow.stages import calibration
+from fastflow.stages.density import Densities
 from fastflow.stages.vectors import shorten
 
 
-class CpuVectors(Calibrator):
+class CpuVectors(CpuCalibrator):
     """The compiled kernels: a row has the same bits whatever its company, the order and the number of threads."""
 
     name = "cpu"
@@ -22,10 +23,6 @@ class CpuVectors(Calibrator):
         super().__init__(model, model.input_dim, dtype, "cpu")
         self._calibration = CpuCalibration(model, model.input_dim, threads)
         self.details.append(f"calibration compiled for {self._calibration.isa}, {self._calibration.threads} threads")
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        return self._calibration(pooled, normalize, truncate)
 
 
 class ReferenceVectors(Calibrator):
@@ -46,6 +43,10 @@ class ReferenceVectors(Calibrator):
             z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
             return shorten(z, normalize, truncate, self._order)
 
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities under the flow, from the equations."""
+        return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)
+
 
 class TorchVectors(Calibrator):
     """PyTorch, unfused, on a CPU or a GPU. float32 or float64."""
@@ -60,3 +61,7 @@ class TorchVectors(Calibrator):
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         return self._calibration(pooled, normalize, truncate)
+
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities under the flow, from the equations."""
+        return self._calibration.log_prob(pooled, self.density)

@@ -51,14 +51,14 @@ def check_precision(precision: str) -> None:
 
 
 def first_bad(z: NDArray[Any]) -> int | None:
-    """The number of the first row of (B, D) with NaN or infinity, None where all are finite."""
+    """The number of the first row of (B, D) or (B,) with NaN or infinity, None where all are finite."""
     if np.isfinite(z).all():
         return None
-    return int(np.flatnonzero(~np.isfinite(z).all(axis=1))[0])
+    return int(np.flatnonzero(~np.isfinite(z.reshape(len(z), -1)).all(axis=1))[0])
 
 
 def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
-    """``z`` (B, D') itself; raises naming the first row, counted from ``start``, with NaN or infinity."""
+    """``z`` (B, D') or (B,) itself; raises naming the first row, counted from ``start``, with NaN or infinity."""
     if (row := first_bad(z)) is not None:
         raise FastflowError(
             f"{what} {start + row} gives NaN or infinity: the model's numbers leave the range of its dtype; try "
@@ -99,20 +99,23 @@ def quantise(z: NDArray[Any], precision: str, normalized: bool, spread: NDArray[
     return levels.astype(np.int8) if precision == "int8" else (levels + 128).astype(np.uint8)
 
 
-def check_pooled(x: Any, dim: int, dtype: Any) -> NDArray[Any]:
-    """``x`` as (B, dim) floats; raises naming a wrong shape, or the first row with NaN or infinity."""
+def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDArray[Any]:
+    """``x`` as (B, dim) floats; raises naming what is wrong with its shape, or the first row with NaN or infinity.
+
+    Messages begin with ``method``, the name of the caller.
+    """
     try:
         array = np.asarray(x)
     except ValueError as error:
-        raise FastflowError(f"transform takes numbers of shape (B, {dim}), rows of one length: {error}") from error
+        raise FastflowError(f"{method} takes numbers of shape (B, {dim}), rows of one length: {error}") from error
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(item, str) for item in array.flat)):
-        raise FastflowError(f"transform takes numbers of shape (B, {dim}), not texts; texts go to encode()")
+        raise FastflowError(f"{method} takes numbers of shape (B, {dim}), not texts; texts go to encode()")
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
-        raise FastflowError(f"transform takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
-    with np.errstate(over="ignore"):  # a value too large for dtype becomes infinite, and is refused as such
+        raise FastflowError(f"{method} takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
+    with np.errstate(over="ignore"):  # what is too large for dtype becomes infinite, and is refused as such
         array = array.astype(dtype, copy=False)
     if (row := first_bad(array)) is not None:
-        raise FastflowError(f"transform: row {row} holds NaN or infinity")
+        raise FastflowError(f"{method}: row {row} holds NaN or infinity")
     return array
 
 

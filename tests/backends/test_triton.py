@@ -111,7 +111,7 @@ def heard_by(names, monkeypatch):
 
 
 def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch):
-    monkeypatch.setattr("fastflow.runtime.WINDOW", 50)
+    monkeypatch.setattr("fastflow.streaming.WINDOW", 50)
     runtime, names = on_standin(model), set()
     want = Runtime(model, backend="reference").encode(sentences[:170])
     heard_by(names, monkeypatch)

@@ -1,0 +1,51 @@
+"""How ``Runtime.stream`` cuts texts into blocks: its options, checked, and the windows of texts they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from fastflow.errors import UsageError
+from fastflow.model.reading import short
+from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.stages.texts import check_text
+from fastflow.stages.vectors import check_count, check_precision, check_truncation
+
+WINDOW = 4096  # texts that stream() holds and sorts by length at a time
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """The options of ``Runtime.stream``, which explains them."""
+
+    batch_size: int | None = None
+    normalize_embeddings: bool = False
+    precision: str = "float32"
+    truncate_dim: int | None = None
+    prompt: str | None = None
+    batch_tokens: int | None = None
+    window: int | None = None
+
+    def check(self, dim: int) -> None:
+        """Raise a UsageError for what no model of ``dim`` dimensions can do."""
+        for name in ("batch_size", "batch_tokens", "window"):
+            check_count(name, getattr(self, name))
+        check_truncation(self.truncate_dim, dim)
+        check_precision(self.precision)
+        if not isinstance(self.prompt, str | None):
+            raise UsageError(f"prompt must be a text, not {short(self.prompt)}")
+
+    @property
+    def size(self) -> int:
+        """The texts of a window."""
+        return WINDOW if self.window is None else self.window
+
+    def windows(self, texts: Iterator[str], tokenize: Tokenizer, seen: Callable[[list[str]], None]) -> Iterator[Tokens]:
+        """The tokens of ``size`` texts after another, the prompt before each; ``seen`` gets the texts without it."""
+        start, prompt = 0, self.prompt or ""
+        while window := list(islice(texts, self.size)):
+            checked = [check_text(t, start + i) for i, t in enumerate(window)]
+            seen(checked)
+            yield tokenize([prompt + text for text in checked])
+            start += len(window)

@@ -1,0 +1,199 @@
+"""The log-density of pooled vectors: by the change of variables, on every backend, and what has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import stages as make
+import torch
+from builders import make_model
+from gpu_standin import use_standin
+from matrices import make_vector_model, make_vectors
+from stages import Stage
+from triton_processes import NEEDS
+
+from fastflow import Runtime
+from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.kinds import VectorModel
+from fastflow.stages.calibration import apply
+from fastflow.stages.density import density_of
+
+DIM = 16
+SINGULAR = np.ones((DIM, DIM))
+FLOAT32 = 1e-5  # of the largest log-density: float32 sums
+ENDS = (CpuVectors, ReferenceVectors, TorchVectors)
+CHAINS = {
+    "flow": lambda rng, **o: [make.flow(rng, DIM, **o)],
+    "standardize, whiten, flow": lambda rng, **o: [
+        make.standardize(rng, DIM), make.whiten(rng, DIM, DIM), make.flow(rng, DIM, **o)
+    ],
+    "flow, recolour": lambda rng, **o: [make.flow(rng, DIM, **o), make.recolour(rng, DIM)],
+    "flow, recolour, flow, nullspace": lambda rng, **o: [
+        make.flow(rng, DIM, **o), make.recolour(rng, DIM), make.flow(rng, DIM, **o), make.nullspace(rng, DIM)
+    ],
+}  # fmt: skip
+SHAPES = (
+    {"levels": 2, "width": 8},
+    {"levels": 2, "width": 8, "coupling": "affine"},
+    {"levels": 1, "width": 8, "coupling": "affine", "permutation": "lu"},
+)
+
+
+def of(stages) -> VectorModel:
+    return VectorModel(Path("m"), DIM, tuple(stage.astype(np.float32) for stage in stages), "")
+
+
+def close(found, exact) -> bool:
+    return bool(np.abs(found - exact).max() <= FLOAT32 * np.abs(exact).max())
+
+
+def by_jacobian(stages, x):
+    """log p of the rows of ``x`` from the Jacobian of the chain, whatever the stages say of determinants."""
+    tensors = [
+        Stage(s.kind, s.settings, {k: torch.from_numpy(np.array(v)) for k, v in s.params.items()}) for s in stages
+    ]
+    out = []
+    for row in torch.from_numpy(x):
+        jacobian = torch.autograd.functional.jacobian(lambda v: apply(tensors, v[None])[0], row)
+        z = apply(tensors, row[None])[0].numpy()
+        out.append(scipy.stats.norm.logpdf(z).sum() + torch.linalg.slogdet(jacobian)[1].item())
+    return np.array(out)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(map(str, shape.values())))
+@pytest.mark.parametrize("chain", CHAINS)
+def test_every_backend_gives_the_change_of_variables(chain, shape):
+    rng = np.random.default_rng(0)
+    stages, x = CHAINS[chain](rng, **shape), rng.normal(size=(9, DIM)).astype(np.float32)
+    latent = stages[: {"flow, recolour": 1, "flow, recolour, flow, nullspace": 3}.get(chain, len(stages))]
+    wide = [stage.astype(np.float32).astype(np.float64) for stage in latent]
+    exact = by_jacobian(wide, x.astype(np.float64))
+    assert np.ptp(exact) > 1
+    assert np.allclose(density_of(wide, "m").log_prob(x.astype(np.float64), wide), exact, rtol=1e-9)
+    for kind in ENDS:
+        found = kind(of(stages), "float32", "cpu", None).log_prob(x)
+        assert (found.dtype, found.shape) == (np.float64, (9,))
+        assert close(found, exact), kind
+    for kind in (ReferenceVectors, TorchVectors):
+        assert np.allclose(kind(of(stages), "float64", "cpu", None).log_prob(x.astype(np.float64)), exact, rtol=1e-9)
+
+
+def test_it_integrates_to_one():
+    """Importance sampling over a wide Gaussian: a density, whatever its scale."""
+    rng = np.random.default_rng(1)
+    stages = [make.standardize(rng, 2), make.flow(rng, 2, levels=1, depth=2, width=4, coupling="affine")]
+    x, scale = rng.normal(size=(400_000, 2)) * 6, 6.0
+    weights = density_of(stages, "m").log_prob(x, stages) - scipy.stats.norm.logpdf(x, scale=scale).sum(axis=1)
+    assert abs(np.exp(weights).mean() - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (lambda rng: [], "log_prob needs a flow, and the calibration of m is none: fit one with fastflow-train"),
+        (lambda rng: [make.whiten(rng, DIM, DIM)], r"log_prob needs a flow, and the calibration of m is whiten\(16\)"),
+        (lambda rng: [make.whiten(rng, DIM, 8), make.flow(rng, 8)], r"whiten\(8\) of m leaves some out: fit a model"),
+        (lambda rng: [make.nullspace(rng, DIM), make.flow(rng, DIM)], r"nullspace\(3\) of m leaves some out"),
+        (
+            lambda rng: [Stage("whiten", {}, {"mean": np.zeros(DIM), "matrix": SINGULAR}), make.flow(rng, DIM)],
+            r"whiten\(16\) of m leaves some out",
+        ),
+    ],
+)  # fmt: skip
+def test_what_has_no_density_is_refused(stages, message):
+    chain = stages(np.random.default_rng(0))
+    with pytest.raises(UsageError, match=message):
+        density_of(chain, "m")
+    for kind in ENDS if chain else ():
+        with pytest.raises(UsageError, match=message):
+            kind(of(chain), "float32", "cpu", None).log_prob(np.zeros((1, DIM), np.float32))
+
+
+@pytest.mark.parametrize("recoloured", [False, True])
+def test_a_runtime_gives_it_for_texts_and_for_pooled_vectors(bert, sentences, tmp_path, backend, recoloured):
+    model = make_model(tmp_path / "m", bert, sentences, "flow,recolour" if recoloured else "flow", weighted=True)
+    runtime = Runtime(model, backend=backend)
+    found = runtime.log_prob(sentences[:50])
+    stages = [stage.astype(np.float64) for stage in runtime._model.calibration[:1]]
+    exact = density_of(stages, "m").log_prob(runtime.pool(sentences[:50]).astype(np.float64), stages)
+    assert (found.dtype, found.shape) == (np.float64, (50,))
+    assert close(found, exact)
+    assert np.array_equal(runtime.log_prob(runtime.pool(sentences[:50])), found)
+    assert runtime.log_prob([]).shape == (0,)
+    assert close(runtime.log_prob(iter(sentences[:7]), batch_size=2), found[:7])
+    strange = runtime.log_prob(["9 9 9 9 ! ? 7"])
+    assert strange[0] < np.median(found)
+
+
+def test_on_the_cpu_a_row_has_the_same_bits_whatever_its_company(model, sentences):
+    runtime = Runtime(model, backend="cpu")
+    found = runtime.log_prob(sentences)
+    assert np.array_equal(np.concatenate([runtime.log_prob([text]) for text in sentences[:20]]), found[:20])
+    assert np.array_equal(Runtime(model, backend="cpu", threads=1).log_prob(sentences), found)
+
+
+@pytest.mark.parametrize("method", ["flow", "flow,recolour"])
+def test_a_model_without_an_encoder_takes_vectors(tmp_path, method):
+    model = make_vector_model(tmp_path / "m", method, batch_size=32, stop="budget")
+    runtime, x = Runtime(model), make_vectors(20, seed=2)
+    assert runtime.log_prob(x).shape == (20,)
+    assert np.array_equal(runtime.log_prob(x.tolist()), runtime.log_prob(x))
+    for texts in ("a text", ["a text"]):
+        with pytest.raises(FastflowError, match=r"^log_prob takes numbers of shape \(B, 32\), not texts"):
+            runtime.log_prob(texts)
+    with pytest.raises(FastflowError, match=r"^log_prob takes numbers of shape \(B, 32\); got float32"):
+        runtime.log_prob(x[:, :4])
+    x[3, 0] = np.nan
+    with pytest.raises(FastflowError, match=r"^log_prob: row 3 holds NaN or infinity"):
+        runtime.log_prob(x)
+
+
+def test_a_density_beyond_the_dtype_names_its_row(model, sentences, backend):
+    runtime = Runtime(model, backend=backend)
+    x = runtime.pool(sentences[:5])
+    x[2] = 3e38
+    with pytest.raises(FastflowError, match=r"^log_prob: row 2 gives NaN or infinity"):
+        runtime.log_prob(x)
+
+
+def test_a_model_without_a_flow_is_refused_before_its_encoder_runs(bert, monkeypatch):
+    runtime = Runtime(bert)
+    monkeypatch.setattr(Runtime, "pool", None)
+    for call in (lambda: runtime.log_prob(["a"]), lambda: runtime.stream_with_log_prob(["a"])):
+        with pytest.raises(UsageError, match=r"log_prob needs a flow, and the calibration of .* is none: fit one"):
+            call()
+
+
+def test_a_stream_gives_embeddings_with_the_bits_they_have_without(model, sentences, backend):
+    runtime, options = Runtime(model, backend=backend), {"window": 40, "truncate_dim": 7, "precision": "float16"}
+    pairs = zip(
+        runtime.stream(sentences, **options), runtime.stream_with_log_prob(sentences, **options), strict=True
+    )  # fmt: skip
+    starts, found = [], []
+    for (start, z), (other, same, log_prob) in pairs:
+        assert start == other
+        assert np.array_equal(z, same)
+        starts.append(start)
+        found.append(log_prob)
+    assert starts == list(range(0, 256, 40))
+    assert close(np.concatenate(found), runtime.log_prob(sentences))
+    with pytest.raises(UsageError, match="unknown precision 'int4'"):
+        runtime.stream_with_log_prob(sentences, precision="int4")
+
+
+@NEEDS
+def test_on_a_device_it_is_that_of_the_reference(model, sentences, monkeypatch):
+    use_standin(monkeypatch)
+    runtime, exact = Runtime(model, backend="triton"), Runtime(model, backend="reference")
+    for texts in (sentences[:3], sentences):
+        assert close(runtime.log_prob(texts), exact.log_prob(texts))
+    monkeypatch.setattr("fastflow.backends.triton.PIECE", 7)
+    assert close(runtime.log_prob(runtime.pool(sentences)), exact.log_prob(sentences))
+    assert runtime.log_prob([]).shape == (0,)
+    ((_, z, log_prob),) = runtime.stream_with_log_prob(sentences[:50])
+    assert np.array_equal(z, runtime.encode(sentences[:50]))
+    assert close(log_prob, exact.log_prob(sentences[:50]))
