@@ -7,11 +7,13 @@ from tolerances import EMBEDDING
 from fastflow import Runtime
 
 
-@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "auto"])
+@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "whiten,recolour"])
 def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
     monkeypatch.setattr("fastflow.train.data.moments.BLOCK", 60)
-    assert train("--method", method, out=tmp_path / "held").exit_code == 0
-    result = train("--method", method, "--stream", out=tmp_path / "streamed")
+    options = ("--method", method, "--stop", "budget")
+    assert train(*options, out=tmp_path / "held").exit_code == 0
+    result = train(*options, "--stream", out=tmp_path / "streamed")
+    assert (": none, fingerprint" in result.stderr) == (method == "none")
     assert result.exit_code == 0
     assert "corpus: 256 texts, read once; 256 of them kept to measure on" in result.stderr
     assert "corpus.txt: 256 texts, read once" in (tmp_path / "streamed" / "README.md").read_text()
@@ -25,12 +27,15 @@ def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path
 def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
     path = tmp_path / "paragraphs.txt"
     path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
-    whole = train("--method", "standardize", source=path, out=tmp_path / "whole")
+    alike = ("--method", "standardize", "--token-weights", "none")
+    whole = train(*alike, source=path, out=tmp_path / "whole")
     assert "WARNING: these texts have 5" in whole.stderr
-    for weights, told in (("sif", False), ("none", True)):
-        tried = train("--method", "auto", "--token-weights", weights, "--dry-run", source=path, out=tmp_path / weights)
-        assert ("WARNING: these texts have 5" in tried.stderr) == told
-    cut = train("--method", "standardize", "--sentences", source=path, out=tmp_path / "cut")
+    for options, told in (((), False), (("--token-weights", "none"), True), (("--pooling", "cls"), True)):
+        for method in ("standardize", "flow"):
+            tried = train("--method", method, *options, "--batch-size", 32, "--dry-run", source=path)
+            assert tried.exit_code == 0, tried.stderr
+            assert ("WARNING: these texts have 5" in tried.stderr) == told
+    cut = train(*alike, "--sentences", source=path, out=tmp_path / "cut")
     assert "corpus: 252 distinct texts" in cut.stderr
     assert "words on average" not in cut.stderr
 

@@ -16,10 +16,13 @@ def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
     for name, value in vars(DEFAULTS).items():
         if value not in (None, False):  # else it is what the command takes without the option
             assert command[name].default == value, name
+        if value is None:
+            assert command[name].default is None, name
         if name in CHOICES:
             assert tuple(command[name].type.choices) == CHOICES[name]
     config, schedule = FlowConfig(dim=256), Schedule()
     assert {name: getattr(config, name) for name in DEFAULTS.shape()} == DEFAULTS.shape()
+    assert fit_recolour_defaults() == DEFAULTS.colour
     assert vars(schedule) == {name: getattr(DEFAULTS, name) for name in vars(schedule)}
 
 
@@ -27,7 +30,7 @@ def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
     ("options", "message"),
     [
         ({"stop": "never"}, "--stop must be rule or budget or likelihood, not 'never'"),
-        ({"token_weights": "tfidf"}, "--token-weights must be sif or none, not 'tfidf'"),
+        ({"token_weights": "tfidf"}, "--token-weights must be auto or sif or none, not 'tfidf'"),
         ({"device": "tpu"}, "--device must be cpu or cuda, not 'tpu'"),
         ({"levels": 5}, "--levels must be 1 to 4, not 5"),
         ({"batch_size": 1}, "--batch-size must be a whole number of at least 2, not 1"),
