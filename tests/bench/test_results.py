@@ -51,5 +51,7 @@ def test_history_is_named_as_such():
     for name, module in SUPERSEDED.items():
         assert find_spec(module) is None, f"{module} is back: take {name} off the list"
         assert module in (RESULTS / name).read_text(encoding="utf-8")
-        (row,) = (line for line in PAGE.splitlines() if line.startswith("| ") and f"`{name.partition('.')[0]}.md`" in line)
+        (row,) = (
+            line for line in PAGE.splitlines() if line.startswith("| ") and f"`{name.partition('.')[0]}.md`" in line
+        )
         assert "superseded" in row

@@ -58,8 +58,10 @@ def test_what_keeps_the_mean_is_judged_about_it_and_so_is_raw_pooling(method, ab
     views = Views(*(x + 0.3 * normal(300, 16, seed) for seed in (1, 2)))
     choice = choose(method, lambda name: Fitted(fit_named(name, x)), views)
     assert choice.method == method
-    assert choice.record["separability"]["none"] == round(views.judge(centred=about), 4) != round(
-        views.judge(centred=not about), 4
+    assert (
+        choice.record["separability"]["none"]
+        == round(views.judge(centred=about), 4)
+        != round(views.judge(centred=not about), 4)
     )
     assert ("about their mean" in choice.reasons[-1]) == about
     assert choice.views is views

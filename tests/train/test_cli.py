@@ -22,7 +22,9 @@ from fastflow.train.cli import main
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
     result = train("--stop", "budget", encoder=encoders(family))
-    assert "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.3, 2 demoted)" in result.stderr
+    assert (
+        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.3, 2 demoted)" in result.stderr
+    )
     assert (result.exit_code, verify(tmp_path / "m")[0][:1].isdigit()) == (0, True)
     numpy, pytorch = (
         Runtime(tmp_path / "m", backend=b).encode(sentences, normalize_embeddings=True) for b in ("reference", "torch")

@@ -21,9 +21,9 @@ from fastflow.files import cache as kept
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import embeddings
+from fastflow.train.data.background import read_words
 from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
 from fastflow.train.data.moments import read_through
-from fastflow.train.data.background import read_words
 from fastflow.train.data.token_weights import weigh_by_first
 
 

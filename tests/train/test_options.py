@@ -57,7 +57,9 @@ def test_values_that_no_fit_can_have(options, message):
         Options(**options)
 
 
-@pytest.mark.parametrize(("texts", "size"), [(0, SMALL), (LARGE_CORPUS - 1, SMALL), (LARGE_CORPUS, LARGE), (10**6, LARGE)])
+@pytest.mark.parametrize(
+    ("texts", "size"), [(0, SMALL), (LARGE_CORPUS - 1, SMALL), (LARGE_CORPUS, LARGE), (10**6, LARGE)]
+)
 def test_a_flow_is_larger_on_a_large_corpus_unless_its_size_is_named(texts, size):
     assert LARGE["depth"] > SMALL["depth"]
     assert LARGE["width"] > SMALL["width"]

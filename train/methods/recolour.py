@@ -60,7 +60,9 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     left, right = left * sign, right * sign[:, None]
     scale = np.maximum(scale, LEAST * scale[0])
     if demoted >= len(scale):
-        raise FastflowError(f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demoted")
+        raise FastflowError(
+            f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demoted"
+        )
     shift = (left.T @ mean) * scale**-spectrum
     shift[:demoted] = 0
     scale[:demoted] = scale[-1]
