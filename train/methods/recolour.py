@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import CannotFit, FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.data.moments import BLOCK, Moments
 
@@ -52,7 +52,7 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
     variance = np.trace(own) / len(own)
     if not variance > 0:
-        raise FastflowError(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
+        raise CannotFit(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
     if joint.count < FEW * len(own):
         own = own + RIDGE * variance * np.eye(len(own))
     left, scale, right = np.linalg.svd(np.linalg.solve(own, cross.T).T, full_matrices=False)
@@ -60,7 +60,9 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     left, right = left * sign, right * sign[:, None]
     scale = np.maximum(scale, LEAST * scale[0])
     if demoted >= len(scale):
-        raise FastflowError(f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demote")
+        raise FastflowError(
+            f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demoted"
+        )
     shift = (left.T @ mean) * scale**-spectrum
     shift[:demoted] = 0
     scale[:demoted] = scale[-1]
