@@ -20,6 +20,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import DEFAULT, Opening, named
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.likelihood import Likelihood
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
@@ -286,6 +287,16 @@ class Runtime:
     def backend(self) -> str:
         """The backend that runs: cpu, triton, torch or reference."""
         return self._calibrator.name
+
+    @property
+    def likelihood(self) -> Likelihood | None:
+        """The log_prob below which few texts of the fitted corpus are, and their share; None where not recorded."""
+        return self._model.likelihood if isinstance(self._model, Model) else None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether texts are tokenised while the device computes, and log_prob costs another pass of the encoder."""
+        return self._backend.overlaps
 
     @property
     def fingerprint(self) -> str:

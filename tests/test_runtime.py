@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
-from fastflow import runtime as module
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 

@@ -64,6 +64,11 @@ RESUME = click.option(
 @click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
 @THREADS
 @DEVICE
+@click.option(
+    "--log-prob",
+    is_flag=True,
+    help="Write the log-density of each text under the model's flow too; not to .npy.",
+)
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
 @RESUME
 @click.option("--shard", metavar="I/N", default="1/1", help="Take every N-th row, beginning with the I-th.")
@@ -98,8 +103,9 @@ def embed(
 
     A .txt holds one text a line. Row i of the output is text i of the file, empty texts too.
     """
-    from fastflow.files.embed import Settings, embed_file, parse_shard
+    from fastflow.files.embed import embed_file
     from fastflow.files.records import Layout
+    from fastflow.files.settings import Settings, parse_shard
     from fastflow.files.tables import check_delimiter
 
     layout = Layout(format, text_field, id_field, errors, check_delimiter(delimiter), not no_header)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,10 @@ from fastflow.files.inputs import Input
 from fastflow.files.outputs import OutputFile, writer_for
 from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block, StandardOutput, Terminal
-from fastflow.files.records import Identity, Layout, Record
+from fastflow.files.records import Identity, Record
+from fastflow.files.settings import Settings, Summary
 from fastflow.files.texts import records_of
+from fastflow.files.unlike import Unlike
 from fastflow.model.fragmentation import unsuited
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -30,69 +31,70 @@ from fastflow.streaming import WINDOW
 REMEMBERED = 100_000  # distinct texts whose vectors --dedupe keeps at hand
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The options of ``fastflow embed`` that shape rows: all of them must agree for a run to be resumed."""
-
-    layout: Layout = field(default_factory=Layout)
-    precision: str = "float32"
-    dim: int | None = None
-    normalize: bool = False
-    batch_tokens: int | None = None
-    dedupe: bool = False
-    shard: tuple[int, int] = (1, 1)
-    truncate: str = "right"
-    prompt: str | None = None
-
-
-@dataclass
-class Summary:
-    """The counts of a run."""
-
-    texts: int = 0
-    empty: int = 0
-    resumed: int = 0
-    cut: int = 0
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """``I/N`` with 1 <= I <= N: this run takes rows I-1, I-1+N, I-1+2N, ..."""
-    part, _, parts = text.partition("/")
-    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
-        raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/4")
-    return int(part), int(parts)
-
-
 def embed_file(
-    runtime: Runtime, source: str, target: Path | None, settings: Settings, resume: bool = False, quiet: bool = False
+    runtime: Runtime,
+    source: str,
+    target: Path | None,
+    settings: Settings,
+    resume: bool = False,
+    quiet: bool = False,
+    judge: bool = True,
+    opened: Callable[[str], Input] = Input,
 ) -> Summary:
     """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
     The target appears only when whole. Rows that were finished before an error or an interruption stay in
     NAME.partial, to be continued with ``resume``; without it, a run replaces the rows that an earlier one left there.
+    ``judge``: say at the end if many texts are unlike the model's corpus, where the model knows and not ``quiet``.
+    ``opened`` opens the input.
     """
+    check_target(target, source, settings, resume)
+    if target is None:
+        with opened(source) as texts:
+            return _run(runtime, texts, _standard_output(), None, settings, 0, quiet, judge)
+    with opened(source) as texts:
+        if resume:
+            check_resumable(texts)
+        key = numbers_of(runtime, settings.precision, settings.normalize)
+        state = State(target, texts.identity, key | {"options": vars(settings) | {"layout": settings.layout._asdict()}})
+        with writer_for(target)(target, key) as writer, growing(writer, state, resume) as rows:
+            summary = _run(runtime, texts, writer, state, settings, rows, quiet, judge)
+    return summary
+
+
+def check_target(target: Path | None, source: str, settings: Settings, resume: bool) -> None:
+    """Raise for an output that cannot be written as ``settings`` ask, before anything is computed."""
     if target is None:
         if resume:
             raise UsageError("--resume needs an output file: -o OUT")
-        with Input(source) as texts:
-            return _run(runtime, texts, _standard_output(), None, settings, 0, quiet)
+        return
     kind = writer_for(target)
     if settings.layout.id_field is not None and not kind.keeps_ids:
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for ids; write .npz or .jsonl, or leave out --id-field"
         )
+    if settings.log_prob and not kind.keeps_log_prob:
+        raise UsageError(
+            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors or .jsonl, or leave "
+            "out --log-prob"
+        )
     check_output(target, source)
     if resume:
         check_unfinished(target)
-    with Input(source) as texts:
-        if resume and texts.identity is None:
-            what = "standard input" if source == "-" else f"{source}, which is not a file,"
-            raise UsageError(f"--resume cannot reread {what}; give a file")
-        key = numbers_of(runtime, settings.precision, settings.normalize)
-        state = State(target, texts.identity, key | {"options": vars(settings) | {"layout": settings.layout._asdict()}})
-        with kind(target, key) as writer, growing(writer, state, resume) as rows:
-            summary = _run(runtime, texts, writer, state, settings, rows, quiet)
-    return summary
+
+
+def check_resumable(source: Input) -> None:
+    """Raise for an input that cannot be read again from its start."""
+    if source.identity is None:
+        what = "standard input" if source.path == "-" else f"{source.path}, which is not a file,"
+        raise UsageError(f"--resume cannot reread {what}; give a file")
+
+
+def texts_of(source: Input, settings: Settings) -> Iterator[str]:
+    """The texts as they are embedded, the prompt before each; empty ones are left out."""
+    for record in records_of(source, settings.layout):
+        if (text := _one_text(record, source.path)).strip():
+            yield (settings.prompt or "") + text
 
 
 def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
@@ -118,22 +120,29 @@ def _run(
     settings: Settings,
     skip: int,
     quiet: bool,
+    judge: bool,
 ) -> Summary:
     s, summary = settings, Summary(resumed=skip)
+    unlike = Unlike(runtime.likelihood) if judge and not quiet and runtime.likelihood is not None else None
     records = _sharded(records_of(source, s.layout), s.shard)
     while skip and isinstance(writer, OutputFile) and (done := list(islice(records, min(skip, WINDOW)))):
         writer.skip([row for row, _ in done], _ids([record for _, record in done], s))
         skip -= len(done)
-    encoder = _Encoder(runtime, settings)
+    encoder = _Encoder(runtime, settings, settings.log_prob or (unlike is not None and not runtime.overlaps))
     windows = _windows(records, runtime, source, s)
     if not quiet:
-        windows = _looked_at(windows, runtime)
-    writer.write(Block([], [], [], encoder([])))  # an empty input still gives a file of the right width and dtype
+        windows = _looked_at(windows, runtime, s.prompt, unlike if not encoder.scored else None)
+    made = encoder([])
+    writer.write(
+        Block([], [], [], made.vectors, made.log_probs if s.log_prob else None)
+    )  # an empty input still gives a file of the right width and dtype
     before = runtime.truncated
     shown = not quiet and not isinstance(writer, Terminal)
     with Progress("embed", None, "texts", shown, share=source.share()) as progress:
-        for (rows, of_rows, texts, share), vectors in encoder.over(windows, source):
-            writer.write(Block(rows, texts, _ids(of_rows, s), vectors))
+        for (rows, of_rows, texts, share), made in encoder.over(windows, source):
+            writer.write(Block(rows, texts, _ids(of_rows, s), made.vectors, made.log_probs if s.log_prob else None))
+            if unlike is not None and made.log_probs is not None:
+                unlike.look(texts, made.log_probs)
             if state is not None and isinstance(writer, OutputFile):
                 state.save(writer.rows, writer.sync())
             summary.texts += len(texts)
@@ -141,6 +150,8 @@ def _run(
             progress.advance(len(texts), share=share)
     writer.finish()
     summary.cut = runtime.truncated - before
+    if unlike is not None and (warning := unlike.warning()):
+        say(f"fastflow: {warning}")
     return summary
 
 
@@ -167,11 +178,17 @@ def _windows(records: Iterator[tuple[int, Record]], runtime: Runtime, source: In
         yield Window([row for row, _ in window], [record for _, record in window], texts, source.share())
 
 
-def _looked_at(windows: Iterator[Window], runtime: Runtime) -> Iterator[Window]:
-    """``windows``, with a warning if the texts of the first do not suit the encoder's vocabulary."""
+def _looked_at(
+    windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
+) -> Iterator[Window]:
+    """``windows``, with a warning if the texts of the first do not suit the encoder's vocabulary; ``unlike`` takes a
+    look at the first too, where log-densities cost another pass of the encoder.
+    """
     for number, window in enumerate(windows):
         if number == 0 and (warning := unsuited(runtime.tokenize, window.texts)):
             say(f"fastflow: WARNING: {warning}")
+        if number == 0 and unlike is not None:
+            unlike.look(window.texts, runtime.log_prob([(prompt or "") + text for text in window.texts]))
         yield window
 
 
@@ -197,16 +214,26 @@ def _one_text(record: Record, source: str) -> str:
     return record.texts[0]
 
 
+class Made(NamedTuple):
+    """What is made of texts: vectors (b, D'), and log-densities (b,) where they are needed."""
+
+    vectors: NDArray[Any]
+    log_probs: NDArray[np.float64] | None
+
+
 class _Encoder:
-    """texts -> vectors with the run's options; with dedupe, a text seen among the last REMEMBERED costs nothing."""
+    """texts -> vectors with the run's options; with dedupe, a text seen among the last REMEMBERED costs nothing.
 
-    def __init__(self, runtime: Runtime, settings: Settings) -> None:
-        self._runtime, self._settings = runtime, settings
-        self._seen: dict[str, NDArray[Any]] = {}
+    ``scored``: with log-densities.
+    """
 
-    def over(self, windows: Iterator[Window], source: Input) -> Iterator[tuple[Window, NDArray[Any]]]:
-        """Each window with its vectors; of a file without dedupe in one stream, so that the next can be tokenised
-        meanwhile.
+    def __init__(self, runtime: Runtime, settings: Settings, scored: bool) -> None:
+        self._runtime, self._settings, self.scored = runtime, settings, scored
+        self._seen: dict[str, tuple[Any, ...]] = {}
+
+    def over(self, windows: Iterator[Window], source: Input) -> Iterator[tuple[Window, Made]]:
+        """Each window with what is made of it; of a file without dedupe in one stream, so that the next can be
+        tokenised meanwhile.
         """
         if self._settings.dedupe or source.identity is None:
             yield from ((window, self(window.texts)) for window in windows)
@@ -218,33 +245,40 @@ class _Encoder:
                 coming.append(window)
                 yield from window.texts
 
-        for block in self._stream(texts()):
-            yield coming.popleft(), block
+        for made in self._stream(texts()):
+            yield coming.popleft(), made
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[Any]:
+    def __call__(self, texts: Sequence[str]) -> Made:
         if not self._settings.dedupe:
             return self._encode(texts)
         new = [text for text in dict.fromkeys(texts) if text not in self._seen]
-        fresh = dict(zip(new, self._encode(new), strict=True))
+        made = self._encode(new)
+        fresh = dict(zip(new, zip(*(part for part in made if part is not None), strict=True), strict=True))
         out = [fresh[text] if text in fresh else self._seen[text] for text in texts]
         self._seen |= fresh
         for text in list(islice(self._seen, max(0, len(self._seen) - REMEMBERED))):
             del self._seen[text]
-        return np.stack(out) if out else self._encode([])
+        if not out:
+            return self._encode([])
+        return Made(np.stack([row[0] for row in out]), np.array([row[1] for row in out]) if self.scored else None)
 
-    def _encode(self, texts: Sequence[str]) -> NDArray[Any]:
+    def _encode(self, texts: Sequence[str]) -> Made:
         s = self._settings
-        none = self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim)
-        return np.concatenate([stored(none), *self._stream(texts)])
+        none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
+        parts = [Made(none, np.zeros(0)), *self._stream(texts)]
+        scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
+        return Made(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
 
-    def _stream(self, texts: Iterable[str]) -> Iterator[NDArray[Any]]:
-        """A block of vectors for every WINDOW texts."""
+    def _stream(self, texts: Iterable[str]) -> Iterator[Made]:
+        """What is made of every WINDOW texts."""
         s = self._settings
-        blocks = self._runtime.stream(
-            texts, normalize_embeddings=s.normalize, precision=s.precision, truncate_dim=s.dim, prompt=s.prompt,
-            batch_tokens=s.batch_tokens, window=WINDOW,
-        )  # fmt: skip
-        return (stored(block) for _, block in blocks)
+        options: dict[str, Any] = {
+            "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
+            "batch_tokens": s.batch_tokens, "window": WINDOW,
+        }  # fmt: skip
+        if not self.scored:
+            return (Made(stored(z), None) for _, z in self._runtime.stream(texts, **options))
+        return (Made(stored(z), scores) for _, z, scores in self._runtime.stream_with_log_prob(texts, **options))
 
 
 def stored(vectors: NDArray[Any]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import shutil
 import struct
 import zipfile
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -26,6 +26,7 @@ from fastflow.errors import UsageError
 from fastflow.files.partial import archive_path, cannot_write, open_partial, partial_path
 from fastflow.files.printing import Block, json_lines
 from fastflow.files.records import Identity
+from fastflow.files.scored import column, joined
 
 SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
 
@@ -35,6 +36,7 @@ class OutputFile:
 
     header_bytes = 0
     keeps_ids = False
+    keeps_log_prob = True
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         """``meta`` describes the run (fingerprint, precision ...). Nothing is changed before ``begin``."""
@@ -115,7 +117,8 @@ class VectorFile(OutputFile):
 
     def encode(self, block: Block) -> bytes:
         self.dtype, self.width = block.vectors.dtype, block.vectors.shape[1]
-        return block.vectors.tobytes()
+        self.scored = block.log_probs is not None
+        return joined(block.vectors, block.log_probs)
 
     def complete(self, handle: BinaryIO) -> None:
         handle.seek(0)
@@ -125,6 +128,10 @@ class VectorFile(OutputFile):
     def shape(self) -> tuple[int, int]:
         return self.rows, self.width
 
+    def column(self, name: str) -> Iterator[bytes]:
+        """The bytes of the vectors, or of the log-densities, of a file whose rows hold both."""
+        return column(self._handle, self.header_bytes, self.dtype, self.width, name)
+
     def header(self) -> bytes:
         raise NotImplementedError
 
@@ -133,32 +140,60 @@ class NpyFile(VectorFile):
     """.npy of shape (rows, D')."""
 
     header_bytes = 128
+    keeps_log_prob = False
 
     def header(self) -> bytes:
         return npy_header(self.shape, self.dtype, self.header_bytes)
 
 
 class SafetensorsFile(VectorFile):
-    """.safetensors with one tensor, ``embeddings``, and the run's description as metadata."""
+    """.safetensors with ``embeddings``, ``log_prob`` where asked for, and the run's description as metadata."""
 
     header_bytes = 2048
 
     def header(self) -> bytes:
         names = {"float32": "F32", "float64": "F64", "float16": "F16", "int8": "I8", "uint8": "U8"}
-        size = self.rows * self.width * self.dtype.itemsize
-        tensor = {"dtype": names[self.dtype.name], "shape": list(self.shape), "data_offsets": [0, size]}
+        first = 8 * self.rows if self.scored else 0  # log_prob comes first, where its numbers are aligned
+        ends = [first, first + self.rows * self.width * self.dtype.itemsize]
+        tensors: dict[str, Any] = {
+            "embeddings": {"dtype": names[self.dtype.name], "shape": list(self.shape), "data_offsets": ends}
+        }
+        if self.scored:
+            tensors["log_prob"] = {"dtype": "F64", "shape": [self.rows], "data_offsets": [0, first]}
         meta = {name: str(value) for name, value in self.meta.items()}
-        text = json.dumps({"__metadata__": meta, "embeddings": tensor}).encode()
+        text = json.dumps({"__metadata__": meta, **tensors}).encode()
         room = self.header_bytes - 8  # the format allows trailing spaces
         if len(text) > room:
-            text = json.dumps({"embeddings": tensor}).encode()
+            text = json.dumps(tensors).encode()
         return struct.pack("<Q", room) + text.ljust(room)
+
+    def finish(self) -> None:
+        """Give the file its final name; where its rows hold two things, part them into another file first."""
+        if not self.scored:
+            super().finish()
+            return
+        apart = archive_path(self.target)
+        try:
+            with apart.open("wb") as out:
+                out.write(self.header())
+                for name in ("log_prob", "vector"):
+                    out.writelines(self.column(name))
+                out.flush()
+                os.fsync(out.fileno())
+            apart.replace(self.target)
+            self.remove()
+        except OSError as error:
+            raise cannot_write(self.target, error) from error
+        finally:
+            apart.unlink(missing_ok=True)
 
 
 class NpzFile(NpyFile):
-    """.npz with ``embeddings``, ``index``, ``ids`` where asked for, and the run's description as ``meta`` (JSON)."""
+    """.npz with ``embeddings``, ``index``, ``ids`` and ``log_prob`` where asked for, and the run's description as
+    ``meta`` (JSON).
+    """
 
-    keeps_ids = True
+    keeps_ids = keeps_log_prob = True
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         super().__init__(target, meta)
@@ -184,9 +219,7 @@ class NpzFile(NpyFile):
             self.complete(self._handle)
             self._handle.flush()
             with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as bundle:
-                self._handle.seek(0)
-                with bundle.open("embeddings.npy", "w", force_zip64=True) as entry:
-                    shutil.copyfileobj(self._handle, entry, 1 << 20)
+                self._add_rows(bundle)
                 _add(bundle, "index.npy", np.asarray(self._rows, np.int64))
                 if self._ids:
                     _add(bundle, "ids.npy", id_array(self._ids))
@@ -197,6 +230,20 @@ class NpzFile(NpyFile):
             raise cannot_write(self.target, error) from error
         finally:
             archive.unlink(missing_ok=True)
+
+    def _add_rows(self, bundle: zipfile.ZipFile) -> None:
+        """The vectors, and the log-densities if the rows hold any."""
+        with bundle.open("embeddings.npy", "w", force_zip64=True) as entry:
+            if self.scored:
+                entry.write(self.header())
+                entry.writelines(self.column("vector"))
+            else:
+                self._handle.seek(0)
+                shutil.copyfileobj(self._handle, entry, 1 << 20)
+        if self.scored:
+            with bundle.open("log_prob.npy", "w", force_zip64=True) as entry:
+                entry.write(npy_header((self.rows,), np.dtype("<f8"), self.header_bytes))
+                entry.writelines(self.column("log_prob"))
 
 
 def id_array(ids: Sequence[Identity]) -> NDArray[Any]:

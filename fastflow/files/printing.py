@@ -18,12 +18,19 @@ FIRST = 3  # numbers of a vector that a terminal shows
 
 
 class Block:
-    """Consecutive rows ready to write: their input row numbers, texts, ids (None: not asked for), vectors (b, D')."""
+    """Consecutive rows ready to write: their input row numbers, texts, ids and log-densities (None: not asked for),
+    vectors (b, D').
+    """
 
     def __init__(
-        self, rows: Sequence[int], texts: Sequence[str], ids: Sequence[Identity] | None, vectors: NDArray[Any]
+        self,
+        rows: Sequence[int],
+        texts: Sequence[str],
+        ids: Sequence[Identity] | None,
+        vectors: NDArray[Any],
+        log_probs: NDArray[Any] | None = None,
     ) -> None:
-        self.rows, self.texts, self.ids, self.vectors = rows, texts, ids, vectors
+        self.rows, self.texts, self.ids, self.vectors, self.log_probs = rows, texts, ids, vectors, log_probs
 
 
 def json_lines(block: Block) -> str:
@@ -31,7 +38,8 @@ def json_lines(block: Block) -> str:
     lines = []
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
         head = {"index": row} | ({} if block.ids is None else {"id": block.ids[at]})
-        start = json.dumps(head | {"text": text}, ensure_ascii=False)[:-1]
+        tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
+        start = json.dumps(head | {"text": text} | tail, ensure_ascii=False)[:-1]
         if vector.dtype.kind == "f":
             numbers = ", ".join(["%.9g" % v for v in vector.tolist()])  # noqa: UP031 (twice as fast as format)
         else:
@@ -64,17 +72,19 @@ class StandardOutput:
 
 
 class Terminal(StandardOutput):
-    """A line a row for a person to look at: its number, the start of its text and its first numbers."""
+    """A line a row for a person to look at: its number, the start of its text, its first numbers and log-density."""
 
     def encode(self, block: Block) -> str:
         rest = f"… {block.vectors.shape[1]} numbers]"
         room = max(20, shutil.get_terminal_size().columns - len("1234  ") - len(" [") - 7 * FIRST - len(rest))
+        room = room if block.log_probs is None else max(20, room - len(" -1234.5"))
         lines = []
-        for row, text, vector in zip(block.rows, block.texts, block.vectors, strict=True):
+        for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
             plain = "".join(c if c.isprintable() else " " for c in text[: room + 1])
             start = plain if len(plain) <= room else plain[: room - 1] + "…"
             numbers = "".join(f"{v:6.2f} " for v in vector[:FIRST].tolist())
-            lines.append(f"{row:>4}  {start:<{room}} [{numbers}{rest}\n")
+            score = "" if block.log_probs is None else f" {block.log_probs[at]:.1f}"
+            lines.append(f"{row:>4}  {start:<{room}} [{numbers}{rest}{score}\n")
         return "".join(lines)
 
     def finish(self) -> None:

@@ -30,6 +30,7 @@ from fastflow.model.hashing import (
 )
 from fastflow.model.hub import referenced_encoder
 from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.likelihood import read_likelihood
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -183,7 +184,7 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
     return Model(
         directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest,
-        truncation=truncation, spread=spread,
+        truncation=truncation, spread=spread, likelihood=read_likelihood(directory, manifest, stages),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
+from fastflow.model.likelihood import Likelihood
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import unit_variance
@@ -56,6 +57,7 @@ class Model(Calibrated):
     note: str | None = None
     truncation: Truncation | None = None
     spread: NDArray[np.float32] | None = None
+    likelihood: Likelihood | None = None
 
 
 @dataclass(frozen=True)

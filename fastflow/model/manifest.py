@@ -29,7 +29,7 @@ _FIELDS = {
     },
     VECTORS_VERSION: {"input_dim": int, "calibration": list, "dim": int, "files": dict, "fingerprint": str},
 }  # fmt: skip
-_OF_TEXTS = ("pooling", "max_length", "least_cosine")  # fields that mean nothing without an encoder
+_OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood")  # fields that mean nothing without an encoder
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

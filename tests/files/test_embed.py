@@ -16,8 +16,9 @@ from tolerances import COMPANY
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
-from fastflow.files.embed import Settings, Summary, embed_file, parse_shard
+from fastflow.files.embed import embed_file
 from fastflow.files.records import Layout
+from fastflow.files.settings import Settings, Summary, parse_shard
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,17 @@ def test_tokens_count_by_their_weights_on_every_path(runtime, directory, tmp_pat
         assert np.abs(found - wanted).max() <= 2e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+def test_log_densities_are_those_of_the_reference(runtime, directory, tmp_path, coupling):
+    model = make_model(tmp_path / "m", directory, make_sentences(64, 3), "flow,recolour", coupling=coupling)
+    reference = Runtime(model, backend="reference", dtype="float64")
+    pooled, ours = reference.pool(make_sentences(3, 1)), runtime(model=model)
+    exact = reference.log_prob(pooled)
+    assert np.ptp(exact) > 1
+    for found in (ours.log_prob(pooled), np.concatenate([ours.log_prob(row[None]) for row in pooled])):
+        assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
 def in_the_pipeline(runtime, texts):
     """As if no graph were made for so few."""
     with pytest.MonkeyPatch.context() as patch:

@@ -18,6 +18,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import open_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
 from fastflow.model.kinds import Model
+from fastflow.model.likelihood import FIELD as LIKELIHOOD
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -35,19 +36,20 @@ from fastflow.stages.spread import SPREAD, fit_spread
 from fastflow.stages.truncation import fit_truncation, write_truncation
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
+from fastflow.train.ship.likelihood import usual
 from fastflow.train.ship.precision import least_cosines
 from fastflow.train.ship.proof import prove, prove_vectors
 
 PROOF_ROWS = 32
 
 
-def check_out(out: Path) -> None:
-    """Raise before hours are spent if ``out`` is there already or cannot be made."""
+def check_out(out: Path, option: str = "--out") -> None:
+    """Raise before hours are spent if ``out``, which ``option`` names, is there already or cannot be made."""
     if out.exists():
-        raise UsageError(f"{out} exists already; remove it or choose another --out")
+        raise UsageError(f"{out} exists already; remove it or choose another {option}")
     parent = next(p for p in out.absolute().parents if p.exists())
     if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
-        raise FastflowError(f"{out} cannot be written: {parent} is not a writable directory; choose another --out")
+        raise FastflowError(f"{out} cannot be written: {parent} is not a writable directory; choose another {option}")
 
 
 def check_reference(encoder: FrozenEncoder) -> None:
@@ -75,9 +77,9 @@ def export(
     encoder from the Hub.
 
     ``pooled`` (n, D), the embeddings that the calibration was fitted on, give ``truncate_dim`` its order of directions
-    and int8 outputs their range where the calibration does not; without them ``truncate_dim`` keeps the first
-    dimensions, and such a calibration has no int8 outputs. The proof re-runs the saved files through the NumPy
-    reference on some ``texts`` and compares with PyTorch.
+    and int8 outputs their range where the calibration does not, and a flow the log-density that is usual; without them
+    ``truncate_dim`` keeps the first dimensions, and such a calibration has no int8 outputs. The proof re-runs the saved
+    files through the NumPy reference on some ``texts`` and compares with PyTorch.
     """
     with _growing(out) as partial:
         _write(partial, encoder, fitted, training, card, texts, pooled, reference)
@@ -145,6 +147,8 @@ def _write(
         "max_length": encoder.max_length,
         "least_cosine": least_cosines(model, texts),
     }
+    if pooled is not None and (likelihood := usual(fitted.stages, pooled)) is not None:
+        entries[LIKELIHOOD] = likelihood
     _save_manifest(directory, entries | _entries(fitted, encoder.dim, training))
 
 

@@ -1,0 +1,42 @@
+"""What ``fastflow embed`` is asked to do, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastflow.errors import UsageError
+from fastflow.files.records import Layout
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of ``fastflow embed`` that shape rows: all of them must agree for a run to be resumed."""
+
+    layout: Layout = field(default_factory=Layout)
+    precision: str = "float32"
+    dim: int | None = None
+    normalize: bool = False
+    batch_tokens: int | None = None
+    dedupe: bool = False
+    shard: tuple[int, int] = (1, 1)
+    truncate: str = "right"
+    prompt: str | None = None
+    log_prob: bool = False
+
+
+@dataclass
+class Summary:
+    """The counts of a run."""
+
+    texts: int = 0
+    empty: int = 0
+    resumed: int = 0
+    cut: int = 0
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``I/N`` with 1 <= I <= N: this run takes rows I-1, I-1+N, I-1+2N, ..."""
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/4")
+    return int(part), int(parts)
