@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
 from fastflow.console import open_runtime, say
+from fastflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from fastflow.files.inputs import Input
+    from fastflow.files.settings import Settings
 
 PRECISION = click.option(
     "--precision",
@@ -80,6 +87,17 @@ RESUME = click.option(
     help="right: cut a text that is longer than the model's limit; error: refuse it.",
 )
 @click.option("--prompt", metavar="S", help="Put S before every text.")
+@click.option(
+    "--fit",
+    is_flag=True,
+    help="First calibrate the encoder of --model on these texts, as fastflow-train does; needs the train extra.",
+)
+@click.option(
+    "--save-model",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the model that --fit makes. [default: it is removed at the end]",
+)
 @QUIET
 def embed(
     input: str,
@@ -96,6 +114,8 @@ def embed(
     threads: int | None,
     shard: str,
     resume: bool,
+    fit: bool,
+    save_model: Path | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -104,23 +124,72 @@ def embed(
     A .txt holds one text a line. Row i of the output is text i of the file, empty texts too.
     """
     from fastflow.files.embed import embed_file
+    from fastflow.files.inputs import Input
     from fastflow.files.records import Layout
     from fastflow.files.settings import Settings, parse_shard
     from fastflow.files.tables import check_delimiter
 
     layout = Layout(format, text_field, id_field, errors, check_delimiter(delimiter), not no_header)
     settings = Settings(layout, shard=parse_shard(shard), **options)
-    runtime = open_runtime(model, device, dtype, threads, quiet)
-    start = time.monotonic()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-        done = embed_file(runtime, input, output, settings, resume, quiet)
+    if save_model is not None and not fit:
+        raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
+    with contextlib.ExitStack() as stack:
+        opened: Callable[[str], Input] = Input
+        if fit:
+            opened, model = stack.enter_context(
+                fitted_to(input, output, settings, model, device, save_model, resume, quiet)
+            )
+        runtime = open_runtime(model, device, dtype, threads, quiet)
+        start = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
+            done = embed_file(runtime, input, output, settings, resume, quiet, not fit, opened)
     if not quiet:
         rate = done.texts / max(time.monotonic() - start, 1e-9)
         odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
         odd += [f"{done.cut} cut at {runtime.info()['max_length']} tokens"] * bool(done.cut)
         written = "" if output is None else f"; written to {output}"
         say(f"fastflow: {done.texts:,} texts ({', '.join(odd) or 'none empty or cut'}), {rate:,.0f} a second{written}")
+
+
+@contextlib.contextmanager
+def fitted_to(
+    source: str,
+    output: Path | None,
+    settings: Settings,
+    model: str | None,
+    device: str,
+    keep: Path | None,
+    resume: bool,
+    quiet: bool,
+) -> Iterator[tuple[Callable[[str], Input], str]]:
+    """How to open ``source``, and the directory of a model that was calibrated on its texts; both last as long as the
+    block. Everything that can be refused is refused before the fit.
+    """
+    from fastflow.files.embed import check_resumable, check_target, texts_of
+    from fastflow.files.spool import Rereadable
+    from fastflow.train.options import check_extra
+
+    if settings.shard != (1, 1):
+        raise UsageError(
+            "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
+            "each shard -m DIR"
+        )
+    check_target(output, source, settings, resume)
+    check_extra("fastflow embed --fit")
+    from fastflow.train.fit_input import Request, fitted_model
+
+    with Rereadable(source) as opened:
+        if resume:
+            with opened(source) as file:
+                check_resumable(file)
+
+        def texts() -> Iterator[str]:
+            with opened(source) as file:
+                yield from texts_of(file, settings)
+
+        with fitted_model(texts, Request(source, model, device, keep, resume, quiet)) as directory:
+            yield opened, str(directory)
 
 
 @click.command()

@@ -29,7 +29,7 @@ class Input:
         self.path = path
         self._waiting = 0  # lines that have been read and not been given
         try:
-            self._file = _open(path)
+            self._file = self._open(path)
             self._handle: BinaryIO = gzip.GzipFile(fileobj=self._file) if path.endswith(".gz") else self._file  # type: ignore[assignment]
             self.identity = self._stat()
         except (OSError, ValueError) as error:
@@ -88,7 +88,15 @@ class Input:
     def check_unchanged(self) -> None:
         """Raise a FastflowError if the file's size or modification time is another than when it was opened."""
         if self._stat() != self.identity:
-            raise FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
+            raise self.changed()
+
+    def changed(self) -> FastflowError:
+        """The sentence for a file that did not stay the same."""
+        return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
+
+    def read_raw(self, size: int) -> bytes:
+        """At most ``size`` of the next bytes as they lie in the file, compressed or not; b"" at its end."""
+        return self._file.read(size)
 
     def _raw_lines(self) -> Iterator[bytes]:
         start: list[bytes] = []  # of a line whose end has not been read
@@ -110,10 +118,9 @@ class Input:
             return None
         return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
-
-def _open(path: str) -> BinaryIO:
-    if path != "-":
-        return open(path, "rb")
-    if sys.stdin is None:
-        raise FastflowError("standard input is closed; name a file instead of -")
-    return sys.stdin.buffer
+    def _open(self, path: str) -> BinaryIO:
+        if path != "-":
+            return open(path, "rb")
+        if sys.stdin is None:
+            raise FastflowError("standard input is closed; name a file instead of -")
+        return sys.stdin.buffer
