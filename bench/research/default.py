@@ -190,9 +190,10 @@ def measure(bench: Bench, place: Place) -> dict[str, Any]:
     }
 
 
+PUBLISHED = ("sif", PRIOR, 1e-3)  # the constant of Arora et al.
 WEIGHTINGS = [
-    *(("sif", size, A) for size in (0.0, 1e5, 3e5, 1e6)),
-    *(("sif", PRIOR, a) for a in (1e-4, 3e-4, 3e-3, 1e-2)),
+    *(("sif", size, 1e-3) for size in (0.0, PRIOR, 3e5, 1e6)),
+    *(("sif", PRIOR, a) for a in (1e-4, A, 3e-3, 1e-2)),
 ]
 CLOSED = ("none", "components:1", "components:2", "components:3", "nullspace:3")
 COLOURS = [(g, c, d) for g in (0.0, 0.1, 0.25, 0.5) for c in (0.2, 0.3, 0.4) for d in (0, 2)]
@@ -210,9 +211,9 @@ def candidates(bench: Bench, place: Place) -> dict[str, Any]:
             pooled = bench.states.pooled(name, weights, rows)
             of_sets = {of: bench.states.pooled(of, weights) for of, _ in scored}
             chains: list[tuple[str, list[Stage], list[list[Stage]]]] = []
-            for method in CLOSED if weighting == MIXED else CLOSED[:2]:
+            for method in CLOSED if weighting in (MIXED, PUBLISHED) else CLOSED[:2]:
                 chains.append((method, fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule()).stages, [[]]))
-            if weighting == MIXED:
+            if weighting in (MIXED, PUBLISHED):
                 flow = latent(bench, name, rows, weighting, 0)[2].stages if len(pooled) >= DEFAULTS.batch_size else []
                 bases = {"flow": flow}
                 if len(pooled) > pooled.shape[1]:
