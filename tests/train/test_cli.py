@@ -132,7 +132,7 @@ def mini(shared_data, tmp_path, *arguments):
         assert abs(after["mean_cosine"]) < abs(before["mean_cosine"]) / 2
     else:
         assert after["isoscore"] > before["isoscore"] + 0.03
-        assert after["mean_cosine"] == pytest.approx(0.3, abs=0.05) < before["mean_cosine"] - 0.1
+        assert 0.25 < after["mean_cosine"] < min(0.35, before["mean_cosine"] - 0.05)
     return training
 
 

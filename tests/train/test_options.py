@@ -16,8 +16,6 @@ def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
     for name, value in vars(DEFAULTS).items():
         if value not in (None, False):  # else it is what the command takes without the option
             assert command[name].default == value, name
-        if value is None:
-            assert command[name].default is None, name
         if name in CHOICES:
             assert tuple(command[name].type.choices) == CHOICES[name]
     config, schedule = FlowConfig(dim=256), Schedule()
