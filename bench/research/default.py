@@ -38,7 +38,7 @@ from fastflow.train.options import DEFAULTS
 from fastflow.train.voice import SILENT
 
 CHOOSING = SEVEN[:3]
-CORPORA = ("snli", "news", "qnli", "wiki", "wiki-sentences", "novels", "snli500", "flickr100k", "mix")
+CORPORA = ("snli", "news", "qnli", "wiki", "wiki-sentences", "novels", "snli500", "mix")
 CUT_FROM = ("snli", "news", "wiki-sentences", "novel-sentences")
 DECIDING = {"corpora": {"snli", "news", "wiki-sentences", "mix"}, "few": {"snli", "news"}}
 SIZES = (100, 300, 1000, 3000)
@@ -69,6 +69,7 @@ class Bench:
         self.states = states
         self.vocabulary = int(json.loads((states.encoder.directory / "config.json").read_text())["vocab_size"])
         self.background = background(states.tokenize, self.vocabulary)
+        self._pooled: dict[tuple[Any, ...], Any] = {}
 
     @cache  # noqa: B019 - one bench lives as long as the process
     def pairs(self, name: str) -> tuple[Pairs, Rows, Rows]:
@@ -95,6 +96,19 @@ class Bench:
         counted = np.arange(len(self.states.texts(name))) if rows is None else rows
         counts = self.states.counts(name, counted, self.vocabulary)
         return sif_weights(counts, self.background, weighting[1], weighting[2])
+
+    def pooled(self, of: str, name: str, rows: Rows | None, weighting: Weighting) -> Any:
+        """(n, D) of the set ``of``, weighted as counted in the texts ``rows`` of ``name``; the last are remembered."""
+        key = (
+            (of, weighting)
+            if weighting[0] == "none"
+            else (of, name, None if rows is None else rows.tobytes(), weighting)
+        )
+        if key not in self._pooled:
+            while len(self._pooled) > 40:
+                self._pooled.pop(next(k for k in self._pooled if len(k) == 4))
+            self._pooled[key] = self.states.pooled(of, self.weights(name, rows, weighting))
+        return self._pooled[key]
 
     def spearman(self, name: str, subset: str | None, z: Any) -> list[float]:
         """[all, wmean] of a set's embeddings ``z``; of a subset twice its one figure."""
@@ -174,9 +188,9 @@ def measure(bench: Bench, place: Place) -> dict[str, Any]:
             if place.seed and column not in SEEDED and place.group != "few":
                 continue
             stages, method = stages_of(bench, name, rows, how, place.seed)
-            wide, weights = [stage.astype(np.float64) for stage in stages], bench.weights(name, rows, how[0])
+            wide = [stage.astype(np.float64) for stage in stages]
             for of, subset in scored:
-                z = np.asarray(apply(wide, bench.states.pooled(of, weights)))
+                z = np.asarray(apply(wide, bench.pooled(of, name, rows, how[0])))
                 scores.setdefault(column, {})[of if subset is None else subset] = bench.spearman(of, subset, z)
             kept += [method] * (column == "default")
     texts = sum(len(bench.states.texts(name)) if rows is None else len(rows) for name, rows, _ in place.parts)
