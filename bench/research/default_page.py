@@ -126,7 +126,7 @@ its kind: **{choice["chosen"]}**.
 
 ## All sets
 
-Means over seeds 0 to 4, deviations where seeds differ.
+Means over seeds, five of target and corpora, two of few; deviations where they differ.
 
 {table(["fitted on", "texts", *columns], [*_fits(runs, columns), *_few(runs, columns)])}
 
