@@ -11,6 +11,10 @@ class UsageError(FastflowError):
     """A wrong option or combination of options; the command line exits with 2."""
 
 
+class CannotFit(FastflowError):
+    """Texts or vectors that are too few, or too much the same, for a calibration; ``auto`` then keeps the pooling."""
+
+
 class UnsupportedArchitecture(FastflowError):
     """An encoder that the native equations do not cover; PyTorch may."""
 

@@ -127,6 +127,23 @@ def make_encoder(directory: Path, family: str = "bert", seed: int = 0, **setting
     return directory
 
 
+def make_tuned(directory: Path, encoder: Path) -> Path:
+    """A copy of the BERT ``encoder`` whose embeddings of unrelated sentences are spread out, as tuning leaves them.
+
+    The last LayerNorm's bias takes the mean of the probe out of them, which random weights leave in a cone.
+    """
+    from fastflow.train.choice.tuned import probe
+    from fastflow.train.data.embeddings import Embedder, open_encoder
+
+    shutil.copytree(encoder, directory)
+    mean = Embedder(open_encoder(str(encoder), "last", None), "cpu")(probe()).mean(axis=0)
+    model = transformers.AutoModel.from_pretrained(encoder)
+    with torch.no_grad():
+        model.encoder.layer[-1].output.LayerNorm.bias -= torch.from_numpy(mean)
+    model.save_pretrained(directory)
+    return directory
+
+
 def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
     if kind == "distilbert":
         shape = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64}

@@ -107,10 +107,10 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentenc
 
 @pytest.fixture(scope="session")
 def vector_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved model without an encoder, a flow of 32 dimensions. Do not change it."""
+    """A saved model without an encoder, the latent of a flow of 32 dimensions. Do not change it."""
     from matrices import make_vector_model
 
-    return make_vector_model(tmp_path_factory.mktemp("vectors") / "flow", "flow", batch_size=32)
+    return make_vector_model(tmp_path_factory.mktemp("vectors") / "flow", "flow", batch_size=32, latent=True)
 
 
 @pytest.fixture

@@ -82,6 +82,8 @@ def calibrate(
     """
     asked, (options, reason) = options, settle(encoder, options)
     frozen = prepare(encoder, options, run)
+    if frozen.pooling.mode != "mean":  # token weights are of a mean, and recolour's defaults go by them
+        options = replace(options, token_weights="none")
     if reason:
         run.voice.say(reason)
     sets = find_sets(pairs) if pairs else []
@@ -98,7 +100,8 @@ def calibrate(
         return None
     pooled = embed(corpus, options, run)
     choice = fit_and_choose(corpus, pooled, options, run, automatic)
-    choice.reasons += [reason] * bool(reason)
+    if reason:
+        choice.reasons.append(reason)
     measures = summary.before_and_after(choice.fitted, pooled, choice.views)
     if sets:
         measures["spearman"] = summary.spearman(choice.fitted, corpus.encoder, sets, options.device)
@@ -113,9 +116,8 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     usual = {"method": method, "token_weights": "none" if reason else "sif"}
     usual["pooling"] = "last" if reason else "first-last"
-    return replace(
-        options, **{name: value for name, value in usual.items() if getattr(options, name) == "auto"}
-    ), reason
+    settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
+    return replace(options, **settled), reason
 
 
 def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
@@ -136,7 +138,7 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
 
 def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, run: Run) -> Corpus:
     """The corpus, with the token weights that its texts give; a streamed one is embedded on the way."""
-    found, weighted = clean(texts, options.sentences), _weighted(options, frozen)
+    found, weighted = clean(texts, options.sentences), _weighted(options)
     if options.stream:
         if weighted:
             frozen, found = weigh_by_first(frozen, found)
@@ -163,8 +165,7 @@ def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
     if frozen.modules is not None:
         concerns.append(frozen.modules.unused())
     words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
-    weighted = _weighted(options, frozen)  # as good as cut (token-weights.md)
-    if words > PARAGRAPH and options.method != "none" and not weighted:
+    if words > PARAGRAPH and options.method != "none" and not _weighted(options):  # weighted: as good as cut
         concerns.append(
             f"these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
             "sentences: if you will embed sentences, use --sentences"
@@ -240,8 +241,8 @@ def record(
     return entry
 
 
-def _weighted(options: Options, frozen: FrozenEncoder) -> bool:
-    return options.token_weights == "sif" and frozen.pooling.mode == "mean"  # noqa: S105
+def _weighted(options: Options) -> bool:
+    return options.token_weights == "sif"  # noqa: S105
 
 
 def _has_flow(options: Options) -> bool:

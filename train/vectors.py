@@ -56,7 +56,7 @@ def vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
         )
     if "stop" in named and isinstance(method, str) and "flow" not in method:
         raise UsageError(f"--stop is for a flow, and --method {method} fits none to vectors: leave it out")
-    return Options(**options)
+    return Options(**options, token_weights="none")  # recolour takes the settings that go without them
 
 
 def calibrate_vectors(matrix: Matrix, name: str, options: Options, run: Run) -> Fit | None:

@@ -38,7 +38,7 @@ class Calibrated:
         """The dimensions that truncate_dim keeps, in words."""
         if self.truncation is not None:
             return "leading directions"
-        ordered = bool(self.calibration) and self.calibration[-1].kind == "whiten"
+        ordered = bool(self.calibration) and self.calibration[-1].kind in ("whiten", "recolour")
         return "first dimensions, which lead" if ordered else "first dimensions, in no order"
 
 

@@ -92,6 +92,11 @@ def test_every_module_of_the_wheel_imports(installed, tmp_path):
     assert modules <= set(done.stdout.split())
 
 
+def wheel_text(wheel: Path, name: str) -> str:
+    with zipfile.ZipFile(wheel) as held:
+        return held.read(name).decode("utf-8")
+
+
 def test_wheel_holds_only_fastflow(built):
     with zipfile.ZipFile(built[0]) as wheel:
         names = wheel.namelist()
@@ -101,6 +106,8 @@ def test_wheel_holds_only_fastflow(built):
     assert [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")] != []
     for name in ("py.typed", "runtime.py", "kernels/encoder/reference.py", "train/cli.py", "bench/__init__.py"):
         assert f"fastflow/{name}" in names
+    for name in ("choice/probe.txt", "data/background.txt"):
+        assert wheel_text(built[0], f"fastflow/train/{name}") == (ROOT / "train" / name).read_text(encoding="utf-8")
     for name in ("fastflow.json", "calibration.safetensors", "README.md", "0_Transformer/model.safetensors"):
         assert f"fastflow/default/{name}" in names
 

@@ -75,7 +75,7 @@ def bad_stages():
         (spoilt(flow, **{index: np.arange(8.0)}), rf"array {index}: unexpected dtype float64"),
         (Stage("flow", flow.settings, fewer), f"arrays missing or unknown: {name}"),
         (spoilt(flow, extra=np.zeros(3)), "arrays missing or unknown: extra"),
-        (Stage("warp"), "unknown calibration 'warp'; known: flow, whiten, standardize, nullspace"),
+        (Stage("warp"), "unknown calibration 'warp'; known: flow, recolour, whiten, standardize, nullspace"),
         (spoilt(standardize, deviation=np.full(DIM, np.inf)), r"\(standardize\), array deviation: holds NaN or inf"),
         (spoilt(nullspace, directions=np.zeros((2, 5))), r"directions: shape \(2, 5\) does not fit \(None, 16\)"),
         (spoilt(whiten, matrix=np.zeros(DIM)), r"matrix: shape \(16,\) does not fit \(16, None\)"),

@@ -139,14 +139,11 @@ def test_a_model_without_an_order_keeps_its_first_dimensions(both, sentences):
 
 def test_training_stores_the_order(tmp_path, bert, corpus, sentences):
     train = make_train(bert, corpus, tmp_path)
-    assert (
-        train(
-            "--method", "flow", "--stop", "budget", "--batch-size", 32, "--max-length", 64, out=tmp_path / "flow"
-        ).exit_code
-        == 0
-    )
-    assert train("--method", "whiten", "--stop", "budget", "--max-length", 64, out=tmp_path / "white").exit_code == 0
-    assert Runtime(tmp_path / "flow").info()["truncation"] == "leading directions"
+    common = ("--stop", "budget", "--batch-size", 32, "--max-length", 64)
+    for name, options in (("latent", ("--latent",)), ("flow", ()), ("white", ("--method", "whiten"))):
+        assert train(*options, *common, out=tmp_path / name).exit_code == 0
+    assert Runtime(tmp_path / "latent").info()["truncation"] == "leading directions"
+    assert Runtime(tmp_path / "flow").info()["truncation"] == "first dimensions, which lead"  # recolour orders them
     assert Runtime(tmp_path / "white").info()["truncation"] == "first dimensions, which lead"
 
 

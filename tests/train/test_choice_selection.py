@@ -1,19 +1,20 @@
-"""Which calibration ships: the best separated of those tried, or none, and the reasons given."""
+"""Which calibration ships: the method, or raw pooling where its dropout views are no better separated, and why."""
 
 import json
-import types
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from commands import make_train
 
 from fastflow import Runtime
+from fastflow.errors import CannotFit, FastflowError, UsageError
 from fastflow.train import fitting
 from fastflow.train.choice import selection
-from fastflow.train.choice.selection import PLAIN, REFITTED, choose
-from fastflow.train.choice.separability import Views
-from fastflow.train.cli import main
+from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
+from fastflow.train.choice.separability import MARGIN, Views
+from fastflow.train.methods.against import fit_named
+from fastflow.train.methods.chain import Fitted
+from fastflow.train.options import COLOURS
 
 
 def normal(rows, dim, seed=0):
@@ -25,7 +26,7 @@ def record(directory):
 
 
 def test_a_run_says_what_it_kept_and_why(train, tmp_path):
-    result = train("--epochs", "8")
+    result = train("--epochs", "8", "--batch-size", "64")
     assert result.exit_code == 0
     training = record(tmp_path / "m")
     (look,) = training["choice"]["looks"]
@@ -35,8 +36,11 @@ def test_a_run_says_what_it_kept_and_why(train, tmp_path):
     said = f"flow: kept step {look['kept_step']} of 32, where separability was largest: {look['separability']:.3f}"
     assert said in result.stderr
     assert said in (tmp_path / "m" / "README.md").read_text()
-    assert training["separability"]["after"] == pytest.approx(look["separability"], abs=1e-3)
-    assert training["separability"]["after"] > training["separability"]["before"]
+    values = training["choice"]["separability"]
+    assert values["flow"] > (1 + MARGIN) * values["none"]
+    said = f"separability of dropout views about their mean: none {values['none']:.3f}, flow {values['flow']:.3f}"
+    assert said in result.stderr
+    assert "auto" not in result.stderr
 
 
 def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences):
@@ -44,7 +48,9 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
     bad = ["--init", "glorot", "--lr", "1e-9", "--epochs", "0.01"]
     result = train(*bad)
     assert result.exit_code == 0
-    assert "flow was REFUSED and raw pooling kept: its dropout views are no better separated (none " in result.stderr
+    assert "flow was REFUSED and raw pooling kept: its dropout views are no better separated about their mean " in (
+        result.stderr
+    )
     assert "--stop budget" in result.stderr
     assert record(tmp_path / "m")["choice"]["chosen"] == "none"
     assert "flow was REFUSED" in (tmp_path / "m" / "README.md").read_text()
@@ -54,83 +60,186 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
     assert Runtime(tmp_path / "all-the-same").info()["calibration"] != "none"
 
 
+def test_the_latent_is_judged_as_it_is_and_its_look_is_its_separability(train, tmp_path):
+    assert train("--latent", "--epochs", "8").exit_code == 0
+    training = record(tmp_path / "m")
+    (look,) = training["choice"]["looks"]
+    assert training["separability"]["after"] == pytest.approx(look["separability"], abs=1e-3)
+    assert training["separability"]["after"] > training["separability"]["before"]
+    values = training["choice"]["separability"]
+    assert [values["none"], values["flow"]] == [training["separability"][when] for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("automatic", [False, True])
 @pytest.mark.parametrize(
-    ("method", "values", "said"),
+    ("value", "kept", "said", "of_auto"),
     [
-        ("auto", {"none": 1.0, "standardize": 1.2, "whiten": 1.3}, [
-            "auto chose standardize by the separability", "none 4.000, standardize 4.800, whiten 5.200);",
-            "whiten needs more than 5.760, 1.2 times standardize, because whitening and flows raise this number",
-        ]),
-        ("auto", {"none": 1.0, "standardize": 1.005, "whiten": 1.1}, [
-            "auto chose none", "standardize needs more than 4.040, 1 % above none, because a smaller gain may be",
-            "whiten needs more than 4.848, 1.2 times the 4.040 that the other methods need",
-        ]),
-        ("whiten", {"none": 1.0, "whiten": 1.005}, [
-            "whiten was REFUSED and raw pooling kept", "whiten 4.020; whiten needs more than 4.040, 1 % above none",
-        ]),
-        ("auto", {"none": 1.0, "standardize": 1.2, "whiten": 1.1}, ["auto chose standardize"]),
+        (5.2, True, "separability of dropout views: none 4.000, whiten 5.200",
+         "auto chose whiten: separability of dropout views: none 4.000, whiten 5.200"),
+        (4.05, True, "separability of dropout views: none 4.000, whiten 4.050",
+         "auto chose whiten: separability of dropout views: none 4.000, whiten 4.050"),
+        (4.03, False,
+         "whiten was REFUSED and raw pooling kept: its dropout views are no better separated (none 4.000, whiten "
+         "4.030; it needs more than 4.040, because a smaller gain may be chance), so it would fit the encoder's noise; "
+         "give more text or more varied text, or keep it with --stop budget",
+         "auto keeps the pooling as it is: whiten was refused, its dropout views are no better separated (none 4.000, "
+         "whiten 4.030; it needs more than 4.040, because a smaller gain may be chance)"),
+        (3.9, False,
+         "whiten was REFUSED and raw pooling kept: its dropout views are no better separated (none 4.000, whiten "
+         "3.900), so it would fit the encoder's noise; give more text or more varied text, or keep it with --stop "
+         "budget",
+         "auto keeps the pooling as it is: whiten was refused, its dropout views are no better separated (none 4.000, "
+         "whiten 3.900)"),
+        (float("nan"), False, "whiten was REFUSED and raw pooling kept", "auto keeps the pooling as it is: whiten was"),
     ],
 )  # fmt: skip
-def test_a_larger_number_that_is_not_chosen_is_explained(monkeypatch, method, values, said):
-    """Both numbers, the one reached and the one needed, with the reason; nothing where the largest is chosen."""
-    monkeypatch.setattr(selection, "candidates", lambda weighted: tuple(name for name in values if name != "none"))
-    monkeypatch.setattr(selection, "judge", lambda stages, views: 4.0 * values[stages])
-    views = Views(normal(40, 8), normal(40, 8))
-    monkeypatch.setattr(Views, "judge", lambda self: 4.0)
-    reasons = choose(method, False, lambda name: types.SimpleNamespace(stages=name, looks=[]), views).reasons
-    for part in said:
-        assert part in reasons[-1]
-    assert ("needs more than" in reasons[-1]) == (len(said) > 1)
+def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, said, of_auto, automatic):
+    """Both numbers, the one reached and the one needed where that is more than raw pooling's."""
+    stages = fit_named("whiten", x := normal(40, 8))
+    fitted, views = Fitted(stages), Views(x, normal(40, 8, 1))
+    monkeypatch.setattr(selection, "judge", lambda stages, views: value)
+    monkeypatch.setattr(Views, "judge", lambda self, calibrate=None, centred=False: 4.0)
+    asked = []
+    choice = choose("whiten", lambda name: asked.append(name) or fitted, views, automatic)
+    assert asked == ["whiten"]  # one method is fitted, once
+    assert (choice.method, choice.fitted.stages) == (("whiten", stages) if kept else ("none", []))
+    assert choice.record["chosen"] == choice.method
+    assert list(choice.record["separability"]) == ["none", "whiten"]
+    (reason,) = choice.reasons
+    expected = of_auto if automatic else said
+    assert reason == expected if value == value else reason.startswith(expected)
 
 
-def test_auto_is_the_default(bert, corpus, tmp_path):
-    arguments = [corpus, "--encoder", bert, "--out", tmp_path / "m", "--dry-run"]
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == 0
-    assert "auto: tries none, components:1\n" in result.stderr
+def test_what_is_judged_are_the_stages_in_float64():
+    x = normal(200, 8) * np.geomspace(5, 0.2, 8)
+    views = Views(x + 0.1 * normal(200, 8, 1), x + 0.1 * normal(200, 8, 2))
+    (stage,) = fit_named("whiten", x)
+    expected = views.judge(lambda side: (side - stage.params["mean"]) @ stage.params["matrix"])
+    assert judge([stage], views) == pytest.approx(expected, rel=1e-12)
+    assert judge([], views) == views.judge(centred=True)  # raw pooling keeps its mean
 
 
-def test_auto_with_token_weights_removes_a_component(train, tmp_path):
-    result = train("--method", "auto")
-    assert result.exit_code == 0
-    assert list(record(tmp_path / "m")["choice"]["separability"]) == ["none", "components:1"]
-    assert "auto chose components:1 by the separability of dropout views about their mean (none " in result.stderr
-    assert "have to be" not in result.stderr
-    alone = train("--method", "components:1", out=tmp_path / "alone")
-    assert alone.exit_code == 0
+def test_recolour_that_gives_back_a_mean_is_judged_about_it():
+    x = normal(300, 16) * np.geomspace(5, 0.2, 16) + 9
+    views = Views(*(x + 0.1 * normal(300, 16, seed) for seed in (1, 2)))
+    for colour, about in ((COLOURS["sif"], True), (COLOURS["none"], False)):
+        stages = coloured(x, colour)
+        choice = choose("whiten,recolour", lambda name, stages=stages: Fitted(stages), views)
+        assert choice.record["separability"]["none"] == round(views.judge(centred=about), 4)
+        assert ("about their mean" in choice.reasons[-1]) == about
+
+
+def coloured(x, colour):
+    from fastflow.train.methods.chain import fit
+    from fastflow.train.methods.loop import Schedule
+    from fastflow.train.methods.names import parse_method
+
+    return fit(parse_method("whiten,recolour"), x, {}, Schedule(), colour).stages
+
+
+def test_a_corpus_that_auto_cannot_be_fitted_to_keeps_the_pooling_and_says_why():
+    views = Views(normal(40, 8), normal(40, 8, 1))
+
+    def refuse(error):
+        def fit(name):
+            raise error
+
+        return fit
+
+    choice = choose("whiten", refuse(CannotFit("whiten: 3 texts span 2 of the 8 dimensions")), views, automatic=True)
+    assert (choice.method, choice.fitted.stages) == ("none", [])
+    assert choice.record["separability"] == {"none": round(views.judge(), 4), "whiten": None}
+    assert choice.reasons == [
+        "auto keeps the pooling as it is: whiten cannot be fitted, because whiten: 3 texts span 2 of the 8 dimensions"
+    ]
+    with pytest.raises(CannotFit, match="3 texts span 2"):
+        choose("whiten", refuse(CannotFit("3 texts span 2")), views)
+
+
+@pytest.mark.parametrize("error", [FastflowError("no space left"), UsageError("another corpus"), ValueError("a bug")])
+def test_a_failure_that_is_not_of_the_corpus_is_never_a_reason_to_keep_the_pooling(error):
+    def fit(name):
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        choose("flow", fit, Views(normal(40, 8), normal(40, 8, 1)), automatic=True)
+
+
+def test_auto_fails_where_its_checkpoint_is_of_another_run(train, tmp_path, monkeypatch):
+    """It must not ship raw pooling instead."""
+    from fastflow.train.methods.scalars import Scalars
+
+    def stop(self, step, values):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    options = ("--method", "auto", "--save-steps", "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Scalars, "_log", stop)
+        assert train(*options).exit_code == 130
+    refused = train(*options, "--resume", "--lr", "5e-4")
+    assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("weights", [(), ("--token-weights", "none")])
+def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, weights):
+    result = train("--method", "auto", "--spectrum", "0.5", *weights)
+    assert result.exit_code == 0, result.stderr
+    training = record(tmp_path / "m")
+    assert (training["method"], training["choice"]["chosen"]) == ("auto", AUTO)
+    about = "" if weights else " about their mean"
+    assert f"auto chose flow: separability of dropout views{about}: none " in result.stderr
+    assert "auto chose flow: " in (tmp_path / "m" / "README.md").read_text()
+    share, demoted = (0, 0) if weights else (0.3, 2)
+    assert f"-> recolour(spectrum 0.5, mean share {share}, {demoted} demoted)" in result.stderr
+    assert train("--method", "flow", "--spectrum", "0.5", *weights, out=tmp_path / "alone").exit_code == 0
     assert same_vectors(tmp_path / "m", tmp_path / "alone")
+
+
+def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sentences):
+    """At the default spectrum random weights leave nothing to gain."""
+    result = train("--method", "auto")
+    assert result.exit_code == 0, result.stderr
+    assert "auto keeps the pooling as it is: flow was refused, its dropout views are no better separated" in (
+        result.stderr
+    )
+    assert "REFUSED" not in result.stderr  # nobody asked for it by name
+    assert record(tmp_path / "m")["choice"]["chosen"] == "none"
+    runtime = Runtime(tmp_path / "m", backend="reference")
+    assert runtime.info()["pooling"] == "weighted masked mean of layers 1 and 3"
+    assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
+
+
+def test_auto_streamed_is_the_closed_form(train, tmp_path):
+    result = train("--method", "auto", "--stream", "--token-weights", "none")
+    assert result.exit_code == 0, result.stderr
+    training = record(tmp_path / "m")
+    assert list(training["choice"]["separability"]) == ["none", AUTO_STREAMED]
+    assert (training["streamed"], training["choice"]["looks"]) == (True, [])
+    assert training["choice"]["chosen"] == AUTO_STREAMED
+    assert "auto chose whiten,recolour: separability of dropout views: none " in result.stderr
+    options = ("--method", AUTO_STREAMED, "--stream", "--token-weights", "none")
+    assert train(*options, out=tmp_path / "alone").exit_code == 0
+    assert same_vectors(tmp_path / "m", tmp_path / "alone")
+
+
+def test_auto_streamed_on_too_few_texts_says_what_they_lack(train, tmp_path, sentences):
+    path = tmp_path / "few.txt"
+    path.write_text("\n".join(sentences[:20]) + "\n")
+    result = train("--method", "auto", "--stream", source=path)
+    assert result.exit_code == 0, result.stderr
+    assert (
+        "auto keeps the pooling as it is: whiten,recolour cannot be fitted, because whiten: 20 texts span 19 of the 32 "
+        "dimensions"
+    ) in result.stderr
+    values = record(tmp_path / "m")["choice"]["separability"]
+    assert (values[AUTO_STREAMED], record(tmp_path / "m")["choice"]["chosen"]) == (None, "none")
 
 
 def same_vectors(*directories):
     first, second = (Runtime(directory, backend="reference").encode("A dog.") for directory in directories)
     return np.array_equal(first, second)
-
-
-def test_auto_takes_the_best_separated(train, tmp_path):
-    result = train("--method", "auto", "--token-weights", "none")
-    assert result.exit_code == 0
-    choice = record(tmp_path / "m")["choice"]
-    values = choice["separability"]
-    assert list(values) == ["none", *PLAIN]
-    handicap = {"whiten": REFITTED, "flow": REFITTED}
-    assert choice["chosen"] == max(values, key=lambda name: values[name] / handicap.get(name, 1))
-    assert f"auto chose {choice['chosen']} by the separability of dropout views (none " in result.stderr
-    assert f"auto chose {choice['chosen']}" in (tmp_path / "m" / "README.md").read_text()
-    alone = train("--method", choice["chosen"], "--token-weights", "none", out=tmp_path / "alone")
-    assert alone.exit_code == 0
-    assert same_vectors(tmp_path / "m", tmp_path / "alone")
-
-
-def test_auto_on_too_few_texts_leaves_out_what_they_cannot_fit(train, tmp_path, sentences):
-    path = tmp_path / "few.txt"
-    path.write_text("\n".join(sentences[:20]) + "\n")
-    result = train("--method", "auto", "--token-weights", "none", source=path)
-    assert result.exit_code == 0
-    assert "whiten was left out: whiten: 20 texts span 19 of the 32 dimensions" in result.stderr
-    assert "flow was left out: the corpus has 20 distinct texts, fewer than one batch" in result.stderr
-    values = record(tmp_path / "m")["choice"]["separability"]
-    assert (values["whiten"], values["flow"]) == (None, None)
-    assert values[record(tmp_path / "m")["choice"]["chosen"]] >= values["none"]
 
 
 def test_budget_takes_no_views(train, tmp_path, monkeypatch):

@@ -15,8 +15,9 @@ from fastflow.kernels.encoder import reference
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import token_weights as frequencies
+from fastflow.train.data.background import background
 from fastflow.train.data.embeddings import Embedder, cache_key, open_encoder
-from fastflow.train.data.token_weights import sif_weights, weigh, weigh_by_first
+from fastflow.train.data.token_weights import PRIOR, sif_weights, weigh, weigh_by_first
 
 BACKENDS = ("reference", "torch", "cpu")
 
@@ -25,17 +26,53 @@ def manifest_of(directory):
     return json.loads((directory / "fastflow.json").read_text())
 
 
+NOTHING = np.zeros(4)  # known of English at large
+
+
 def test_a_weight_falls_with_the_share_of_the_corpus():
-    weights = sif_weights(np.array([0, 1, 9, 990]))
+    weights = sif_weights(np.array([0, 1, 9, 990]), NOTHING, size=0)
     assert weights.dtype == np.float32
     assert np.allclose(weights, [1, 0.001 / 0.002, 0.001 / 0.010, 0.001 / 0.991], rtol=1e-6)
-    assert np.array_equal(sif_weights(np.zeros(3, np.int64)), [1, 1, 1])
+    assert np.array_equal(sif_weights(np.zeros(4, np.int64), NOTHING, size=0), [1, 1, 1, 1])
+    assert np.allclose(
+        sif_weights(np.array([0, 1, 9, 990]), NOTHING, 0, a=0.01), 0.01 / np.array([0.01, 0.011, 0.019, 1])
+    )
+
+
+def test_the_background_counts_as_so_many_tokens():
+    counts, prior = np.array([0, 10, 0, 990]), np.array([0.5, 0.1, 0.0, 0.0])
+    share = (counts + 3000 * prior) / 4000
+    assert np.allclose(sif_weights(counts, prior, size=3000), 0.001 / (0.001 + share), rtol=1e-6)
+    assert np.array_equal(sif_weights(counts, prior), sif_weights(counts, prior, size=PRIOR))
+    assert sif_weights(counts, prior)[2] == 1  # of neither
+
+
+def test_a_small_corpus_has_the_weights_of_english_and_a_large_one_its_own():
+    prior, own = np.array([0.05, 0.001, 0.0, 0.2, 0.5]), np.array([0.001, 0.3, 0.2, 0.0, 0.499])
+    of_english, of_corpus = (0.001 / (0.001 + share) for share in (prior, own))
+    small, equal, large = (sif_weights((own * PRIOR * size).astype(np.int64), prior) for size in (1e-4, 1, 1e4))
+    assert np.abs(small - of_english).max() < 0.03
+    assert np.allclose(equal, 0.001 / (0.001 + (prior + own) / 2), rtol=1e-4)
+    assert np.allclose(large, of_corpus, rtol=0.03)
+    assert np.abs(of_english - of_corpus).max() > 0.4
+
+
+def test_a_corpus_of_few_texts_barely_moves_the_weights(bert, sentences):
+    encoder = open_encoder(str(bert), "first-last", 64)
+    tokenize = Tokenizer(bert, 64)
+    size = json.loads((bert / "config.json").read_text())["vocab_size"]
+    at_large = 0.001 / (0.001 + background(tokenize, size))
+    few, more = (weigh(encoder, sentences[:count]).pooling.weights for count in (3, 256))
+    assert np.abs(few / at_large - 1).max() < 0.15
+    assert np.abs(more / at_large - 1).max() > 2 * np.abs(few / at_large - 1).max()
 
 
 def test_every_token_is_counted(bert, sentences, monkeypatch):
     encoder = open_encoder(str(bert), "first-last", 64)
-    ids = Tokenizer(bert, 64)(sentences).ids
-    expected = sif_weights(np.bincount(ids, minlength=len(Tokenizer(bert, 64)._tokenizer.get_vocab())))
+    tokenize = Tokenizer(bert, 64)
+    size = len(tokenize._tokenizer.get_vocab())
+    counts = np.bincount(tokenize(sentences).ids, minlength=size)
+    expected = sif_weights(counts, background(tokenize, size))
     assert np.array_equal(weigh(encoder, sentences).pooling.weights[: len(expected)], expected)
     monkeypatch.setattr(frequencies, "WINDOW", 37)
     assert np.array_equal(weigh(encoder, sentences).pooling.weights[: len(expected)], expected)

@@ -1,17 +1,27 @@
 """The steps of a fit: streamed or in memory the same model, and nothing written by a dry run."""
 
+import json
+
 import numpy as np
 import pytest
 from tolerances import EMBEDDING
 
 from fastflow import Runtime
+from fastflow.errors import UsageError
+from fastflow.model.artifact import load_model
+from fastflow.train import fitting
+from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
+from fastflow.train.fitting import prepare, settle
+from fastflow.train.options import COLOURS, Options
 
 
-@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "auto"])
+@pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "whiten,recolour"])
 def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
     monkeypatch.setattr("fastflow.train.data.moments.BLOCK", 60)
-    assert train("--method", method, out=tmp_path / "held").exit_code == 0
-    result = train("--method", method, "--stream", out=tmp_path / "streamed")
+    options = ("--method", method, "--stop", "budget")
+    assert train(*options, out=tmp_path / "held").exit_code == 0
+    result = train(*options, "--stream", out=tmp_path / "streamed")
+    assert (": none, fingerprint" in result.stderr) == (method == "none")
     assert result.exit_code == 0
     assert "corpus: 256 texts, read once; 256 of them kept to measure on" in result.stderr
     assert "corpus.txt: 256 texts, read once" in (tmp_path / "streamed" / "README.md").read_text()
@@ -25,12 +35,15 @@ def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path
 def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
     path = tmp_path / "paragraphs.txt"
     path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
-    whole = train("--method", "standardize", source=path, out=tmp_path / "whole")
+    alike = ("--method", "standardize", "--token-weights", "none")
+    whole = train(*alike, source=path, out=tmp_path / "whole")
     assert "WARNING: these texts have 5" in whole.stderr
-    for weights, told in (("sif", False), ("none", True)):
-        tried = train("--method", "auto", "--token-weights", weights, "--dry-run", source=path, out=tmp_path / weights)
-        assert ("WARNING: these texts have 5" in tried.stderr) == told
-    cut = train("--method", "standardize", "--sentences", source=path, out=tmp_path / "cut")
+    for options, told in (((), False), (("--token-weights", "none"), True), (("--pooling", "cls"), True)):
+        for method in ("standardize", "flow"):
+            tried = train("--method", method, *options, "--batch-size", 32, "--dry-run", source=path)
+            assert tried.exit_code == 0, tried.stderr
+            assert ("WARNING: these texts have 5" in tried.stderr) == told
+    cut = train(*alike, "--sentences", source=path, out=tmp_path / "cut")
     assert "corpus: 252 distinct texts" in cut.stderr
     assert "words on average" not in cut.stderr
 
@@ -84,3 +97,93 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     assert train(*options, "--resume").exit_code == 0
     assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "whole").fingerprint
     assert not (tmp_path / "m.training").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "tuned", "settled"),
+    [
+        ({}, False, (AUTO, "sif", "first-last")),
+        ({"stream": True}, False, (AUTO_STREAMED, "sif", "first-last")),
+        ({"token_weights": "none"}, None, (AUTO, "none", "first-last")),
+        ({"token_weights": "sif"}, None, (AUTO, "sif", "first-last")),
+        ({"pooling": "cls"}, False, (AUTO, "sif", "cls")),
+        ({"method": "whiten"}, None, ("whiten", "sif", "first-last")),
+        ({"method": "none", "stop": "budget"}, None, ("none", "sif", "first-last")),
+        ({}, True, ("none", "none", "last")),
+        ({"stream": True}, True, ("none", "none", "last")),
+        ({"pooling": "cls"}, True, ("none", "none", "cls")),
+        ({"pooling": "first-last"}, True, ("none", "none", "first-last")),
+    ],
+)
+def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
+    """``tuned``: whether the encoder is; None where what is named answers the question, so that nobody asks it."""
+
+    def why_tuned(encoder):
+        assert tuned is not None, "asked"
+        return "it was tuned" if tuned else None
+
+    monkeypatch.setattr(fitting, "why_tuned", why_tuned)
+    options, reason = settle("encoder", Options(**given))
+    assert (options.method, options.token_weights, options.pooling) == settled
+    assert reason == ("it was tuned" if tuned else None)
+    assert options.stream == Options(**given).stream
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stop": "likelihood"}, "--stop likelihood is for vectors without an encoder"),
+        ({"method": "flow", "stream": True}, "--stream is for closed forms, such as whiten,recolour; a flow needs"),
+        ({"method": "none", "stream": True, "sample": 9}, "--stream is for closed forms"),
+        ({"method": "whiten:40"}, "whiten:40 is out of range"),
+    ],
+)
+def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
+    with pytest.raises(UsageError, match=message):
+        prepare(str(bert), settle(str(bert), Options(**given))[0], fitting.Run())
+
+
+@pytest.mark.parametrize(("count", "enough"), [(63, False), (64, True)])
+def test_auto_needs_a_batch_of_texts(train, tmp_path, sentences, count, enough):
+    path = tmp_path / "few.txt"
+    path.write_text("\n".join(sentences[:count]) + "\n")
+    result = train("--method", "auto", source=path)
+    assert result.exit_code == 0, result.stderr
+    said = "auto keeps the pooling as it is: a flow needs 64 texts, one batch"
+    assert (said in result.stderr) != enough
+    assert ("flow: 1 steps of 64 texts" in result.stderr) == enough
+    made = json.loads((tmp_path / "m" / "fastflow.json").read_text())
+    assert made["training"]["method"] == "auto"
+    assert (made["training"]["reasons"] == [said]) != enough
+    assert (said in (tmp_path / "m" / "README.md").read_text()) != enough
+    if not enough:
+        assert made["calibration"] == []
+        assert made["pooling"]["mode"] == "weighted-mean"  # which needs no more texts
+        named = train("--method", "flow", source=path, out=tmp_path / "named")
+        assert (named.exit_code, "fewer than one batch of 64" in named.stderr) == (2, True)
+        smaller = train("--method", "auto", "--batch-size", 32, source=path, out=tmp_path / "smaller")
+        assert "flow: 1 steps of 32 texts" in smaller.stderr
+
+
+def test_a_flow_of_a_large_corpus_is_larger(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastflow.train.options.LARGE_CORPUS", 256)
+    options = ("--latent", "--stop", "budget")
+    assert "flow(2x6, width 64, additive, reversal), fingerprint" in train(*options).stderr
+    monkeypatch.setattr("fastflow.train.options.LARGE_CORPUS", 257)
+    assert "flow(2x3, width 32, additive, reversal), fingerprint" in train(*options, out=tmp_path / "n").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "colour"),
+    [
+        ((), COLOURS["sif"]),
+        (("--token-weights", "none"), COLOURS["none"]),
+        (("--pooling", "cls"), COLOURS["none"]),  # token weights are of a mean
+        (("--pooling", "cls", "--token-weights", "sif", "--demoted", 1), COLOURS["none"] | {"demoted": 1}),
+        (("--spectrum", 0.3, "--mean-share", 0.2), COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
+    ],
+)
+def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, colour):
+    result = train("--method", "flow", "--stop", "budget", *options)
+    assert result.exit_code == 0, result.stderr
+    assert load_model(tmp_path / "m").calibration[-1].settings == colour

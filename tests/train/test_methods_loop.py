@@ -111,7 +111,7 @@ def test_resume_with_the_encoders_dropout_on(bert, sentences, tmp_path, method):
     def run(live=True, **options):
         embedder = Embedder(encoder, "cpu", dropout=True)
         source = (lambda rows: embedder([texts[i] for i in rows])) if live else None
-        fitted = fit(parse_method(method), pooled, shape, SCHEDULE, source, **options)
+        fitted = fit(parse_method(method), pooled, shape, SCHEDULE, live=source, **options)
         return next(iter(fitted.flows.values())).state_dict()
 
     whole = run()

@@ -91,7 +91,7 @@ def test_demoted_directions_count_like_the_last_and_stand_behind_it():
     assert np.abs((y - y.mean(0))[:, :-2] - plain[:, 2:]).max() < 1e-9
     assert np.abs(y.mean(axis=0)[-2:]).max() < 1e-9
     assert np.square(y.mean(axis=0)).sum() / np.square(y).sum(axis=1).mean() == pytest.approx(0.3, abs=1e-9)
-    with pytest.raises(FastflowError, match="cannot be demoted"):
+    with pytest.raises(FastflowError, match=r"16 of 16 directions cannot be demoted; use a smaller --demoted$"):
         fitted(pooled, "whiten,recolour", demoted=16)
 
 
@@ -105,10 +105,12 @@ def test_moments_of_parts_merge_to_those_of_the_whole():
         assert np.abs(array - other.params[name]).max() < 1e-9, name
 
 
-def test_a_corpus_read_once_gives_the_same_stage():
+@pytest.mark.parametrize("demoted", [0, 2])
+def test_a_corpus_read_once_gives_the_same_stage(demoted):
     pooled = embeddings()
-    read = fit(parse_method("whiten,recolour"), pooled[:50], SHAPE, Schedule(), statistics=moments(pooled)).stages
-    for name, array in fitted(pooled, "whiten,recolour")[1].params.items():
+    colour, links = DEFAULTS.colour | {"demoted": demoted}, parse_method("whiten,recolour")
+    read = fit(links, pooled[:50], SHAPE, Schedule(), colour, statistics=moments(pooled)).stages
+    for name, array in fitted(pooled, "whiten,recolour", demoted=demoted)[1].params.items():
         assert np.abs(array - read[1].params[name]).max() < 1e-9, name
 
 

@@ -8,7 +8,7 @@ from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import CHOICES, DEFAULTS, Options
+from fastflow.train.options import CHOICES, COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options
 
 
 def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
@@ -27,7 +27,7 @@ def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
     ("options", "message"),
     [
         ({"stop": "never"}, "--stop must be rule or budget or likelihood, not 'never'"),
-        ({"token_weights": "tfidf"}, "--token-weights must be sif or none, not 'tfidf'"),
+        ({"token_weights": "tfidf"}, "--token-weights must be auto or sif or none, not 'tfidf'"),
         ({"device": "tpu"}, "--device must be cpu or cuda, not 'tpu'"),
         ({"levels": 5}, "--levels must be 1 to 4, not 5"),
         ({"batch_size": 1}, "--batch-size must be a whole number of at least 2, not 1"),
@@ -42,11 +42,37 @@ def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
         ({"method": None}, "--method must be a name, not None"),
         ({"stream": "yes"}, "--stream must be True or False, not 'yes'"),
         ({"method": "auto", "stop": "budget"}, "--method auto chooses by the rule"),
+        ({"spectrum": 1.01}, "--spectrum must be a number from 0 to 1, not 1.01"),
+        ({"spectrum": True}, "--spectrum must be a number from 0 to 1, not True"),
+        ({"mean_share": 1}, "--mean-share must be a number from 0 to 0.99, not 1"),
+        ({"mean_share": float("nan")}, "--mean-share must be a number from 0 to 0.99, not nan"),
+        ({"demoted": -1}, "--demoted must be a whole number of at least 0, not -1"),
+        ({"latent": None}, "--latent must be True or False, not None"),
     ],
 )
 def test_values_that_no_fit_can_have(options, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         Options(**options)
+
+
+@pytest.mark.parametrize(
+    ("texts", "size"), [(0, SMALL), (LARGE_CORPUS - 1, SMALL), (LARGE_CORPUS, LARGE), (10**6, LARGE)]
+)
+def test_a_flow_is_larger_on_a_large_corpus_unless_its_size_is_named(texts, size):
+    assert LARGE["depth"] > SMALL["depth"]
+    assert LARGE["width"] > SMALL["width"]
+    usual = {"levels": 2, "coupling": "additive", "permutation": "reversal"}
+    assert Options().shape(texts) == usual | size
+    assert Options(depth=4).shape(texts) == usual | size | {"depth": 4}
+    assert Options(depth=1, width=9, levels=3).shape(texts) == usual | {"depth": 1, "width": 9, "levels": 3}
+
+
+def test_what_follows_a_flow_goes_by_the_token_weights_unless_it_is_named():
+    assert COLOURS["sif"] != COLOURS["none"]
+    assert Options(token_weights="sif").colour == Options().colour == COLOURS["sif"]
+    assert Options(token_weights="none").colour == COLOURS["none"]
+    assert Options(spectrum=0, demoted=0).colour == COLOURS["sif"] | {"spectrum": 0.0, "demoted": 0}
+    assert Options(token_weights="none", mean_share=0.2).colour == COLOURS["none"] | {"mean_share": 0.2}
 
 
 def test_a_whole_number_of_epochs_is_recorded_like_any_other():

@@ -14,11 +14,11 @@ def test_checkpoints_lie_beside_the_model_under_its_whole_name(tmp_path):
 
 
 def test_checkpoints_go_when_the_model_is_whole(train, tmp_path):
-    done = train(*FLOW, "--save-steps", "2")
+    done = train(*FLOW, "--save-steps", "2", "--stop", "budget")
     assert done.exit_code == 0, done.stderr
     assert not checkpoints_of(tmp_path / "m").exists()
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"{tmp_path / 'm'}: flow(1x1, width 4, additive, reversal), fingerprint ")
+    assert last.startswith(f"{tmp_path / 'm'}: flow(1x1, width 4, additive, reversal) -> recolour(spectrum 0.5, ")
 
 
 def test_an_interruption_says_how_to_continue(train, tmp_path, monkeypatch):

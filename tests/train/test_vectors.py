@@ -287,7 +287,10 @@ def test_the_fit_in_python_is_that_of_the_command(npy, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit = fastflow.fit(np.load(npy), method="flow", seed=4, batch_size=32)
-    assert repr(fit) == "<Fit: flow(2x3, width 32, additive, reversal), fitted on 400 vectors>"
+    assert repr(fit) == (
+        "<Fit: flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.75, mean share 0, 0 demoted), "
+        "fitted on 400 vectors>"
+    )
     assert (fit.encoder, fit.texts, fit.report["pooling"]) == (None, [], None)
     json.dumps(fit.report)
     fit.save(tmp_path / "python")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.errors import FastflowError
+from fastflow.errors import CannotFit
 from fastflow.stages.calibration import Stage, apply, keeps_mean
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
@@ -41,13 +41,13 @@ def choose(method: str, fit: Callable[[str], Fitted], views: Views, automatic: b
     """Fit ``method`` and keep it, unless it separates ``views`` no better than the pooling that it calibrates.
 
     Methods that keep a part of the mean are judged about the mean, and the pooling with them: dropout views cannot show
-    whether a mean should go. ``automatic``: nobody named the method, so one that cannot be fitted is a reason to keep
-    the pooling, not an error.
+    whether a mean should go. ``automatic``: nobody named the method, so a corpus that it cannot be fitted to is a
+    reason to keep the pooling, not an error.
     """
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     try:
         fitted = fit(method)
-    except FastflowError as error:
+    except CannotFit as error:
         if not automatic:
             raise
         choice.record |= {

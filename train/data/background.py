@@ -18,7 +18,7 @@ def read_words() -> tuple[dict[str, float], float]:
     """Word -> its occurrences in a million words, and the words of a sentence on average."""
     lines = files("fastflow.train.data").joinpath("background.txt").read_text(encoding="utf-8").splitlines()
     length, *levels = (line for line in lines if not line.startswith("# "))
-    found = {}
+    found: dict[str, float] = {}
     for level in levels:
         share, *words = level.split(" ")
         found |= dict.fromkeys(words, float(share))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
 
@@ -30,7 +30,7 @@ def fit_standardize(m: Moments) -> Stage:
     variance = np.diag(m.covariance)
     constant = np.flatnonzero(variance <= NEGLIGIBLE * variance.max())
     if len(constant):
-        raise FastflowError(
+        raise CannotFit(
             f"standardize: channel {constant[0]} is constant over the {m.count} {m.unit}; give more {m.unit} or use "
             "another method"
         )
@@ -54,7 +54,7 @@ def _leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
     check_dims(what, remove, len(m.mean) - 1)
     values, vectors = _principal(m)
     if remove >= (rank := _rank(values)):
-        raise FastflowError(
+        raise CannotFit(
             f"{what}: {m.count} {m.unit} span {rank} dimensions, and removing {remove} leaves nothing; give more "
             f"{m.unit}"
         )
@@ -68,7 +68,7 @@ def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
     values, vectors = _principal(m)
     if dims > (rank := _rank(values)):
         remedy = f"use whiten:{rank} or more {m.unit}" if rank else f"give more {m.unit}"
-        raise FastflowError(f"whiten: {m.count} {m.unit} span {rank} of the {dims} dimensions; {remedy}")
+        raise CannotFit(f"whiten: {m.count} {m.unit} span {rank} of the {dims} dimensions; {remedy}")
     return Stage("whiten", {}, {"mean": m.mean, "matrix": vectors[:, :dims] / np.sqrt(values[:dims])})
 
 

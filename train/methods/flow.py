@@ -23,7 +23,7 @@ from fastflow.train.methods.layers import (
     AffineCoupling,
     permutation,
 )
-from fastflow.train.options import DEFAULTS
+from fastflow.train.options import DEFAULTS, SMALL
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class FlowConfig:
 
     dim: int
     levels: int = DEFAULTS.levels
-    depth: int = DEFAULTS.depth
-    width: int = DEFAULTS.width
+    depth: int = SMALL["depth"]
+    width: int = SMALL["width"]
     coupling: str = DEFAULTS.coupling
     permutation: str = DEFAULTS.permutation
 

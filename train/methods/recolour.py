@@ -16,13 +16,12 @@ In image style transfer this is a partial whitening-colouring transform (Li et a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import CannotFit, FastflowError
 from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.rows import Rows
 from fastflow.train.data.moments import BLOCK, Moments
 
 RIDGE = 1e-3  # of the mean variance of z, where there are fewer texts than FEW times its dimensions
@@ -30,7 +29,7 @@ FEW = 2
 LEAST = 1e-6  # of the largest singular value
 
 
-def joint_moments(stages: Sequence[Stage], pooled: NDArray[Any]) -> Moments:
+def joint_moments(stages: Sequence[Stage], pooled: Rows) -> Moments:
     """The statistics of (x, z) side by side, (n, D + D'), z what ``stages`` make of ``pooled`` (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     out: Moments | None = None
@@ -52,7 +51,7 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
     variance = np.trace(own) / len(own)
     if not variance > 0:
-        raise FastflowError(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
+        raise CannotFit(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
     if joint.count < FEW * len(own):
         own = own + RIDGE * variance * np.eye(len(own))
     left, scale, right = np.linalg.svd(np.linalg.solve(own, cross.T).T, full_matrices=False)
@@ -60,7 +59,9 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     left, right = left * sign, right * sign[:, None]
     scale = np.maximum(scale, LEAST * scale[0])
     if demoted >= len(scale):
-        raise FastflowError(f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demote")
+        raise FastflowError(
+            f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demoted"
+        )
     shift = (left.T @ mean) * scale**-spectrum
     shift[:demoted] = 0
     scale[:demoted] = scale[-1]

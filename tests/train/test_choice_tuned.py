@@ -1,0 +1,132 @@
+"""Encoders tuned for similarity are recognised by sentences of no common subject, and left as they are."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from builders import make_tuned
+from commands import make_train
+from safetensors.numpy import load_file
+from tolerances import EMBEDDING
+
+import fastflow
+from fastflow import Runtime
+from fastflow.stages.vectors import cosine
+from fastflow.train.choice import tuned
+from fastflow.train.choice.tuned import CONE, crowding, probe, why_tuned
+from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.fitting import settle
+from fastflow.train.options import Options
+
+SAID = "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory, bert):
+    """An encoder whose embeddings of the probe are spread out."""
+    return make_tuned(tmp_path_factory.mktemp("tuned") / "encoder", bert)
+
+
+def manifest(directory):
+    return json.loads((directory / "fastflow.json").read_text())
+
+
+def test_the_probe_is_sentences_of_no_common_word():
+    sentences = probe()
+    assert len(sentences) == len(set(sentences)) == 32
+    assert all(sentence == sentence.strip() and sentence[-1] in ".?" for sentence in sentences)
+    words = [{word for word in sentence.lower().strip(".?").split() if len(word) > 5} for sentence in sentences]
+    common = set().union(*(a & b for i, a in enumerate(words) for b in words[:i]))
+    assert common == {"before", "better"}  # which are no subject
+
+
+def test_crowding_is_the_mean_cosine_of_two_different_sentences(bert):
+    x = Embedder(open_encoder(str(bert), "last", None), "cpu")(probe()).astype(np.float64)
+    pairs = [cosine(x[i : i + 1], x[j : j + 1])[0, 0] for i in range(len(x)) for j in range(i)]
+    assert crowding(bert) == pytest.approx(np.mean(pairs), abs=1e-9)
+
+
+def test_the_encoder_in_the_package_is_untuned():
+    assert crowding("default") > CONE + 0.1
+    assert why_tuned("default") is None
+
+
+@pytest.mark.parametrize("found", [0.299, 0.1, 0.0, -0.299])
+def test_spread_out_is_near_no_cosine_at_all(monkeypatch, found):
+    monkeypatch.setattr(tuned, "crowding", lambda encoder: found)
+    assert why_tuned("e").startswith(f"{SAID}{found:.2f}, where an untuned one has 0.3 and more")
+    monkeypatch.setattr(tuned, "crowding", lambda encoder: CONE + found**2)
+    assert why_tuned("e") is None
+    monkeypatch.setattr(tuned, "crowding", lambda encoder: -CONE)  # a cone and its opposite are no tuning
+    assert why_tuned("e") is None
+
+
+def test_such_an_encoder_is_kept_as_it_is(spread, corpus, tmp_path, sentences):
+    assert abs(crowding(spread)) < CONE
+    train = make_train(spread, corpus, tmp_path)
+    result = train("--method", "auto")
+    assert result.exit_code == 0, result.stderr
+    made = tmp_path / "m"
+    assert SAID in result.stderr
+    assert SAID in (made / "README.md").read_text()
+    training = manifest(made)["training"]
+    assert training["method"] == "auto"
+    assert sum(reason.startswith(SAID) for reason in training["reasons"]) == len(training["reasons"]) == 1
+    assert manifest(made)["pooling"] == {"mode": "mean", "layers": [3]}
+    assert manifest(made)["calibration"] == []
+    assert "token_weights" not in load_file(made / "calibration.safetensors")
+    expected = Embedder(open_encoder(str(spread), "last", None), "cpu")(sentences)
+    found = Runtime(made, backend="reference").encode(sentences)
+    assert np.abs(found - expected).max() <= EMBEDDING * np.linalg.norm(expected, axis=1).max()
+
+
+def test_so_it_is_from_python_where_the_report_says_why(spread, sentences):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the pooled embeddings are spread out
+        fit = fastflow.fit(sentences, spread)
+    assert (fit.stages, fit.encoder.pooling.weights, fit.refused) == ([], None, False)
+    assert fit.report["method"] == "none"
+    assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
+
+
+def test_and_streamed(spread, corpus, tmp_path):
+    result = make_train(spread, corpus, tmp_path)("--method", "auto", "--stream")
+    assert result.exit_code == 0, result.stderr
+    assert SAID in result.stderr
+    assert (manifest(tmp_path / "m")["calibration"], manifest(tmp_path / "m")["pooling"]["mode"]) == ([], "mean")
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds", "mode"),
+    [
+        (("--method", "whiten"), ["whiten"], "weighted-mean"),
+        (("--method", "whiten", "--token-weights", "none"), ["whiten"], "mean"),
+        (("--method", "flow"), ["flow", "recolour"], "weighted-mean"),
+        (("--method", "none", "--token-weights", "sif"), [], "weighted-mean"),
+    ],
+)
+def test_what_is_named_is_done_all_the_same(spread, corpus, tmp_path, options, kinds, mode):
+    result = make_train(spread, corpus, tmp_path)(*options, "--stop", "budget")
+    assert result.exit_code == 0, result.stderr
+    assert SAID not in result.stderr
+    made = manifest(tmp_path / "m")
+    assert [stage["kind"] for stage in made["calibration"]] == kinds
+    assert made["pooling"] == {"mode": mode, "layers": [1, 3]}
+
+
+def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, corpus, tmp_path):
+    result = make_train(spread, corpus, tmp_path)("--method", "auto", "--token-weights", "sif")
+    assert result.exit_code == 0, result.stderr
+    assert SAID not in result.stderr
+    made = manifest(tmp_path / "m")
+    assert made["pooling"] == {"mode": "weighted-mean", "layers": [1, 3]}
+    assert list(made["training"]["choice"]["separability"]) == ["none", "flow"]
+
+
+def test_a_pooling_that_is_named_stays(spread):
+    options, reason = settle(str(spread), Options(pooling="cls"))
+    assert reason.startswith(SAID)
+    assert (options.method, options.token_weights, options.pooling) == ("none", "none", "cls")

@@ -1,0 +1,102 @@
+"""Shares of tokens in English at large: the words of the file, cut by the encoder's own tokenizer."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from builders import make_encoder
+from places import ROOT
+
+from fastflow.model.tokens import Tokenizer
+from fastflow.train.data.background import background, read_words
+
+FILE = ROOT / "train" / "data" / "background.txt"
+
+
+def opened(directory):
+    """(tokenizer, size of the vocabulary, piece -> id)."""
+    size = json.loads((directory / "config.json").read_text())["vocab_size"]
+    tokenizer = Tokenizer(directory, 64)
+    return tokenizer, size, tokenizer._tokenizer.get_vocab()
+
+
+@pytest.fixture(scope="module")
+def packaged():
+    return opened(ROOT / "fastflow" / "default" / "0_Transformer")
+
+
+def test_the_words_of_the_file():
+    words, length = read_words()
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    assert length == float(lines[2]) == 21.1
+    assert (words["."], words["the"], words[","]) == (46341, 46341, 38968)
+    assert list(words.values()) == sorted(words.values(), reverse=True)
+    assert 0.4e6 < sum(words.values()) < 1e6  # the rest are rarer words
+    assert len(words) == sum(line.count(" ") for line in lines[3:]), "a word stands there twice"
+    assert all(word and not word[0].isspace() for word in words)
+
+
+def test_the_file_is_read_from_the_package():
+    assert files("fastflow.train.data").joinpath("background.txt").read_bytes() == FILE.read_bytes()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_shares_of_every_kind_of_vocabulary(encoders, family):
+    tokenizer, size, _ = opened(encoders(family))
+    shares = background(tokenizer, size)
+    assert (shares.shape, shares.dtype) == ((size,), np.float64)
+    assert shares.min() >= 0
+    assert 0.3 < shares.sum() < 1
+
+
+def test_a_common_word_has_its_own_share(packaged):
+    tokenizer, size, ids = packaged
+    shares, (words, length) = background(tokenizer, size), read_words()
+    total = 1e6 * (1 + 2 / length)  # the tokens of a million words: about one each, and two around a sentence
+    for word in ("house", "water", "because", ","):
+        assert shares[ids[word]] * total == pytest.approx(words[word], rel=0.05), word
+    lowered = sum(words[word] for word in ("the", "The"))
+    assert shares[ids["the"]] * total == pytest.approx(lowered, rel=0.05)
+    for around in ("[CLS]", "[SEP]"):
+        assert shares[ids[around]] * total == pytest.approx(1e6 / length, rel=0.05)
+    assert shares.argmax() == ids["the"]
+    assert shares[ids["[PAD]"]] == shares[ids["[MASK]"]] == 0
+
+
+def test_tokens_of_other_languages_have_none(packaged):
+    tokenizer, size, ids = packaged
+    shares = background(tokenizer, size)
+    for piece in ("которые", "の", "और", "ال", "된"):
+        if piece in ids:
+            assert shares[ids[piece]] == 0, piece
+    other = [i for piece, i in ids.items() if any("Ѐ" <= letter <= "ӿ" for letter in piece)]
+    assert len(other) > 20
+    assert not shares[other].any()
+
+
+def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
+    """Behind a blank, where its token is another than at the start of a text."""
+    tokenizer, size, ids = opened(encoders("roberta"))
+    shares, (words, length) = background(tokenizer, size), read_words()
+    starts = sum(share for word, share in words.items() if word.startswith("the"))
+    assert ids["Ġthe"] != ids["the"]
+    assert shares[ids["Ġthe"]] / shares[ids["<s>"]] == pytest.approx(starts / (1e6 / length), rel=1e-9)
+    inside = sum(share * word.count("the", 1) for word, share in words.items())
+    assert shares[ids["the"]] / shares[ids["<s>"]] == pytest.approx(inside / (1e6 / length), rel=1e-9)
+
+
+def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
+    tokenizer, size, ids = opened(make_encoder(tmp_path / "e"))
+    shares, (words, length) = background(tokenizer, size), read_words()
+    counts = np.zeros(size)
+    for word, share in words.items():
+        for piece in tokenizer([word]).ids[1:-1]:
+            counts[piece] += share
+    ratio = shares / shares[ids["[CLS]"]] * (1e6 / length)
+    where = np.ones(size, bool)
+    where[[ids["[CLS]"], ids["[SEP]"]]] = False
+    assert np.allclose(ratio[where], counts[where], rtol=1e-9)
+    assert len(words) > 5 * size  # so most of them are cut
