@@ -138,9 +138,9 @@ def stages_of(
     weighting, method = column
     weights = bench.weights(name, rows, weighting)
     pooled = bench.states.pooled(name, weights, rows).astype(np.float32)
+    if method in ("auto", "flow") and len(pooled) < DEFAULTS.batch_size:
+        return [], "none"
     if method == "auto":
-        if len(pooled) < DEFAULTS.batch_size:
-            return [], "none"
         views = bench.states.views(name, weights, np.arange(len(bench.states.texts(name))) if rows is None else rows)
 
         def once(chosen: str) -> Fitted:

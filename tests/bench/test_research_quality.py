@@ -8,22 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench.research import (
-    layers,
-    published,
-    quality,
-    study_data,
-    supervised,
-    token_weights,
-    token_weights_page,
-    truncation,
-)
-from fastflow.bench.research.study_data import FIT
+from fastflow.bench.research import published, quality, supervised, truncation
 from fastflow.bench.research.tune_nli import BATCH, LABELS, batches, split
 from fastflow.evaluation.evaluate import HEADER, LABELLED, SEVEN, Labelled
-from fastflow.train.cli import main as train
-from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.data.token_weights import weigh
 
 
 def test_pivots_take_what_varies_most_given_those_before():
@@ -144,141 +131,6 @@ def test_published_figures_stand_apart_and_have_their_own_means():
     row = next(line for line in lines if line.startswith("| BERT-base, flow, target (a)"))
     assert row.endswith("| 63.1 | 69.6 |")
     assert {mark for _, mark, _ in published.ROWS} == set(published.SOURCES)
-
-
-@pytest.fixture
-def small(data, sentences, tmp_path, monkeypatch):
-    """A data directory of the seven sets and two corpora, and a quality.json beside the results."""
-    (tmp_path / "data" / "corpora").mkdir(parents=True)
-    (tmp_path / "data" / "sts").symlink_to(data)
-    (tmp_path / "data" / "corpora" / "some.txt").write_text("\n".join(sentences) + "\n")
-    monkeypatch.setattr(study_data, "CORPORA", {"snli": ("some.txt", None), "part": ("some.txt", 100)})
-    monkeypatch.setattr(study_data, "LARGE", {})
-    monkeypatch.setattr(token_weights, "CORPORA", study_data.CORPORA)
-    monkeypatch.setattr(token_weights, "LARGE", {})
-    monkeypatch.setattr(token_weights, "SEEDS", (0, 1))
-    rows = [("flow, target", 1.0), ("whiten, corpus", 100.0), ("standardize, target", 100.0)]
-    means = [{"name": name, "runs": [{"mean": {"all": m, "wmean": m}}] * 2} for name, m in rows]
-    (tmp_path / "quality.json").write_text(json.dumps({"rows": means}))
-    return tmp_path
-
-
-def test_token_weights_page(bert, small):
-    arguments = ["--encoder", bert, "--data", small / "data", "--cache", small / "cache", "--out", small / "t"]
-    done = CliRunner().invoke(token_weights.main, [str(a) for a in arguments])
-    assert done.exit_code == 0, done.output
-    result = json.loads((small / "t.json").read_text())
-    assert len(result["candidates"]) == 3 * 2 * len(token_weights.METHODS)
-    assert all(set(row["spearman"]) == set(SEVEN) for row in result["candidates"] + result["default"])
-    runs = [(run["fitted_on"], run["seed"]) for run in result["default"]]
-    assert runs == [(where, seed) for where in ("target", "snli", "part") for seed in (0, 1)]
-    assert scored(result, "snli", "plain", "none") == scored(result, "part", "plain", "none")
-    assert scored(result, "snli", "sif", "none") != scored(result, "part", "sif", "none")
-    assert [row["better_of_flow_and_whitening"] for row in result["defaults"][:2]] == [[1, 1], [100, 100]]
-    assert [c["holds"] for c in result["claims"] if "leads" in c["claim"]][1] is False
-    page = (small / "t.md").read_text()
-    assert page == token_weights_page.markdown(result)
-    assert page.count("**NO**") == sum(not c["holds"] for c in result["claims"]) >= 1
-    assert not any(str(small / private) in page for private in ("data", "cache"))
-    assert result["default"][-2]["spearman"] == trained(bert, small)
-
-
-def test_other_layers(bert, small, monkeypatch):
-    monkeypatch.setattr(layers, "POOLINGS", ("first-last", "mean-of-layers:2,3"))
-    monkeypatch.setattr(layers, "FITS", ("snli",))
-    arguments = ["--encoder", bert, "--data", small / "data", "--cache", small / "cache", "--out", small / "l"]
-    done = CliRunner().invoke(layers.main, [str(a) for a in arguments])
-    assert done.exit_code == 0, done.output
-    poolings = json.loads((small / "l.json").read_text())["poolings"]
-    found = {name: token_weights_page.Candidates({"candidates": rows}) for name, rows in poolings.items()}
-    gains = [
-        one.mean(where, "sif", "components:1") - one.mean(where, *other)
-        for other in (("plain", "none"), ("sif", "none"))
-        for one in found.values()
-        for where in ("target", "snli")
-    ]
-    page = (small / "l.md").read_text()
-    assert f"Least gain of the default: {min(gains[:4]):+.1f} over raw pooling, {min(gains[4:]):+.1f} over" in page
-    assert gains[0] != gains[2]  # the layers are others
-    assert page.count("| mean-of-layers:2,3 | ") == 2
-
-
-def trained(bert, small):
-    """The scores of what fastflow-train makes by default of the corpus ``part``."""
-    corpus, out = small / "data" / "corpora" / "some.txt", small / "model"
-    arguments = [corpus, "--sample", 100, "--encoder", bert, "--out", out, "--cache", small / "cache"]
-    done = CliRunner().invoke(train, [str(a) for a in [*arguments, "--eval", small / "data" / "sts"]])
-    assert done.exit_code == 0, done.output
-    rows = json.loads((out / "fastflow.json").read_text())["training"]["spearman"]["after"]["rows"]
-    return {row["set"]: [row["all"], row["wmean"]] for row in rows}
-
-
-def scored(result, *key):
-    """The scores of one candidate."""
-    return next(r["spearman"] for r in result["candidates"] if (r["fitted_on"], r["weights"], r["method"]) == key)
-
-
-def test_the_cache_is_filled_with_what_each_pooling_gives(bert, small, sentences):
-    plain = open_encoder(str(bert), "first-last", 64)
-    weighted = weigh(plain, sentences)
-    bench = token_weights.Bench(plain, {"snli": weighted}, {"snli": sentences}, small / "data", small / "cache")
-    bench.fill("snli", [plain, weighted])
-    for counted, encoder in ((None, plain), ("snli", weighted)):
-        expected = Embedder(encoder, "cpu")(sentences)
-        found = bench.pooled("snli", counted)
-        assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
-    assert len(list((small / "cache").glob("*.npy"))) == 2  # found there, not computed again
-
-
-def run_of(where, seed, gain):
-    """A default run that is ``gain`` above a raw score of 50 on every set but the first, where it is 1 below that."""
-    spearman = {name: [50 + gain - (name == SEVEN[0])] * 2 for name in SEVEN}
-    return {"fitted_on": where, "seed": seed, "choices": {"a": {"chosen": "flow"}}, "spearman": spearman}
-
-
-def candidate(where, weights, method, fit, rest=50.0):
-    """A method that scores ``fit`` on STS12-14 and ``rest`` on the other sets."""
-    spearman = {name: [fit if name in FIT else rest] * 2 for name in SEVEN}
-    return {"fitted_on": where, "weights": weights, "method": method, "spearman": spearman}
-
-
-def test_the_choice_reads_three_sets_and_takes_the_simplest_of_equals():
-    """Target and the mean of the corpora count alike; what the other four sets say decides nothing."""
-    scores = {"none": (50, 50), "components:1": (54, 51.9), "nullspace:3": (56, 50), "flow": (50, 50.5)}
-    rows = [
-        candidate(where, weights, method, values[where != "target"] - (weights == "plain"), 90.0 * (method == "flow"))
-        for weights in ("plain", "sif")
-        for method, values in scores.items()
-        for where in ("target", "snli", "news")
-    ]
-    found = token_weights_page.blind_choice({"candidates": rows})
-    assert found["sif"] == {"method": "components:1", "middle": pytest.approx(52.95), "best": pytest.approx(53)}
-    assert found["plain"]["best"] == pytest.approx(52)
-    (changed,) = (row for row in rows if list(row.values())[:3] == ["snli", "sif", "components:1"])
-    changed["spearman"] = {name: [51.0, 51.0] for name in SEVEN}  # 0.275 behind the best, no longer near
-    assert token_weights_page.blind_choice({"candidates": rows})["sif"]["method"] == "nullspace:3"
-
-
-def test_claims_are_decided_by_the_worst_run():
-    candidates = [candidate("snli", weights, "none", 50.0) for weights in ("plain", "sif")]
-    result = {"candidates": candidates, "plain_flow": []}
-    result["published"] = [{"fitted_on": "snli", "mean": mean} for mean in ([50.0, 49.0], [49.0, 51.0])]
-    result["choice"] = {"sif": {"method": "flow", "middle": 51.0}, "plain": {"best": 50.0}}
-
-    def claims(*runs):
-        result["defaults"] = token_weights_page.defaults(result | {"default": list(runs)})
-        return [claim["holds"] for claim in token_weights_page.claims(result)]
-
-    assert claims(run_of("snli", 0, 3.0), run_of("snli", 1, 0.0)) == [True, False, False, False]
-    (row,) = result["defaults"]
-    assert row["chosen"] == {"flow": 2}
-    assert row["least_gain_of_the_mean"] == pytest.approx(-1 / 7)
-    assert (row["least_gain_on_a_set"], row["least_on"]) == (-1.0, SEVEN[0])
-    assert row["over_weights_alone"] == pytest.approx([1.5 - 1 / 7] * 2)
-    assert row["lead"] == pytest.approx([1.5 - 1 / 7, 0.5 - 1 / 7])
-    assert claims(run_of("snli", 0, 3.0)) == [True, True, True, True]
-    result["choice"]["sif"]["method"] = "components:1"
-    assert claims(run_of("snli", 0, 3.0)) == [False, True, True, True]
 
 
 def test_the_default_stands_in_the_quality_table():
