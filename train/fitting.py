@@ -100,7 +100,8 @@ def calibrate(
         return None
     pooled = embed(corpus, options, run)
     choice = fit_and_choose(corpus, pooled, options, run, automatic)
-    choice.reasons += [reason] * bool(reason)
+    if reason:
+        choice.reasons.append(reason)
     measures = summary.before_and_after(choice.fitted, pooled, choice.views)
     if sets:
         measures["spearman"] = summary.spearman(choice.fitted, corpus.encoder, sets, options.device)
@@ -115,9 +116,8 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     usual = {"method": method, "token_weights": "none" if reason else "sif"}
     usual["pooling"] = "last" if reason else "first-last"
-    return replace(
-        options, **{name: value for name, value in usual.items() if getattr(options, name) == "auto"}
-    ), reason
+    settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
+    return replace(options, **settled), reason
 
 
 def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:

@@ -27,11 +27,11 @@ STEPS = 4  # of an octave
 WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
-def words(texts: list[str]) -> tuple[Counter[str], float]:
+def words(texts: list[str]) -> tuple[dict[str, float], float]:
     """Word -> its share in a million of those of ``texts``, and the words of a text."""
     found = Counter(word for text in texts for word in WORD.findall(text))
     total = found.total()
-    return Counter({word: 1e6 * n / total for word, n in found.items()}), total / len(texts)
+    return {word: 1e6 * n / total for word, n in found.items()}, total / len(texts)
 
 
 @click.command()
@@ -39,7 +39,7 @@ def words(texts: list[str]) -> tuple[Counter[str], float]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def main(data: Path, out: Path) -> None:
     """Write the background distribution."""
-    mean: Counter[str] = Counter()
+    mean: dict[str, float] = defaultdict(float)
     length = 0.0
     for kind in KINDS:
         sentences = list(dict.fromkeys(clean(read_texts(kind, data), cut=True)))

@@ -84,7 +84,7 @@ def _least(runs: list[Run], groups: tuple[str, ...], where: set[str]) -> tuple[f
     return low, low > 0
 
 
-def _claim(text: str, value: float, holds: bool) -> dict[str, Any]:
+def _claim(text: str, value: float | np.floating[Any], holds: bool | np.bool_) -> dict[str, Any]:
     return {"claim": text, "measured": f"{value:.2f}", "holds": bool(holds)}
 
 

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,8 +123,8 @@ class States:
     def _keep(self, name: str, array: NDArray[np.generic]) -> None:
         np.save(self.root / f"{name}.npy", array)
 
-    def _read(self, name: str) -> NDArray[np.generic]:
-        return np.load(self.root / f"{name}.npy")  # type: ignore[no-any-return]
+    def _read(self, name: str) -> NDArray[Any]:
+        return np.load(self.root / f"{name}.npy")
 
 
 def _places(tokens: Tokens, rows: Rows) -> Rows:

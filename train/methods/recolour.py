@@ -16,13 +16,12 @@ In image style transfer this is a partial whitening-colouring transform (Li et a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastflow.errors import CannotFit, FastflowError
 from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.rows import Rows
 from fastflow.train.data.moments import BLOCK, Moments
 
 RIDGE = 1e-3  # of the mean variance of z, where there are fewer texts than FEW times its dimensions
@@ -30,7 +29,7 @@ FEW = 2
 LEAST = 1e-6  # of the largest singular value
 
 
-def joint_moments(stages: Sequence[Stage], pooled: NDArray[Any]) -> Moments:
+def joint_moments(stages: Sequence[Stage], pooled: Rows) -> Moments:
     """The statistics of (x, z) side by side, (n, D + D'), z what ``stages`` make of ``pooled`` (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     out: Moments | None = None
