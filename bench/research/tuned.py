@@ -41,8 +41,8 @@ Made by
 
     {result["command"]}
 
-Mean cosine of {result["sentences"]} sentences of unrelated subjects (`train/choice/probe.txt`), mean pooling. An encoder
-whose last layer is below {CONE} is taken for one that was tuned for similarity, and left as it is.
+Mean cosine of {result["sentences"]} sentences of unrelated subjects (`train/choice/probe.txt`), mean pooling. An
+encoder whose last layer is below {CONE} is taken for one that was tuned for similarity, and left as it is.
 
 {table(["encoder", "last layer", "layers below, from the embeddings up"], rows)}
 """
