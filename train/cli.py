@@ -73,7 +73,7 @@ class TrainCommand(click.Command):
     default=DEFAULTS.token_weights,
     type=click.Choice(CHOICES["token_weights"]),
     help="sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
-    "a/(a+p), a = 0.0003; the frequencies of English at large are mixed in, which decide where the corpus is small. "
+    "a/(a+p), a = 0.001; the frequencies of English at large are mixed in, which decide where the corpus is small. "
     "none: every token counts 1, as in the BERT-flow paper. auto: sif, or none for an encoder that was tuned for "
     "similarity.",
 )

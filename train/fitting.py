@@ -26,7 +26,7 @@ from fastflow.train.methods.chain import SAMPLE, Fitted, check_chain, fit
 from fastflow.train.methods.loop import Schedule, Source
 from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.methods.scalars import Scalars
-from fastflow.train.options import Options
+from fastflow.train.options import FEWEST, Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.fit import Fit
@@ -91,9 +91,12 @@ def calibrate(
         return None
     corpus = read(texts, ", ".join(names), frozen, options, run)
     automatic = asked.method == "auto"
-    if automatic and options.method == AUTO and corpus.count < options.batch_size:
+    least = max(FEWEST, options.batch_size)
+    if automatic and options.method == AUTO and corpus.count < least:
         options = replace(options, method="none")
-        reason = f"auto keeps the pooling as it is: a flow needs {options.batch_size} texts, one batch"
+        reason = (
+            f"auto keeps the pooling as it is: a flow takes {least:,} texts or more, and these are {corpus.count:,}"
+        )
         run.voice.say(reason)
     concerns = describe(corpus, options, run.voice)
     if run.dry_run:

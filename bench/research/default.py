@@ -29,28 +29,28 @@ from fastflow.stages.vectors import paired_cosine
 from fastflow.train.choice.selection import AUTO, choose
 from fastflow.train.choice.separability import Views
 from fastflow.train.data.background import background
-from fastflow.train.data.token_weights import PRIOR, A, sif_weights
+from fastflow.train.data.token_weights import NARROW, PRIOR, A, sif_weights
 from fastflow.train.methods.chain import Fitted, fit
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
-from fastflow.train.options import DEFAULTS
+from fastflow.train.options import DEFAULTS, FEWEST
 from fastflow.train.voice import SILENT
 
 CHOOSING = SEVEN[:3]
 CORPORA = ("snli", "news", "qnli", "wiki", "wiki-sentences", "novels", "snli500", "mix")
 CUT_FROM = ("snli", "news", "wiki-sentences", "novel-sentences")
 DECIDING = {"corpora": {"snli", "news", "wiki-sentences", "mix"}, "few": {"snli", "news"}}
-SEEDS = {"target": 5, "corpora": 5, "few": 2, "subsets": 3}  # runs of a place, by its group
+SEEDS = {"target": 3, "corpora": 3, "few": 1, "subsets": 2}  # runs of a place, by its group
 SIZES = (100, 300, 1000, 3000)
-PLAIN, EARLIER, MIXED = ("none", 0.0, A), ("sif", 0.0, 1e-3), ("sif", PRIOR, A)  # weights, prior, constant
+PLAIN, EARLIER, MIXED = ("none", 0.0, A), ("sif", 0.0, A), ("sif", None, A)  # weights, prior, constant
 COLUMNS = {  # of the final table: name -> weights and method
     "raw": (PLAIN, "none"), "weights": (MIXED, "none"), "components:1": (MIXED, "components:1"),
     "the earlier default": (EARLIER, "components:1"), "soft whitening": (MIXED, "whiten,recolour"),
     "latent": (MIXED, "flow"), "latent, equal weights": (PLAIN, "flow"), "default": (MIXED, "auto"),
 }  # fmt: skip
 SEEDED = ("latent", "latent, equal weights", "default")
-Weighting = tuple[str, float, float]
+Weighting = tuple[str, float | None, float]
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def stages_of(
     weighting, method = column
     weights = bench.weights(name, rows, weighting)
     pooled = bench.states.pooled(name, weights, rows).astype(np.float32)
-    if method in ("auto", "flow") and len(pooled) < DEFAULTS.batch_size:
+    if len(pooled) < {"auto": FEWEST, "flow": DEFAULTS.batch_size}.get(method, 0):
         return [], "none"
     if method == "auto":
         views = bench.states.views(name, weights, np.arange(len(bench.states.texts(name))) if rows is None else rows)
@@ -205,10 +205,10 @@ def measure(bench: Bench, place: Place) -> dict[str, Any]:
     }
 
 
-PUBLISHED = ("sif", PRIOR, 1e-3)  # the constant of Arora et al.
-WEIGHTINGS = [
-    *(("sif", size, 1e-3) for size in (0.0, PRIOR, 3e5, 1e6)),
-    *(("sif", PRIOR, a) for a in (1e-4, A, 3e-3, 1e-2)),
+FULL = (("sif", 1e5, 1e-3), ("sif", 1e5, 3e-4))  # with every method; the others with two, to choose weights
+WEIGHTINGS: list[Weighting] = [
+    *(("sif", size, 1e-3) for size in (0.0, 1e5, 3e5, 1e6)),
+    *(("sif", 1e5, a) for a in (1e-4, 3e-4, 3e-3, 1e-2)),
 ]
 CLOSED = ("none", "components:1", "components:2", "components:3", "nullspace:3")
 COLOURS = [(g, c, d) for g in (0.0, 0.1, 0.25, 0.5) for c in (0.2, 0.3, 0.4) for d in (0, 2)]
@@ -226,9 +226,9 @@ def candidates(bench: Bench, place: Place) -> dict[str, Any]:
             pooled = bench.states.pooled(name, weights, rows)
             of_sets = {of: bench.states.pooled(of, weights) for of, _ in scored}
             chains: list[tuple[str, list[Stage], list[list[Stage]]]] = []
-            for method in CLOSED if weighting in (MIXED, PUBLISHED) else CLOSED[:2]:
+            for method in CLOSED if weighting in FULL else CLOSED[:2]:
                 chains.append((method, fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule()).stages, [[]]))
-            if weighting in (MIXED, PUBLISHED):
+            if weighting in FULL:
                 flow = latent(bench, name, rows, weighting, 0)[2].stages if len(pooled) >= DEFAULTS.batch_size else []
                 bases = {"flow": flow}
                 if len(pooled) > pooled.shape[1]:
@@ -264,6 +264,31 @@ def kept(make: Any, bench: Bench, place: Place) -> Any:
     return json.loads(path.read_text())
 
 
+SHAPES_OF_PRIOR = {  # tokens of the background by those of the corpus, and the constant a
+    "100,000, a 0.0003": (0.0, 3e-4), "100,000 (1 + 200,000/N), a 0.0003": (2e5, 3e-4),
+    "100,000 (1 + 50,000/N), a 0.001": (NARROW, A), "100,000 (1 + 200,000/N), a 0.001": (2e5, A),
+    "100,000 (1 + 100,000/N), a 0.0005": (1e5, 5e-4),
+}  # fmt: skip
+
+
+def priors(bench: Bench, place: Place) -> dict[str, Any]:
+    """The gain over raw pooling of the whole default under each shape of the prior, at one place of a deciding set."""
+    gains: dict[str, list[float]] = {}
+    for name, rows, ((of, subset),) in place.parts:  # type: ignore[misc]
+        if of not in CHOOSING:
+            continue
+        numbers = np.arange(len(bench.states.texts(name))) if rows is None else rows
+        counts = bench.states.counts(name, numbers, bench.vocabulary)
+        raw = bench.spearman(of, subset, bench.pooled(of, name, rows, PLAIN))
+        for label, (narrow, a) in SHAPES_OF_PRIOR.items():
+            weighting = ("sif", PRIOR * (1 + narrow / counts.sum()), a)
+            stages, _ = stages_of(bench, name, rows, (weighting, "auto"), 0)
+            wide = [stage.astype(np.float64) for stage in stages]
+            z = np.asarray(apply(wide, bench.pooled(of, name, rows, weighting)))
+            gains.setdefault(label, []).append(float(np.mean(bench.spearman(of, subset, z)) - np.mean(raw)))
+    return {"group": place.group, "place": place.label, "gains": {k: float(np.mean(v)) for k, v in gains.items()}}
+
+
 @click.command()
 @click.option("--encoder", required=True, help="Encoder directory, or default.")
 @click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and corpora/.")
@@ -281,6 +306,8 @@ def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
         "candidates": [kept(candidates, bench, place) for place in places(bench, 0) if decides(place)],
     }
     result["choice"] = blind_choice(result["candidates"])
+    own = [place for place in places(bench, 0) if place.group in ("target", "subsets") and decides(place)]
+    result["priors"] = [kept(priors, bench, place) for place in own]
     runs = [place for seed in range(max(SEEDS.values())) for place in places(bench, seed) if seed < SEEDS[place.group]]
     result["runs"] = [kept(measure, bench, place) for place in runs]
     result["claims"] = claims(result["runs"])

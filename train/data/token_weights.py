@@ -2,8 +2,9 @@
 
 SIF, smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the corpus's tokens.
 [CLS] and [SEP] are tokens like others, and the commonest, so they all but vanish. A small corpus shows its subject's
-words as if they were common everywhere, so its counts are taken together with PRIOR tokens of English at large: p is
-(count + PRIOR q) / (all counts + PRIOR), q the token's share in ``background``. A token of neither counts 1.
+words as if they were common everywhere, so its counts n are taken together with K tokens of English at large: p is
+(n + K q) / (N + K), q the token's share in ``background``, N all counts, and K = PRIOR (1 + NARROW / N), the larger the
+smaller the corpus. A token of neither counts 1.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from fastflow.model.tokens import Tokenizer
 from fastflow.train.data.background import background
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
 
-A = 3e-4  # chosen on STS12-14 with PRIOR (bench/results/default.md); 1e-3 as published
-PRIOR = 1e5  # tokens of the background: chosen on STS12-14 (bench/results/default.md)
+A = 1e-3  # as published
+PRIOR, NARROW = 1e5, 5e4  # tokens: chosen on STS12-14 (bench/results/default.md)
 HEAD = 32768  # texts that the frequencies of a corpus read once are counted in
 
 
 def sif_weights(
-    counts: NDArray[np.int64], prior: NDArray[np.float64], size: float = PRIOR, a: float = A
+    counts: NDArray[np.int64], prior: NDArray[np.float64], size: float | None = None, a: float = A
 ) -> NDArray[np.float32]:
     """(V,) weights in (0, 1] from how often each id of the vocabulary occurs (V,) and its share at large, (V,).
 
-    ``size``: the tokens that ``prior`` stands for; 0 leaves it out.
+    ``size``: the tokens K that ``prior`` stands for; None: by the size of the corpus, 0: none.
     """
-    share = (counts + size * prior) / max(1.0, counts.sum() + size)
+    total = max(1.0, float(counts.sum()))
+    size = PRIOR * (1 + NARROW / total) if size is None else size
+    share = (counts + size * prior) / (total + size)
     return np.asarray(a / (a + share), np.float32)
 
 
