@@ -269,7 +269,7 @@ def test_fingerprints_tell_models_apart(model, bert, tmp_path, sentences):
 def test_the_model_in_the_package(sentences):
     rt = Runtime()
     assert rt.info()["model"] == "default"
-    assert rt.info()["calibration"] == "components(1)"
+    assert rt.info()["calibration"].startswith("flow(2x6, width 64, additive, reversal) -> recolour(")
     assert rt.info()["pooling"] == "weighted masked mean of layers 1 and 4"
     vectors = rt.encode(["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."])
     assert vectors.shape == (3, rt.dim)

@@ -80,7 +80,8 @@ def test_the_first_command_of_the_readme():
     source = ROOT / "examples" / "sentences.txt"
     result = run("embed", source)
     assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
-    assert result.stderr.startswith("fastflow: model default, components(1), 256 dimensions")
+    assert result.stderr.startswith("fastflow: model default, flow(2x6, width 64")
+    assert ", 256 dimensions" in result.stderr
 
 
 def test_embed_writes_a_file_from_standard_input(model, tmp_path):
