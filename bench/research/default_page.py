@@ -101,6 +101,7 @@ def markdown(result: dict[str, Any]) -> str:
     shown = [*ranked[:8], *(item for item in ranked[8:] if _is_landmark(item[0]))]
     candidates = [[label, *(f"{row[group]:.2f}" for group in (*GROUPS, "mean"))] for label, row in shown]
     columns = list(runs[0]["scores"])
+    seeds = ", ".join(f"{g} {1 + max(run['seed'] for run in runs if run['group'] == g)}" for g in GROUPS)
     verdicts = [[c["claim"], c["measured"], "yes" if c["holds"] else "**NO**"] for c in result["claims"]]
     return f"""# The default
 
@@ -131,7 +132,7 @@ where it is fitted on what it is scored on (STS12-14): the best of those that lo
 
 ## All sets
 
-Means over seeds, five of target and corpora, two of few; deviations where they differ.
+Means over seeds ({seeds}), deviations where they differ.
 
 {table(["fitted on", "texts", *columns], [*_fits(runs, columns), *_few(runs, columns)])}
 
