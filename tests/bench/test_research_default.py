@@ -110,8 +110,14 @@ def test_a_claim_turns_no_when_one_run_says_so(place, value, broken):
 
 
 def page_of(runs):
+    priors = [{"group": group, "place": group, "gains": {"of 7": gain}}
+              for group, gain in (("target", 3.0), ("subsets", -1.0), ("subsets", 2.0))]  # fmt: skip
     return {"command": "c", "encoder": "e", "choice": blind_choice(rows_of(none=50.0, flow=60.0)), "runs": runs,
-            "claims": claims(runs)}  # fmt: skip
+            "priors": priors, "claims": claims(runs)}  # fmt: skip
+
+
+def test_the_page_has_the_mean_and_the_least_gain_of_each_prior():
+    assert "| of 7 | +3.00 | +0.50 | -1.00 |" in markdown(page_of(good_runs()))
 
 
 def test_a_gain_is_over_the_same_seed_where_it_has_one_and_over_seed_0_else():
@@ -138,8 +144,10 @@ def small(sentences, tmp_path, monkeypatch):
     monkeypatch.setattr(default, "CORPORA", ("snli", "mix"))
     monkeypatch.setattr(default, "CUT_FROM", ("snli",))
     monkeypatch.setattr(default, "SIZES", (30, 70))
-    monkeypatch.setattr(default, "SEEDS", (0, 1))
-    monkeypatch.setattr(default, "WEIGHTINGS", [default.CORPUS_ONLY, default.MIXED])
+    monkeypatch.setattr(default, "SEEDS", {"target": 2, "corpora": 2, "few": 1, "subsets": 2})
+    monkeypatch.setattr(default, "FEWEST", 64)
+    monkeypatch.setattr(default, "WEIGHTINGS", [default.EARLIER, default.FULL[0]])
+    monkeypatch.setattr(default, "SHAPES_OF_PRIOR", dict(list(default.SHAPES_OF_PRIOR.items())[:2]))
     monkeypatch.setattr(default, "COLOURS", [(0.1, 0.3, 2), (0.5, 0.0, 0)])
     return tmp_path
 
@@ -155,7 +163,8 @@ def test_the_study_ends_in_its_page(bert, small):
     result, _ = study(bert, small)
     places = {(run["group"], run["place"], run["seed"]) for run in result["runs"]}
     kinds = [("target", "target"), ("corpora", "snli"), ("corpora", "mix"), ("few", "snli, 30"), ("few", "snli, 70")]
-    assert places == {(*kind, seed) for kind in [*kinds, *(("subsets", f"{s}, a") for s in SEVEN)] for seed in (0, 1)}
+    kinds += [("subsets", f"{name}, a") for name in SEVEN]
+    assert places == {(*kind, seed) for kind in kinds for seed in range(default.SEEDS[kind[0]])}
     by = {(run["place"], run["seed"]): run for run in result["runs"]}
     assert set(by["snli", 0]["scores"]) == set(default.COLUMNS)
     assert set(by["snli", 1]["scores"]) == set(default.SEEDED)
@@ -163,13 +172,17 @@ def test_the_study_ends_in_its_page(bert, small):
     assert by["snli, 30", 0]["kept"] == ["none"]  # fewer than a batch
     assert by["snli, 30", 0]["scores"]["default"] == by["snli, 30", 0]["scores"]["weights"]
     assert by["snli", 0]["scores"]["raw"] == by["mix", 0]["scores"]["raw"]
-    assert by["snli", 0]["scores"]["weights"] != by["mix", 0]["scores"]["weights"]
+    assert by["snli", 0]["scores"]["the earlier default"] != by["mix", 0]["scores"]["the earlier default"]
     for place in ("target", "snli"):
         blind = next(row for row in result["candidates"] if row["place"] == place)
-        scores = by[place, 0]["scores"]["components:1"]
+        scores = by[place, 0]["scores"]["the earlier default"]
         expected = np.mean([scores[name] for name in default.CHOOSING])
-        assert blind["scores"]["components:1, prior 300000, a 0.001"] == pytest.approx(expected)
+        assert blind["scores"]["components:1, prior 0, a 0.001"] == pytest.approx(expected)
     assert {row["place"].partition(",")[0] for row in result["candidates"]}.isdisjoint(SEVEN[3:])
+    assert {(row["group"], row["place"]) for row in result["priors"]} == {
+        ("target", "target"), *(("subsets", f"{name}, a") for name in default.CHOOSING)
+    }  # fmt: skip
+    assert all(set(row["gains"]) == set(default.SHAPES_OF_PRIOR) for row in result["priors"])
     page = (small / "d.md").read_text()
     assert page == markdown(result)
     assert f"**{result['choice']['chosen']}**" in page

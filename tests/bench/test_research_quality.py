@@ -134,11 +134,18 @@ def test_published_figures_stand_apart_and_have_their_own_means():
 
 
 def test_the_default_stands_in_the_quality_table():
-    scores = {name: [50.0 + i, 60.0 + i] for i, name in enumerate(SEVEN)}
-    alone = [{"fitted_on": w, "weights": "sif", "method": "none", "spearman": scores} for w in ("target", "snli")]
-    default = [{"fitted_on": w, "seed": s, "spearman": scores} for w in ("target", "snli", "news") for s in (0, 1)]
-    rows = quality.weighted_rows({"candidates": alone, "default": default})
-    assert [row["name"].split(", ")[1] for row in rows] == ["target", "target", "corpus", "corpus"]
+    def scores(start: float) -> dict:
+        return {name: [start + i, start + 10 + i] for i, name in enumerate(SEVEN)}
+
+    runs = [{"place": w, "seed": 0, "scores": {"raw": scores(0), "weights": scores(40), "default": scores(50)}}
+            for w in ("target", "snli", "news")]  # fmt: skip
+    runs += [{"place": w, "seed": 1, "scores": {"default": scores(52)}} for w in ("target", "snli", "news")]
+    rows = quality.weighted_rows({"runs": runs})
+    assert [row["name"] for row in rows] == [
+        f"{name}, {where}" for where in ("target", "corpus")
+        for name in ("token weights alone", "the default of fastflow-train")
+    ]  # fmt: skip
     assert [len(row["runs"]) for row in rows] == [1, 2, 1, 2]
-    assert quality.summary(rows[1], "mean", "all") == "53.0"
-    assert quality.summary(rows[1], SEVEN[6], "wmean") == "66.0"
+    assert quality.summary(rows[0], "mean", "all") == "43.0"
+    assert quality.summary(rows[1], "mean", "all") == "54.0±1.4"
+    assert quality.summary(rows[3], SEVEN[6], "wmean") == "67.0±1.4"

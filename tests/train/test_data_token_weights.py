@@ -17,7 +17,7 @@ from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import background
 from fastflow.train.data.embeddings import Embedder, cache_key, open_encoder
-from fastflow.train.data.token_weights import PRIOR, sif_weights, weigh, weigh_by_first
+from fastflow.train.data.token_weights import NARROW, PRIOR, sif_weights, weigh, weigh_by_first
 
 BACKENDS = ("reference", "torch", "cpu")
 
@@ -43,16 +43,31 @@ def test_the_background_counts_as_so_many_tokens():
     counts, prior = np.array([0, 10, 0, 990]), np.array([0.5, 0.1, 0.0, 0.0])
     share = (counts + 3000 * prior) / 4000
     assert np.allclose(sif_weights(counts, prior, size=3000), 0.001 / (0.001 + share), rtol=1e-6)
-    assert np.array_equal(sif_weights(counts, prior), sif_weights(counts, prior, size=PRIOR))
     assert sif_weights(counts, prior)[2] == 1  # of neither
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size"), [(100, 50_100_000), (1000, 5_100_000), (50_000, 200_000), (10**8, 100_050)]
+)
+def test_the_smaller_the_corpus_the_larger_the_background(tokens, size):
+    counts, prior = np.array([0, 1, 0, 9]) * (tokens // 10), np.array([0.5, 0.1, 0.0, 0.0])
+    assert np.array_equal(sif_weights(counts, prior), sif_weights(counts, prior, size=size))
+    assert size == PRIOR * (1 + NARROW / tokens)
+
+
+def test_no_tokens_at_all_have_the_weights_of_english():
+    prior = np.array([0.5, 0.1, 0.0])
+    found = sif_weights(np.zeros(3, np.int64), prior)
+    assert np.allclose(found, 0.001 / (0.001 + prior), rtol=1e-6)
 
 
 def test_a_small_corpus_has_the_weights_of_english_and_a_large_one_its_own():
     prior, own = np.array([0.05, 0.001, 0.0, 0.2, 0.5]), np.array([0.001, 0.3, 0.2, 0.0, 0.499])
     of_english, of_corpus = (0.001 / (0.001 + share) for share in (prior, own))
-    small, equal, large = (sif_weights((own * PRIOR * size).astype(np.int64), prior) for size in (1e-4, 1, 1e4))
+    even = (PRIOR + np.sqrt(PRIOR**2 + 4 * PRIOR * NARROW)) / 2  # tokens N with K = N
+    small, equal, large = (sif_weights((own * even * size).astype(np.int64), prior) for size in (1e-3, 1, 1e4))
     assert np.abs(small - of_english).max() < 0.03
-    assert np.allclose(equal, 0.001 / (0.001 + (prior + own) / 2), rtol=1e-4)
+    assert np.allclose(equal, 0.001 / (0.001 + (prior + own) / 2), rtol=5e-3)
     assert np.allclose(large, of_corpus, rtol=0.03)
     assert np.abs(of_english - of_corpus).max() > 0.4
 
