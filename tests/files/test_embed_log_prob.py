@@ -19,7 +19,6 @@ from fastflow.files.embed import embed_file
 from fastflow.files.printing import Block, Terminal
 from fastflow.files.records import Layout
 from fastflow.files.settings import Settings
-from fastflow.files.unlike import FEWEST, Unlike
 from fastflow.model.likelihood import Likelihood
 
 SUFFIXES = [".npz", ".jsonl", ".safetensors"]
@@ -117,23 +116,6 @@ def test_a_terminal_shows_it_behind_the_numbers(monkeypatch):
     (line,) = Terminal().encode(block).splitlines()
     assert line.endswith("5 numbers] -12.3")
     assert len(line) <= 80
-
-
-def judged(share: float, count: int) -> str | None:
-    below = round(share * count)
-    unlike = Unlike(Likelihood(0.0, 0.01))
-    unlike.look(["text"] * count + ["", " "], np.array([-1.0] * below + [1.0] * (count - below) + [-1.0, -1.0]))
-    return unlike.warning()
-
-
-def test_a_warning_needs_enough_texts_and_five_times_the_share_of_the_corpus():
-    assert judged(0.31, 1000) == (
-        "31% of these texts are unlike the corpus the model was fitted on; consider --fit"
-    )  # fmt: skip
-    assert judged(0.05, FEWEST) is not None
-    assert judged(0.045, FEWEST) is None
-    assert judged(1.0, FEWEST - 1) is None
-    assert judged(0.0, 0) is None
 
 
 class Knowing(Runtime):

@@ -1,19 +1,14 @@
-"""The field ``likelihood`` of a manifest: written for flows, read, and never trusted."""
+"""The field ``likelihood`` of a manifest: read, and never trusted."""
 
 from __future__ import annotations
 
-import json
-
-import numpy as np
 import pytest
-from builders import make_model, make_sentences
+from builders import make_model
 from spoil import change_manifest
 
-import fastflow
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, open_model
-from fastflow.train.ship import likelihood as shipped
 
 
 @pytest.mark.parametrize(
@@ -57,26 +52,3 @@ def test_a_sound_field_is_read(model_copy):
     assert Runtime(model_copy).likelihood is None
     change_manifest(model_copy, likelihood={"log_prob": -3, "share": 0.25})
     assert Runtime(model_copy).likelihood == (-3.0, 0.25)
-
-
-def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "LEAST", 200)
-    texts = make_sentences(256, 3)
-    model = make_model(tmp_path / "m", bert, texts, "flow,recolour", ordered=True)
-    found = Runtime(model).likelihood
-    assert found.share == 0.01
-    assert np.isclose(found.log_prob, np.quantile(Runtime(model).log_prob(texts), 0.01), atol=1e-4)
-    assert json.loads((model / "fastflow.json").read_text())["likelihood"]["log_prob"] == found.log_prob
-    make_model(tmp_path / "n", bert, texts[:199], ordered=True)
-    make_model(tmp_path / "o", bert, texts, "nullspace", ordered=True)
-    assert Runtime(tmp_path / "n").likelihood is None
-    assert Runtime(tmp_path / "o").likelihood is None
-
-
-def test_fit_saves_it(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "LEAST", 200)
-    fit = fastflow.fit(make_sentences(256, 3), encoder=bert, method="flow", stop="budget")
-    fit.save(tmp_path / "m")
-    fit.save(tmp_path / "n")
-    assert Runtime(tmp_path / "m").likelihood is not None
-    assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "n").fingerprint

@@ -173,6 +173,7 @@ def test_auto_fails_where_its_checkpoint_is_of_another_run(train, tmp_path, monk
         if step == 3:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(fitting, "FEWEST", 256)
     options = ("--method", "auto", "--save-steps", "2")
     with monkeypatch.context() as patch:
         patch.setattr(Scalars, "_log", stop)
@@ -183,7 +184,8 @@ def test_auto_fails_where_its_checkpoint_is_of_another_run(train, tmp_path, monk
 
 
 @pytest.mark.parametrize("weights", [(), ("--token-weights", "none")])
-def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, weights):
+def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, weights):
+    monkeypatch.setattr(fitting, "FEWEST", 256)
     result = train("--method", "auto", "--spectrum", "0.5", *weights)
     assert result.exit_code == 0, result.stderr
     training = record(tmp_path / "m")
@@ -197,8 +199,9 @@ def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, weights):
     assert same_vectors(tmp_path / "m", tmp_path / "alone")
 
 
-def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sentences):
+def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sentences, monkeypatch):
     """At the default spectrum random weights leave nothing to gain."""
+    monkeypatch.setattr(fitting, "FEWEST", 256)
     result = train("--method", "auto")
     assert result.exit_code == 0, result.stderr
     assert "auto keeps the pooling as it is: flow was refused, its dropout views are no better separated" in (

@@ -143,13 +143,17 @@ def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
         prepare(str(bert), settle(str(bert), Options(**given))[0], fitting.Run())
 
 
-@pytest.mark.parametrize(("count", "enough"), [(63, False), (64, True)])
-def test_auto_needs_a_batch_of_texts(train, tmp_path, sentences, count, enough):
-    path = tmp_path / "few.txt"
+@pytest.mark.parametrize(("fewest", "least"), [(70, 70), (20, 64)])
+@pytest.mark.parametrize("enough", [False, True])
+def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
+    train, tmp_path, sentences, monkeypatch, fewest, least, enough
+):
+    monkeypatch.setattr(fitting, "FEWEST", fewest)
+    path, count = tmp_path / "few.txt", least if enough else least - 1
     path.write_text("\n".join(sentences[:count]) + "\n")
     result = train("--method", "auto", source=path)
     assert result.exit_code == 0, result.stderr
-    said = "auto keeps the pooling as it is: a flow needs 64 texts, one batch"
+    said = f"auto keeps the pooling as it is: a flow takes {least} texts or more, and these are {count}"
     assert (said in result.stderr) != enough
     assert ("flow: 1 steps of 64 texts" in result.stderr) == enough
     made = json.loads((tmp_path / "m" / "fastflow.json").read_text())
@@ -159,10 +163,17 @@ def test_auto_needs_a_batch_of_texts(train, tmp_path, sentences, count, enough):
     if not enough:
         assert made["calibration"] == []
         assert made["pooling"]["mode"] == "weighted-mean"  # which needs no more texts
-        named = train("--method", "flow", source=path, out=tmp_path / "named")
-        assert (named.exit_code, "fewer than one batch of 64" in named.stderr) == (2, True)
-        smaller = train("--method", "auto", "--batch-size", 32, source=path, out=tmp_path / "smaller")
-        assert "flow: 1 steps of 32 texts" in smaller.stderr
+
+
+def test_a_flow_asked_for_by_name_needs_a_batch_alone(train, tmp_path, sentences):
+    path = tmp_path / "few.txt"
+    path.write_text("\n".join(sentences[:63]) + "\n")
+    named = train("--method", "flow", source=path)
+    assert (named.exit_code, "fewer than one batch of 64" in named.stderr) == (2, True)
+    smaller = train("--method", "flow", "--batch-size", 32, source=path)
+    assert "flow: 1 steps of 32 texts" in smaller.stderr
+    auto = train("--method", "auto", "--batch-size", 32, source=path, out=tmp_path / "auto")
+    assert "auto keeps the pooling as it is: a flow takes 1,000 texts or more, and these are 63" in auto.stderr
 
 
 def test_a_flow_of_a_large_corpus_is_larger(train, tmp_path, monkeypatch):
