@@ -114,9 +114,9 @@ on its own sentences; *corpora*: one fit scored on all sets; *few*: 100, 300, 1,
 *subsets*: the sentences of one subset of a set, on itself.
 
 **Blind**: the choice below saw STS12-14 alone, seed 0. **Not blind**: the family of candidates (a flow, recolour behind
-it, token weights with a background) was drawn up by engineers who knew figures of all seven sets, and the amount of
-background was looked at again after a first choice (the first row of the second table) stood 15 points below raw pooling
-on one subset that is not of STS12-14 (answers-students).
+it, token weights with a background) was drawn up by engineers who knew figures of all seven sets. The amount of
+background was looked at again after a first choice (the first row of the second table) stood 15 points below raw
+pooling on one subset that is not of STS12-14 (answers-students).
 
 ## The choice
 

@@ -196,7 +196,7 @@ def test_the_picture_is_of_committed_results(tmp_path):
     speed_quality.draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    last = [line for line in readme.splitlines() if line.startswith("| token weights and `auto`")]
+    last = [line for line in readme.splitlines() if line.startswith("| the default of `fastflow-train`")]
     assert f"{speed_quality.qualities()['default']:.1f} / " in last[0]
     assert f"{speed_quality.qualities()['raw, first-last']:.1f} / " in readme
     speeds = speed_quality.speeds()
