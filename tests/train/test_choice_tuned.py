@@ -15,6 +15,7 @@ from tolerances import EMBEDDING
 import fastflow
 from fastflow import Runtime
 from fastflow.stages.vectors import cosine
+from fastflow.train import fitting
 from fastflow.train.choice import tuned
 from fastflow.train.choice.tuned import CONE, crowding, probe, why_tuned
 from fastflow.train.data.embeddings import Embedder, open_encoder
@@ -117,7 +118,8 @@ def test_what_is_named_is_done_all_the_same(spread, corpus, tmp_path, options, k
     assert made["pooling"] == {"mode": mode, "layers": [1, 3]}
 
 
-def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, corpus, tmp_path):
+def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "FEWEST", 256)
     result = make_train(spread, corpus, tmp_path)("--method", "auto", "--token-weights", "sif")
     assert result.exit_code == 0, result.stderr
     assert SAID not in result.stderr
