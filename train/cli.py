@@ -51,15 +51,15 @@ class TrainCommand(click.Command):
     "--method",
     default=DEFAULTS.method,
     help="auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
-    "none for an encoder that was tuned for similarity. Else flow, whiten[:K], standardize, components[:K], "
-    "nullspace[:K], none, or a chain such as whiten:128,flow.",
+    "none for an encoder that was tuned for similarity or for fewer than 1,000 texts. Else flow, whiten[:K], "
+    "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
 )
 @click.option(
     "--stop",
     default=DEFAULTS.stop,
     type=click.Choice(CHOICES["stop"]),
     help="rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
-    "calibration if none beats raw pooling. budget: keep the last step. likelihood, the default for vectors and "
+    "calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default for vectors and "
     "for them alone: keep the step that makes held-out vectors most likely.",
 )
 @click.option(
