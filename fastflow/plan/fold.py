@@ -41,6 +41,8 @@ def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
                 if stage.kind == "nullspace" and position == len(stages) - 1:
                     _last_nullspace(builder, stage.astype(np.float64))
+                elif _is_components(stage) and stages[position + 1].kind == "flow":
+                    _components(builder, stage.astype(np.float64), stages[position + 1].astype(np.float64))
                 else:
                     _FOLDS[stage.kind](builder, stage.astype(np.float64))
         except FloatingPointError as error:
@@ -69,6 +71,21 @@ def _nullspace(builder: Builder, stage: Stage) -> None:
     builder.scale(np.ones(len(mean)), -mean)
     if len(directions):
         builder.dense(np.eye(len(mean)) - directions.T @ directions, np.nan)
+
+
+def _is_components(stage: Stage) -> bool:
+    return stage.kind == "nullspace" and not stage.params["mean"].any()
+
+
+def _components(builder: Builder, stage: Stage, flow: Stage) -> None:
+    """P x as P (x + b) - P b, b the shift of the flow's first ActNorm: near minus the mean, so the dense product rounds
+    small numbers, as the equation's few directions do.
+    """
+    directions, shift = stage.params["directions"], flow.params["levels.0.0.actnorm.shift"]
+    ones = np.ones(len(shift))
+    builder.scale(ones, shift)
+    _nullspace(builder, stage)
+    builder.scale(ones, -(shift - directions.T @ (directions @ shift)))
 
 
 def _last_nullspace(builder: Builder, stage: Stage) -> None:
