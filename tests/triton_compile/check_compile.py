@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import triton
-from gates import NoDevice, assert_within_limits, compile_for
+from triton_gates import NoDevice, assert_within_limits, compile_for
 
 from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.flow import triton as flow_triton

@@ -7,8 +7,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from gates import NoDevice, assert_within_limits, compile_for
 from packed import random_encoder
+from triton_gates import NoDevice, assert_within_limits, compile_for
 
 from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.encoder import triton_bodies as bodies
