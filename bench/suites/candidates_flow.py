@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -120,7 +119,7 @@ def _cpu(workload: Workload, threads: int, quick: bool) -> list[Candidate]:
     found = []
     for isa in instructions.usable_isas():
         if isa == best or not quick:
-            flow = _forced(cpu, isa, workload, threads)
+            flow = cpu.CpuFlow(workload.plans, threads, isa)
             name = "fastflow" if isa == best else f"fastflow-{isa}"
             found.append(Candidate(name, "float32", f"cpu {flow.isa}", _numpy(flow)))
     return sorted(found, key=lambda candidate: candidate.name != "fastflow")
@@ -135,19 +134,6 @@ def cpu_kernels(module: str) -> Any:
             f"the compiled kernels cannot be imported ({error}); build them with "
             "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
         ) from error
-
-
-def _forced(cpu: Any, isa: str, workload: Workload, threads: int) -> Any:
-    """A CpuFlow made under FASTFLOW_ISA, which is read when the kernel is made."""
-    before = os.environ.get("FASTFLOW_ISA")
-    os.environ["FASTFLOW_ISA"] = isa
-    try:
-        return cpu.CpuFlow(workload.plans, threads)
-    finally:
-        if before is None:
-            del os.environ["FASTFLOW_ISA"]
-        else:
-            os.environ["FASTFLOW_ISA"] = before
 
 
 def _numpy(flow: Any) -> Callable[[Tensor, Tensor | None], Callable[[], Any]]:
