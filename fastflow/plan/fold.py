@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.builder import Builder
-from fastflow.stages.calibration import Stage, check
+from fastflow.stages.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]
 FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
@@ -41,7 +41,7 @@ def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
                 if stage.kind == "nullspace" and position == len(stages) - 1:
                     _last_nullspace(builder, stage.astype(np.float64))
-                elif _is_components(stage) and stages[position + 1].kind == "flow":
+                elif stage.kind == "nullspace" and keeps_mean([stage]) and stages[position + 1].kind == "flow":
                     _components(builder, stage.astype(np.float64), stages[position + 1].astype(np.float64))
                 else:
                     _FOLDS[stage.kind](builder, stage.astype(np.float64))
@@ -71,10 +71,6 @@ def _nullspace(builder: Builder, stage: Stage) -> None:
     builder.scale(np.ones(len(mean)), -mean)
     if len(directions):
         builder.dense(np.eye(len(mean)) - directions.T @ directions, np.nan)
-
-
-def _is_components(stage: Stage) -> bool:
-    return stage.kind == "nullspace" and not stage.params["mean"].any()
 
 
 def _components(builder: Builder, stage: Stage, flow: Stage) -> None:
