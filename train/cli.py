@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from fastflow import __version__
+from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER
 from fastflow.console import plain_errors
 from fastflow.train.options import (
     CHOICES,
@@ -160,17 +161,10 @@ class TrainCommand(click.Command):
 @click.option(
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
 )
-@click.option("--format", metavar="F", help="txt, tsv, csv or jsonl.  [default: by the suffix]")
-@click.option(
-    "--delimiter", metavar="C", help="The character between the columns of a csv or tsv.  [default: read off line 1]"
-)
-@click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
-@click.option(
-    "--errors",
-    type=click.Choice(["strict", "replace"]),
-    default="strict",
-    help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
-)
+@FORMAT
+@DELIMITER
+@NO_HEADER
+@ERRORS
 @click.option(
     "--cache",
     metavar="DIR",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
+from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, MODEL, NO_HEADER, THREADS
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
 
@@ -50,20 +50,12 @@ RESUME = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="OUT.npy, .npz, .jsonl or .safetensors. [default: JSON Lines to a pipe, short lines to a terminal]",
 )
-@click.option("--format", metavar="F", help="txt, tsv, csv or jsonl. [default: by the suffix]")
+@FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
 @click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines or .npz.")
-@click.option(
-    "--delimiter", metavar="C", help="The character between the columns of a csv or tsv.  [default: read off line 1]"
-)
-@click.option("--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ...")
-@click.option(
-    "--errors",
-    type=click.Choice(["strict", "replace"]),
-    default="strict",
-    show_default=True,
-    help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
-)
+@DELIMITER
+@NO_HEADER
+@ERRORS
 @DTYPE
 @PRECISION
 @DIM

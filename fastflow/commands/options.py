@@ -19,3 +19,17 @@ THREADS = click.option(
     type=int,
     help="Threads to compute with. [default: OMP_NUM_THREADS, else the cores this process may use]",
 )
+DELIMITER = click.option(
+    "--delimiter", metavar="C", help="The character between the columns of a csv or tsv.  [default: read off line 1]"
+)
+NO_HEADER = click.option(
+    "--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ..."
+)
+FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv or jsonl.  [default: by the suffix]")
+ERRORS = click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    default="strict",
+    show_default=True,
+    help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
+)
