@@ -78,7 +78,8 @@ def fitted_model(texts: Texts, request: Request) -> Iterator[Path]:
 
 def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
     reuse = "--save-model DIR would keep the model" if request.keep is None else f"reuse it with -m {request.keep}"
-    voice.say(f"fastflow: fitted {chosen} to {count:,} distinct texts of {request.name}; {reuse}")
+    what = "fitted no calibration to" if chosen == "none" else f"fitted {chosen} to"
+    voice.say(f"fastflow: {what} {count:,} distinct texts of {request.name}; {reuse}")
 
 
 def _wanted(request: Request) -> tuple[str, Options]:

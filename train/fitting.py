@@ -84,8 +84,6 @@ def calibrate(
     frozen = prepare(encoder, options, run)
     if frozen.pooling.mode != "mean":  # token weights are of a mean, and recolour's defaults go by them
         options = replace(options, token_weights="none")
-    if reason:
-        run.voice.say(reason)
     sets = find_sets(pairs) if pairs else []
     if run.dry_run and options.stream:
         return None
@@ -97,9 +95,10 @@ def calibrate(
         reason = (
             f"auto keeps the pooling as it is: a flow takes {least:,} texts or more, and these are {corpus.count:,}"
         )
-        run.voice.say(reason)
     concerns = describe(corpus, options, run.voice)
     if run.dry_run:
+        if reason:
+            run.voice.say(reason)
         return None
     pooled = embed(corpus, options, run)
     choice = fit_and_choose(corpus, pooled, options, run, automatic)
@@ -114,8 +113,8 @@ def calibrate(
 
 def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     """``options`` with nothing left to auto, and the reason if the encoder is kept as it is."""
-    automatic = options.method == "auto" and options.token_weights == "auto"  # noqa: S105
-    reason = why_tuned(encoder) if automatic else None
+    unasked = options.method == "auto" and options.token_weights != "sif"  # noqa: S105
+    reason = why_tuned(encoder) if unasked else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     usual = {"method": method, "token_weights": "none" if reason else "sif"}
     usual["pooling"] = "last" if reason else "first-last"
@@ -199,7 +198,7 @@ def embed(corpus: Corpus, options: Options, run: Run) -> NDArray[np.float32]:
 def fit_and_choose(
     corpus: Corpus, pooled: NDArray[np.float32], options: Options, run: Run, automatic: bool = False
 ) -> Choice:
-    """The method fitted, or of several the one that separates dropout views best; ``--stop budget`` takes no views."""
+    """The method fitted, or none where dropout views do not favour it; ``--stop budget`` takes no views."""
     live = _live(corpus, options) if options.encoder_dropout and _has_flow(options) else None
     identity = cache_key(corpus.encoder, corpus.texts, options.device)
     views: Views | None = None

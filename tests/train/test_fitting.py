@@ -104,7 +104,8 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     [
         ({}, False, (AUTO, "sif", "first-last")),
         ({"stream": True}, False, (AUTO_STREAMED, "sif", "first-last")),
-        ({"token_weights": "none"}, None, (AUTO, "none", "first-last")),
+        ({"token_weights": "none"}, False, (AUTO, "none", "first-last")),
+        ({"token_weights": "none"}, True, ("none", "none", "last")),
         ({"token_weights": "sif"}, None, (AUTO, "sif", "first-last")),
         ({"pooling": "cls"}, False, (AUTO, "sif", "cls")),
         ({"method": "whiten"}, None, ("whiten", "sif", "first-last")),

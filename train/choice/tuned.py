@@ -38,5 +38,5 @@ def why_tuned(encoder: str | Path) -> str | None:
     return (
         "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "
         f"{found:.2f}, where an untuned one has {CONE} and more. Token weights and a calibration would harm it, so it "
-        "is kept as it is; name a --method or --token-weights to calibrate it all the same"
+        "is kept as it is; name a --method, or --token-weights sif, to calibrate it all the same"
     )
