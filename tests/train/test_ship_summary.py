@@ -78,7 +78,7 @@ def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_pa
     before, after = (float(cell) for cell in result.stdout.splitlines()[1].split()[-2:])
     assert after > before
     last = result.stdout.splitlines()[-1]
-    assert last.startswith("The mean cosine rises on purpose: components(1) keeps the mean that all texts share")
+    assert last.startswith("The mean cosine rises on purpose: components(1) keeps a mean that all texts share")
     assert "IsoScore" in last
     assert last in (tmp_path / "m" / "README.md").read_text()
     other = train("--method", "nullspace:1", out=tmp_path / "other")

@@ -110,8 +110,8 @@ def notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
     if not (stages and calibration.keeps_mean(stages) and abs(cosine["after"]) > abs(cosine["before"])):
         return []
     return [
-        f"The mean cosine rises on purpose: {calibration.describe(stages)} keeps the mean that all texts share and "
-        "removes a direction in which they differ. IsoScore, which is taken about the mean, is the row to judge by."
+        f"The mean cosine rises on purpose: {calibration.describe(stages)} keeps a mean that all texts share. "
+        "IsoScore, which is taken about the mean, is the row to judge by."
     ]
 
 
