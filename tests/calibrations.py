@@ -6,9 +6,14 @@ import numpy as np
 import torch
 
 from fastflow.stages.calibration import Stage
+from fastflow.train.methods.chain import fit
 from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import parse_method
+from fastflow.train.ship.export import export
 
 DIM = 16
+SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
 
 FLOWS = list(itertools.product(("additive", "affine"), ("reversal", "random", "lu"), ((1, 1), (2, 3), (4, 2))))
@@ -39,3 +44,11 @@ def linear_stages() -> list[Stage]:
         Stage("nullspace", {}, {"mean": rng.normal(size=DIM), "directions": directions}),
         Stage("whiten", {}, {"mean": rng.normal(size=DIM), "matrix": rng.normal(size=(DIM, 12))}),
     ]
+
+
+def fitted_by(method, pooled, **shape):
+    return fit(parse_method(method), pooled, {**SHAPE, **shape}, Schedule(batch_size=32, lr=1e-3))
+
+
+def write(out, encoder, fitted, sentences):
+    return export(out, encoder, fitted, {"texts": len(sentences)}, "# Card\n", sentences)

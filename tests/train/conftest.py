@@ -27,3 +27,19 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(bert: Path) -> Any:
+    """The small BERT as training opens it."""
+    from fastflow.train.data.embeddings import open_encoder
+
+    return open_encoder(str(bert), "first-last", 64)
+
+
+@pytest.fixture(scope="session")
+def pooled(encoder: Any, sentences: list[str]) -> Any:
+    """(256, 16) pooled embeddings of the sentences."""
+    from fastflow.train.data.embeddings import Embedder
+
+    return Embedder(encoder, "cpu")(sentences)

@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 import torch
 from builders import hub_cache
+from calibrations import SHAPE, fitted_by, write
 from safetensors import safe_open
 from tolerances import EMBEDDING
 
@@ -18,13 +19,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.methods.chain import fit
-from fastflow.train.methods.loop import Schedule
-from fastflow.train.methods.names import parse_method
 from fastflow.train.ship.export import check_out, check_reference, export
-
-SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
-
 
 METHODS = [
     "flow",
@@ -36,24 +31,6 @@ METHODS = [
     "whiten:16,flow",
     "flow,whiten:8",
 ]
-
-
-@pytest.fixture(scope="module")
-def encoder(bert):
-    return open_encoder(str(bert), "first-last", 64)
-
-
-@pytest.fixture(scope="module")
-def pooled(encoder, sentences):
-    return Embedder(encoder, "cpu")(sentences)
-
-
-def fitted_by(method, pooled, **shape):
-    return fit(parse_method(method), pooled, {**SHAPE, **shape}, Schedule(batch_size=32, lr=1e-3))
-
-
-def write(out, encoder, fitted, sentences):
-    return export(out, encoder, fitted, {"texts": len(sentences)}, "# Card\n", sentences)
 
 
 def test_directory_is_as_documented(tmp_path, encoder, pooled, sentences):

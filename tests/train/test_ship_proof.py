@@ -3,39 +3,15 @@
 import numpy as np
 import pytest
 import safetensors.numpy
+from calibrations import fitted_by, write
 from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import verify
 from fastflow.stages.calibration import apply
-from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.methods.chain import fit
-from fastflow.train.methods.loop import Schedule
-from fastflow.train.methods.names import parse_method
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship import proof
-from fastflow.train.ship.export import export
-
-SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
-
-
-@pytest.fixture(scope="module")
-def encoder(bert):
-    return open_encoder(str(bert), "first-last", 64)
-
-
-@pytest.fixture(scope="module")
-def pooled(encoder, sentences):
-    return Embedder(encoder, "cpu")(sentences)
-
-
-def fitted_by(method, pooled, **shape):
-    return fit(parse_method(method), pooled, {**SHAPE, **shape}, Schedule(batch_size=32, lr=1e-3))
-
-
-def write(out, encoder, fitted, sentences):
-    return export(out, encoder, fitted, {"texts": len(sentences)}, "# Card\n", sentences)
 
 
 def tampering(monkeypatch, change):
