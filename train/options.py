@@ -23,7 +23,7 @@ OPTIONAL = ("depth", "width", "demoted", "sample")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: chosen in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts
 FEWEST = 1000  # texts for which auto fits a flow: with fewer, STS12-14's subsets lose by one (results/default.md)
-COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
+COLOURS = {  # of recolour, by the token weights: with them chosen in bench/results/default.md, without them not studied
     "sif": {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 0},
 }
