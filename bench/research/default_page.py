@@ -1,91 +1,16 @@
-"""The page of ``default``: the blind choice, the final table, and every claim computed from the JSON."""
+"""The page of ``default``, computed from its JSON."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
-Run = dict[str, Any]
-GROUPS = ("target", "corpora", "few", "subsets")
-CLOSE = 0.1  # candidates that do as well as the best
-SIMPLEST = ("none", "components", "nullspace", "whiten", "flow")
-NOISE = 1.0  # points: what a subset of a few hundred pairs moves by when its pairs are drawn again
+from fastflow.bench.research.default_choice import CLOSE, GROUPS, Run, middle
 
-
-def blind_choice(rows: list[Run]) -> dict[str, Any]:
-    """The mean score of each candidate over groups, of each group over its places; and the simplest within CLOSE."""
-    of: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        for label, value in row["scores"].items():
-            of[label][row["group"]].append(value)
-    most = {group: max(len(found[group]) for found in of.values()) for group in GROUPS}
-    whole = {label: found for label, found in of.items() if all(len(found[g]) == most[g] for g in GROUPS)}
-    table = {
-        label: {group: float(np.mean(found[group])) for group in GROUPS} | {"mean": _mean_of(found)}
-        for label, found in whole.items()
-    }
-    best = max(row["mean"] for row in table.values())
-    near = [label for label, row in table.items() if row["mean"] > best - CLOSE]
-    rank = min(_rank(label) for label in near)
-    chosen = max((label for label in near if _rank(label) == rank), key=lambda label: table[label]["mean"])
-    return {"table": table, "chosen": chosen, "best": best, "left_out": sorted(set(of) - set(whole))}
-
-
-def _mean_of(found: dict[str, list[float]]) -> float:
-    return float(np.mean([np.mean(found[group]) for group in GROUPS]))
-
-
-def _rank(label: str) -> int:
-    return next(i for i, name in enumerate(SIMPLEST) if label.startswith(name))
-
-
-def middle(run: Run, column: str) -> float:
-    """The mean of ``all`` and ``wmean`` over the sets of a run."""
-    return float(np.mean([run["scores"][column][name] for name in run["scores"][column]]))
-
-
-def gains(runs: list[Run], group: str, over: str, column: str = "default") -> list[tuple[float, Run]]:
-    """The gain of ``column`` over another at every run of a group; one that no seed changes is that of seed 0."""
-    first = {run["place"]: run for run in runs if run["seed"] == 0}
-    out = []
-    for run in runs:
-        if run["group"] == group and column in run["scores"]:
-            beside = run if over in run["scores"] else first[run["place"]]
-            out.append((middle(run, column) - middle(beside, over), run))
-    return out
-
-
-def claims(runs: list[Run]) -> list[dict[str, Any]]:
-    """Each claim with the figure that decides it."""
-    fits = ("target", "corpora")
-    nine = [run for run in runs if run["group"] in fits and run["place"] != "mix"]
-    target, mix = ([middle(run, "default") for run in runs if run["place"] == where] for where in ("target", "mix"))
-    above = [gain for group in fits for gain, run in gains(runs, group, "components:1") if run["place"] != "mix"]
-    out = [
-        _claim("target: the default reaches 65.4", np.mean(target), np.mean(target) >= 65.4),
-        _claim("broad mix: the default reaches 64.8", np.mean(mix), np.mean(mix) >= 64.8),
-        _claim("nine fits: on average 0.3 above components:1", np.mean(above), np.mean(above) >= 0.3),
-        _claim("nine fits: never more than 0.3 below components:1", min(above), min(above) >= -0.3),
-        _claim("nine fits, every seed: above raw pooling", *_least(runs, fits, {run["place"] for run in nine})),
-    ]
-    for group, label in (("few", "100 to 3,000 texts"), ("subsets", "subsets on themselves")):
-        found = gains(runs, group, "raw")
-        low, run = min(found, key=lambda pair: pair[0])
-        shown = f"{low:+.2f} ({run['place']}, seed {run['seed']})"
-        out.append({"claim": f"{label}, every seed: not below raw pooling by more than {NOISE:g}", "measured": shown,
-                    "holds": bool(low >= -NOISE)})  # fmt: skip
-    return out
-
-
-def _least(runs: list[Run], groups: tuple[str, ...], where: set[str]) -> tuple[float, bool]:
-    low = min(gain for group in groups for gain, run in gains(runs, group, "raw") if run["place"] in where)
-    return low, low > 0
-
-
-def _claim(text: str, value: float | np.floating[Any], holds: bool | np.bool_) -> dict[str, Any]:
-    return {"claim": text, "measured": f"{value:.2f}", "holds": bool(holds)}
+WEIGHED = ", prior 100000, a 0.001"
+COLOURED = f"flow g 0.1 c 0.3 d 2{WEIGHED}"
+COUNTS = (64, 300, 1000)  # texts: a batch, and steps on the way
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
@@ -132,6 +57,17 @@ where it is fitted on what it is scored on (STS12-14): the best of those that lo
 
 {table(["tokens of the background, N those of the corpus", "target", "subsets", "least of a subset"], _priors(result))}
 
+The size of the flow, and recolour where every token counts 1, on *target* and *corpora*. Both sizes are the default's
+in everything else. Of the colours with equal weights the four best:
+
+{table(["flow", "target", *_corpora(result["sizes"])], _means(result["sizes"]))}
+
+{table(["equal weights", "target", *_corpora(result["equal"])], _means(result["equal"])[:4])}
+
+How few texts a flow needs: its gain over the token weights alone ({WEIGHED[2:]}), by the number of texts, on STS12-14.
+
+{table(["texts", "places", "mean gain", "least gain"], _by_count(result))}
+
 ## All sets
 
 Means over seeds ({seeds}), deviations where they differ.
@@ -162,6 +98,35 @@ def _priors(result: dict[str, Any]) -> list[list[str]]:
         of = {g: [r["gains"][label] for r in result["priors"] if r["group"] == g] for g in ("target", "subsets")}
         cells = [np.mean(of["target"]), np.mean(of["subsets"]), min(of["subsets"])]
         rows.append([label, *(f"{cell:+.2f}" for cell in cells)])
+    return rows
+
+
+def _corpora(rows: list[Run]) -> list[str]:
+    return [row["place"] for row in rows if row["group"] == "corpora"]
+
+
+def _means(rows: list[Run]) -> list[list[str]]:
+    """Each candidate at each place, the best first by the mean of target and the mean of corpora."""
+    order = sorted(rows, key=lambda row: GROUPS.index(row["group"]))
+    means = {label: np.mean([np.mean([row["scores"][label] for row in rows if row["group"] == group])
+                             for group in GROUPS[:2]]) for label in rows[0]["scores"]}  # fmt: skip
+    best = sorted(means, key=lambda label: -means[label])
+    return [[label, *(f"{row['scores'][label]:.2f}" for row in order)] for label in best]
+
+
+def _by_count(result: dict[str, Any]) -> list[list[str]]:
+    """The gain of the default's flow over its weights alone, at the places of few texts and of subsets."""
+    texts = {run["place"]: run["texts"] for run in result["runs"]}
+    gains = []
+    for row in result["candidates"]:
+        if row["group"] in ("few", "subsets") and COLOURED in (scores := row["scores"]):
+            gains.append((texts[row["place"]], scores[COLOURED] - scores["none" + WEIGHED]))
+    rows = []
+    for low, high in zip(COUNTS, [*COUNTS[1:], None], strict=True):
+        inside = [gain for count, gain in gains if count >= low and (high is None or count < high)]
+        name = f"{low:,} and more" if high is None else f"{low:,} to {high - 1:,}"
+        if inside:
+            rows.append([name, str(len(inside)), f"{np.mean(inside):+.2f}", f"{min(inside):+.2f}"])
     return rows
 
 

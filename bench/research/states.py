@@ -24,6 +24,7 @@ from fastflow.evaluation.evaluate import SEVEN
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.train.choice.separability import DROPOUT, TEXTS, Views
 from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.moments import Moments, moments
 
 Rows = NDArray[np.int64]
 VIEWED = 3000  # texts of a corpus that have views, of a set all
@@ -87,6 +88,11 @@ class States:
         if rows is None:
             return _means(states, tokens, weights)
         return _means(states[_places(tokens, rows)], tokens.select(rows), weights)
+
+    def moments(self, name: str, rows: Rows | None = None) -> Moments:
+        """The statistics of the states of every token of the texts ``rows`` (None: all)."""
+        states = self._states_of(name)
+        return moments(states if rows is None else states[_places(self.tokens(name), rows)])
 
     def views(self, name: str, weights: NDArray[np.float32], rows: Rows) -> Views:
         """Both views of at most TEXTS of the texts ``rows`` that have them."""

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench.research import default, default_page, states, study_data
-from fastflow.bench.research.default_page import CLOSE, GROUPS, NOISE, blind_choice, claims, gains, markdown
+from fastflow.bench.research import default, default_candidates, default_page, default_places, states, study_data
+from fastflow.bench.research.default_choice import CLOSE, GROUPS, NOISE, SIMPLEST, blind_choice, claims, gains, rank
+from fastflow.bench.research.default_page import markdown
 from fastflow.evaluation.evaluate import HEADER, SEVEN
 from fastflow.train.choice.separability import TEXTS
 from fastflow.train.cli import main as train
@@ -112,12 +113,26 @@ def test_a_claim_turns_no_when_one_run_says_so(place, value, broken):
 def page_of(runs):
     priors = [{"group": group, "place": group, "gains": {"of 7": gain}}
               for group, gain in (("target", 3.0), ("subsets", -1.0), ("subsets", 2.0))]  # fmt: skip
-    return {"command": "c", "encoder": "e", "choice": blind_choice(rows_of(none=50.0, flow=60.0)), "runs": runs,
-            "priors": priors, "claims": claims(runs)}  # fmt: skip
+    scores = [{default_page.COLOURED: 61.0, f"none{default_page.WEIGHED}": 60.0 + i} for i in range(3)]
+    places = [("few", "snli, 100"), ("subsets", "STS12, a"), ("corpora", "snli")]
+    blind = [{"group": g, "place": p, "scores": s} for (g, p), s in zip(places, scores, strict=True)]
+    sizes = [{"group": "target", "place": "target", "scores": {"small": 61.0, "large": 60.5}},
+             {"group": "corpora", "place": "snli", "scores": {"small": 60.0, "large": 60.75}}]  # fmt: skip
+    choice = blind_choice(rows_of(none=50.0, flow=60.0))
+    return {"command": "c", "encoder": "e", "candidates": blind, "sizes": sizes, "equal": sizes, "choice": choice,
+            "runs": runs, "priors": priors, "claims": claims(runs)}  # fmt: skip
 
 
 def test_the_page_has_the_mean_and_the_least_gain_of_each_prior():
     assert "| of 7 | +3.00 | +0.50 | -1.00 |" in markdown(page_of(good_runs()))
+
+
+def test_the_page_says_what_size_and_how_few_texts():
+    page = markdown(page_of(good_runs()))
+    large, small = "| large | 60.50 | 60.75 |", "| small | 61.00 | 60.00 |"
+    assert f"| flow | target | snli |\n| --- | ---: | ---: |\n{large}\n{small}\n" in page  # the best mean first
+    assert "| 64 to 299 | 2 | +0.50 | +0.00 |" in page
+    assert "1,000 and more" not in page
 
 
 def test_a_gain_is_over_the_same_seed_where_it_has_one_and_over_seed_0_else():
@@ -141,14 +156,18 @@ def small(sentences, tmp_path, monkeypatch):
     (tmp_path / "data" / "corpora" / "some.txt").write_text("\n".join(sentences) + "\n")
     monkeypatch.setattr(study_data, "CORPORA", {"snli": ("some.txt", None)})
     monkeypatch.setattr(states, "MIX", {"snli": 90})
-    monkeypatch.setattr(default, "CORPORA", ("snli", "mix"))
-    monkeypatch.setattr(default, "CUT_FROM", ("snli",))
-    monkeypatch.setattr(default, "SIZES", (30, 70))
+    for module in (default, default_places):
+        monkeypatch.setattr(module, "CORPORA", ("snli", "mix"))
+        monkeypatch.setattr(module, "CUT_FROM", ("snli",))
+    monkeypatch.setattr(default_places, "SIZES", (30, 70))
     monkeypatch.setattr(default, "SEEDS", {"target": 2, "corpora": 2, "few": 1, "subsets": 2})
-    monkeypatch.setattr(default, "FEWEST", 64)
-    monkeypatch.setattr(default, "WEIGHTINGS", [default.EARLIER, default.FULL[0]])
-    monkeypatch.setattr(default, "SHAPES_OF_PRIOR", dict(list(default.SHAPES_OF_PRIOR.items())[:2]))
-    monkeypatch.setattr(default, "COLOURS", [(0.1, 0.3, 2), (0.5, 0.0, 0)])
+    monkeypatch.setattr(default_candidates, "FEWEST", 64)
+    monkeypatch.setattr(default_candidates, "WEIGHTINGS", [default.EARLIER, default_candidates.FULL[0]])
+    monkeypatch.setattr(
+        default_candidates, "SHAPES_OF_PRIOR", dict(list(default_candidates.SHAPES_OF_PRIOR.items())[:2])
+    )
+    monkeypatch.setattr(default_candidates, "EQUAL_COLOURS", [(0.75, 0.0, 0)])
+    monkeypatch.setattr(default_candidates, "COLOURS", [(0.1, 0.3, 2), (0.5, 0.0, 0)])
     return tmp_path
 
 
@@ -168,6 +187,7 @@ def test_the_study_ends_in_its_page(bert, small):
     by = {(run["place"], run["seed"]): run for run in result["runs"]}
     assert set(by["snli", 0]["scores"]) == set(default.COLUMNS)
     assert set(by["snli", 1]["scores"]) == set(default.SEEDED)
+    assert {row["place"] for key in ("sizes", "equal") for row in result[key]} == {"target", "snli", "mix"}
     assert set(by["target", 0]["scores"]["raw"]) == set(SEVEN)
     assert by["snli, 30", 0]["kept"] == ["none"]  # fewer than a batch
     assert by["snli, 30", 0]["scores"]["default"] == by["snli, 30", 0]["scores"]["weights"]
@@ -176,13 +196,13 @@ def test_the_study_ends_in_its_page(bert, small):
     for place in ("target", "snli"):
         blind = next(row for row in result["candidates"] if row["place"] == place)
         scores = by[place, 0]["scores"]["the earlier default"]
-        expected = np.mean([scores[name] for name in default.CHOOSING])
+        expected = np.mean([scores[name] for name in default_places.CHOOSING])
         assert blind["scores"]["components:1, prior 0, a 0.001"] == pytest.approx(expected)
     assert {row["place"].partition(",")[0] for row in result["candidates"]}.isdisjoint(SEVEN[3:])
     assert {(row["group"], row["place"]) for row in result["priors"]} == {
-        ("target", "target"), *(("subsets", f"{name}, a") for name in default.CHOOSING)
+        ("target", "target"), *(("subsets", f"{name}, a") for name in default_places.CHOOSING)
     }  # fmt: skip
-    assert all(set(row["gains"]) == set(default.SHAPES_OF_PRIOR) for row in result["priors"])
+    assert all(set(row["gains"]) == set(default_candidates.SHAPES_OF_PRIOR) for row in result["priors"])
     page = (small / "d.md").read_text()
     assert page == markdown(result)
     assert f"**{result['choice']['chosen']}**" in page
@@ -196,7 +216,7 @@ def test_the_study_ends_in_its_page(bert, small):
 def test_the_default_is_what_fastflow_train_makes(bert, small):
     """The scores of one corpus; token states are kept as float16."""
     bench = made(bert, small, "snli", *SEVEN)
-    stages, method = default.stages_of(bench, "snli", None, default.COLUMNS["latent, equal weights"], seed=0)
+    stages, method = default_candidates.stages_of(bench, "snli", None, default.COLUMNS["latent, equal weights"], seed=0)
     assert (method, [stage.kind for stage in stages]) == ("flow", ["flow"])
     corpus, out = small / "data" / "corpora" / "some.txt", small / "model"
     options = ["--method", "components:1", "--stop", "budget", "--cache", small / "cache"]
@@ -254,7 +274,7 @@ def test_views_have_the_encoders_noise(bert, small):
 
 
 def test_the_page_knows_every_kind_of_candidate():
-    labels = [*default.CLOSED, "flow g 0.1 c 0.3 d 2", "whiten g 0.5 c 0.2 d 0"]
-    assert [default_page.SIMPLEST[default_page._rank(label)] for label in labels] == [
+    labels = [*default_candidates.CLOSED, "flow g 0.1 c 0.3 d 2", "whiten g 0.5 c 0.2 d 0"]
+    assert [SIMPLEST[rank(label)] for label in labels] == [
         "none", "components", "components", "components", "nullspace", "flow", "whiten",
     ]  # fmt: skip

@@ -1,0 +1,126 @@
+"""The places at which ``default`` fits and scores, and everything that is scored there.
+
+A *place* is a choice of texts to fit on and of sets to score on. Places come in groups: *target*, every set on its own
+sentences; *corpora*; *few*, 100 to 3,000 texts of a corpus; *subsets*, the sentences of a subset on itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fastflow.bench.research.states import Rows, States
+from fastflow.evaluation.evaluate import SEVEN, Pairs, read_pairs, score
+from fastflow.stages.vectors import paired_cosine
+from fastflow.train.data.background import background
+from fastflow.train.data.token_weights import A, sif_weights
+
+CHOOSING = SEVEN[:3]
+CORPORA = ("snli", "flickr100k", "news", "qnli", "wiki", "wiki-sentences", "novels", "snli500", "mix")
+CUT_FROM = ("snli", "news", "wiki-sentences", "novel-sentences")
+DECIDING = {"corpora": {"snli", "news", "wiki-sentences", "mix"}, "few": {"snli", "news"}}
+SIZES = (100, 300, 1000, 3000)
+PLAIN, EARLIER, MIXED = ("none", 0.0, A), ("sif", 0.0, A), ("sif", None, A)  # weights, prior, constant
+Weighting = tuple[str, float | None, float]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Parts, each the texts ``rows`` (None: all) of ``name`` and the (set, subset or None) scored with that fit."""
+
+    group: str
+    label: str
+    parts: tuple[tuple[str, Rows | None, tuple[tuple[str, str | None], ...]], ...]
+    seed: int = field(default=0)
+
+
+class Bench:
+    """Everything that is scored: states, pairs and weights, remembered."""
+
+    def __init__(self, states: States) -> None:
+        self.states = states
+        self.vocabulary = int(json.loads((states.encoder.directory / "config.json").read_text())["vocab_size"])
+        self.background = background(states.tokenize, self.vocabulary)
+        self._pooled: dict[tuple[Any, ...], Any] = {}
+
+    @cache  # noqa: B019 - one bench lives as long as the process
+    def pairs(self, name: str) -> tuple[Pairs, Rows, Rows]:
+        """The scored pairs of a set and the text numbers of both sides."""
+        pairs = read_pairs(self.states.data / "sts" / f"{name}.tsv")
+        where = {text: i for i, text in enumerate(self.states.texts(name))}
+        first, second = (np.array([where[text.strip()] for text in side]) for side in (pairs.first, pairs.second))
+        return pairs, first, second
+
+    def subsets(self, name: str) -> list[str]:
+        """The subset of each pair; of STSb its genre and file."""
+        return ["/".join(subset.split("/")[:2]) for subset in self.pairs(name)[0].subsets]
+
+    def rows(self, name: str, subset: str) -> Rows:
+        """The texts of one subset."""
+        _, first, second = self.pairs(name)
+        inside = np.array(self.subsets(name)) == subset
+        return np.unique(np.concatenate([first[inside], second[inside]]))
+
+    def weights(self, name: str, rows: Rows | None, weighting: Weighting) -> Any:
+        """(vocabulary,) token weights counted in the texts ``rows``."""
+        if weighting[0] == "none":
+            return np.ones(self.vocabulary, np.float32)
+        counted = np.arange(len(self.states.texts(name))) if rows is None else rows
+        counts = self.states.counts(name, counted, self.vocabulary)
+        return sif_weights(counts, self.background, weighting[1], weighting[2])
+
+    def pooled(self, of: str, name: str, rows: Rows | None, weighting: Weighting) -> Any:
+        """(n, D) of the set ``of``, weighted as counted in the texts ``rows`` of ``name``; the last are remembered."""
+        key = (
+            (of, weighting)
+            if weighting[0] == "none"
+            else (of, name, None if rows is None else rows.tobytes(), weighting)
+        )
+        if key not in self._pooled:
+            while len(self._pooled) > 40:
+                self._pooled.pop(next(k for k in self._pooled if len(k) == 4))
+            self._pooled[key] = self.states.pooled(of, self.weights(name, rows, weighting))
+        return self._pooled[key]
+
+    def pooled_of(self, name: str, rows: Rows | None, weighting: Weighting) -> Any:
+        """(n, D) of the texts ``rows`` of ``name`` themselves."""
+        return self.states.pooled(name, self.weights(name, rows, weighting), rows)
+
+    def spearman(self, name: str, subset: str | None, z: Any) -> list[float]:
+        """[all, wmean] of a set's embeddings ``z``; of a subset twice its one figure."""
+        pairs, first, second = self.pairs(name)
+        if subset is not None:
+            inside = np.array(self.subsets(name)) == subset
+            first, second = first[inside], second[inside]
+            pairs = Pairs(name, [subset] * int(inside.sum()), pairs.scores[inside], [], [])
+        row = score(pairs, paired_cosine(z[first], z[second]))
+        return [row["all"], row["wmean"]]
+
+
+def places(bench: Bench, seed: int) -> Iterator[Place]:
+    """All places of ``seed``, which draws the texts of *few*."""
+    yield Place("target", "target", tuple((name, None, ((name, None),)) for name in SEVEN), seed)
+    whole = tuple((name, None) for name in SEVEN)
+    for corpus in CORPORA:
+        yield Place("corpora", corpus, ((corpus, None, whole),), seed)
+    for corpus in CUT_FROM:
+        viewed = bench.states.viewed(corpus)
+        for size in SIZES:
+            drawn = np.sort(np.random.default_rng(seed).permutation(viewed)[:size])
+            yield Place("few", f"{corpus}, {size}", ((corpus, drawn, whole),), seed)
+    for name in SEVEN:
+        for subset in sorted(set(bench.subsets(name))):
+            yield Place("subsets", f"{name}, {subset}", ((name, bench.rows(name, subset), ((name, subset),)),), seed)
+
+
+def decides(place: Place) -> bool:
+    """Whether the choice looks at ``place``: all the others confirm it."""
+    corpora = {name for name, _, _ in place.parts}
+    if place.group == "subsets":
+        return corpora <= set(CHOOSING)
+    return place.group == "target" or corpora <= DECIDING[place.group]
