@@ -1,0 +1,160 @@
+"""Cheap forms of recolour's matrix: what they keep of the gain, and what the dense matrix costs.
+
+    python -m fastflow.bench.research.cheap --encoder DIR --data DIR --cache DIR --out bench/results/cheap
+
+Cosines do not change under a rotation, so y = S^(1-g) V^T z + m may as well be V y = V S^(1-g) V^T z + V m, and that
+matrix is s I plus the K directions of V whose scales deviate most from s, the geometric mean of the others. Scores are
+of STS12-14, seed 0, with the places of ``default``. Its time is that of a folded flow with a product of as many numbers
+behind it (nullspace, whose fold takes two hidden units a direction, with K/2), beside the flow alone and with recolour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.bench.measure.timing import Effort, alternate
+from fastflow.bench.research.default_candidates import deciding, latent
+from fastflow.bench.research.default_page import table
+from fastflow.bench.research.default_places import MIXED, Bench, places
+from fastflow.bench.research.quality import write
+from fastflow.bench.research.states import States
+from fastflow.bench.suites.workloads import synthetic
+from fastflow.kernels.flow.cpu import CpuFlow
+from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage, apply
+from fastflow.train.methods.recolour import fit_recolour, joint_moments
+from fastflow.train.options import DEFAULTS
+
+AT = ("target", "snli", "mix")
+SHARES = (0, 16, 64, 128)  # K of 256
+WIDTHS, BATCHES = (256, 768), (1, 1024)
+
+
+def cheap(stage: Stage, most: int | None) -> Stage:
+    """Recolour with s I and ``most`` directions of its matrix; None: the dense one."""
+    if most is None:
+        return stage
+    scale = np.linalg.norm(stage.params["matrix"], axis=0)
+    right = (stage.params["matrix"] / scale).T  # V^T, its rows in the order of the dimensions
+    deviating = np.argsort(-np.abs(np.log(scale) - np.log(scale).mean()))
+    others = deviating[most:]
+    common = np.exp(np.log(scale[others]).mean())
+    scale = np.where(np.isin(np.arange(len(scale)), others), common, scale)
+    params = stage.params | {"matrix": right.T * scale @ right, "shift": stage.params["shift"] @ right}
+    return Stage("recolour", stage.settings, params)
+
+
+def scores(bench: Bench) -> dict[str, dict[str, float]]:
+    """Place -> form -> mean Spearman x 100."""
+    out = {}
+    for place in places(bench, 0):
+        if place.label not in AT:
+            continue
+        found: dict[str, list[list[float]]] = {}
+        for name, rows, scored in deciding(place):
+            flow = latent(bench, name, rows, MIXED, 0)[2].stages
+            joint = joint_moments(flow, bench.pooled_of(name, rows, MIXED))
+            dense = fit_recolour(joint, len(joint.mean) // 2, **DEFAULTS.colour)
+            wide = [stage.astype(np.float64) for stage in flow]
+            for of, subset in scored:
+                z = np.asarray(apply(wide, bench.pooled(of, name, rows, MIXED)))
+                for most in (*SHARES, None):
+                    y = np.asarray(apply([cheap(dense, most)], z))
+                    found.setdefault("dense" if most is None else f"K = {most}", []).append(
+                        bench.spearman(of, subset, y)
+                    )
+        out[place.label] = {form: float(np.mean(values)) for form, values in found.items()}
+    return out
+
+
+def times(threads: int) -> list[dict[str, Any]]:
+    """Median microseconds of a folded flow alone and with either ending, taken alternately."""
+    out = []
+    for dim in WIDTHS:
+        workload = synthetic(2, 3, 32, "additive", BATCHES[-1], dim, recolour=True)
+        flow, dense = workload.stages
+        basis = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))[0]
+        forms = {"flow alone": [flow]}
+        for most in SHARES[1:]:
+            count = most * dim // WIDTHS[0]
+            directions = np.ascontiguousarray(basis[: count // 2])
+            forms[f"K = {count}"] = [flow, Stage("nullspace", {}, {"mean": np.zeros(dim), "directions": directions})]
+        forms["dense"] = [flow, dense]
+        flows = {name: CpuFlow([plan.astype(np.float32) for plan in fold(stages, dim)], threads)
+                 for name, stages in forms.items()}  # fmt: skip
+        for batch in BATCHES:
+            calls = {name: _call(each, workload.rows(batch)) for name, each in flows.items()}
+            taken = alternate(calls, Effort(min_runs=41, max_runs=41))
+            out.append({"dim": dim, "batch": batch} | {name: 1e3 * timing.median_ms for name, timing in taken.items()})
+    return out
+
+
+def _call(flow: CpuFlow, x: NDArray[np.float32]) -> Callable[[], Any]:
+    z = np.empty_like(x)
+
+    def call() -> None:
+        flow(x, out=z)
+
+    call()
+    return call
+
+
+@click.command()
+@click.option("--encoder", required=True, help="Encoder directory, or default.")
+@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and corpora/.")
+@click.option("--cache", required=True, type=click.Path(path_type=Path), help="That of bench.research.default.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
+@click.option("--threads", default=2, help="Of the flow.")
+def main(encoder: str, data: Path, cache: Path, out: Path, threads: int) -> None:
+    """Measure cheap forms of recolour's matrix."""
+    timed = times(threads)
+    found = scores(Bench(States(encoder, data, cache)))
+    result: dict[str, Any] = {
+        "command": f"python -m fastflow.bench.research.cheap --encoder .../{Path(encoder).name} --data .../{data.name} "
+        f"--cache DIR --out {out}",
+        "threads": threads,
+        "microseconds": timed,
+        "spearman": found,
+    }
+    write(out, result, markdown(result))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The committed page."""
+    forms = list(next(iter(result["spearman"].values())))
+    rows = [[form, *(f"{result['spearman'][place][form]:.2f}" for place in AT)] for form in forms]
+    parts = []
+    for dim in WIDTHS:
+        of = [row for row in result["microseconds"] if row["dim"] == dim]
+        names = [name for name in of[0] if name not in ("dim", "batch")]
+        lines = [[name, *(f"{row[name]:.1f} ({row[name] / row['flow alone']:.1f})" for row in of)] for name in names]
+        parts.append(table([f"{dim} dimensions", *(f"batch {row['batch']:,}" for row in of)], lines))
+    times = "\n\n".join(parts)
+    return f"""# Cheap forms of recolour's matrix
+
+Made by
+
+    {result["command"]}
+
+The dense matrix against s I plus the K of 256 directions whose scales deviate most. Spearman x100 on STS12-14, mean of
+`all` and `wmean`, fitted on the texts named above (seed 0):
+
+{table(["form", *AT], rows)}
+
+Microseconds of a call with {result["threads"]} threads, medians taken alternately, in brackets over the flow alone. The
+rows with K are a product of as many numbers behind the flow (nullspace with K/2 directions); its kernel takes two
+hidden units a direction, which is slower for each number than the dense product. The dense matrix is the default: a
+form with a quarter of the directions has half of its multiplications and loses points everywhere.
+
+{times}
+"""
+
+
+if __name__ == "__main__":
+    main()
