@@ -20,12 +20,12 @@ CHOICES = {
 }
 LEAST = {"depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1, "demoted": 0}
 OPTIONAL = ("depth", "width", "demoted", "sample")
-SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: chosen in bench/results/default.md
-LARGE_CORPUS = 20_000  # texts
+SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
+LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
 FEWEST = 1000  # texts for which auto fits a flow: with fewer, STS12-14's subsets lose by one (results/default.md)
-COLOURS = {  # of recolour, by the token weights: with them chosen in bench/results/default.md, without them not studied
+COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
     "sif": {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2},
-    "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 0},
+    "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
 LEVELS = (1, 4)
 SHARES = {"spectrum": 1.0, "mean_share": 0.99}  # name -> the most it may be
