@@ -98,14 +98,24 @@ cdef extern from "encoder/encoder.h":
     enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
     enum: FF_ZERO_POINT
     enum: FF_TILE_STEPS
-    enum: FF_BUFFERS
+    enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_QUERIES
     ctypedef struct ff_linear:
         int64_t weights, bias, scale, shift, columns, steps, format
     ctypedef struct ff_step:
         int64_t kind
         int64_t source "from"
         int64_t target "to"
-        int64_t linear, activation, add, scale, bias, width, slot, texts, format
+        int64_t linear, activation, add, scale, bias, width, slot, texts, format, window, table, reach
+    ctypedef struct ff_head:
+        const float *q
+        ptrdiff_t ldq, ldout
+        int64_t tokens, window, reach
+        const float *bias
+        float *out
+        int size
+    ctypedef struct ff_body:
+        void (*pack_keys)(const ff_head *, float *) nogil
+        void (*attend)(const ff_head *, int64_t, int64_t, const float *, float *) nogil
     ctypedef struct ff_encoder:
         const char *memory
         const ff_linear *linears
@@ -126,6 +136,9 @@ cdef extern from "encoder/encoder.h":
     int ff_encoder_run(const ff_encoder *, const ff_texts *, int) nogil
     int64_t ff_check_texts(const ff_encoder *, const ff_texts *) nogil
     void *ff_product_of(int isa, int format)
+    const ff_body *ff_body_of(int isa)
+    size_t ff_keys_floats(int64_t tokens, int head, int vector)
+    size_t ff_attention_floats(int64_t tokens, int vector, int rows)
     void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
 
@@ -135,7 +148,7 @@ POOL, FIRST, CONVERT = FF_POOL, FF_FIRST, FF_CONVERT
 LINEAR_ONLY, GELU, GELU_TANH, RELU_ONLY, TANH = FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
 FLOAT, BF16, BF16_WIDE = FF_FLOAT, FF_BF16, FF_BF16_WIDE
 INT8, INT8_SIGNED, INT8_TILES = FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES
-ZERO_POINT, TILE_STEPS = FF_ZERO_POINT, FF_TILE_STEPS
+ZERO_POINT, TILE_STEPS, BIAS_MARGIN = FF_ZERO_POINT, FF_TILE_STEPS, FF_BIAS_MARGIN
 cdef ff_linear _linear
 cdef ff_step _step
 LINEAR_FIELDS = np.asarray(<ff_linear[:1]>&_linear).dtype
@@ -166,6 +179,33 @@ def tile_trial(
     if {(a.shape[0], a.shape[1]), (b.shape[0], b.shape[1]), (c.shape[0], c.shape[1])} != {(16, 64)}:
         raise ValueError("a tile has 16 rows of 64 bytes")
     ff_trial(isa, whole, &a[0, 0], &b[0, 0], &c[0, 0])
+
+
+def attend_head(int isa, const float[:, ::1] qkv, float[:, ::1] out, int64_t window, const float[::1] bias):
+    """Attention of one head of one text: qkv (T, 3 size) -> out (T, size) in place; size in whole panels.
+
+    ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
+    """
+    if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
+        raise ValueError(f"instruction set {isa} cannot run on this machine")
+    cdef int vector = ff_isa_vector(isa)
+    cdef int64_t tokens = qkv.shape[0], blocks = (tokens + FF_QUERIES - 1) // FF_QUERIES, b
+    if tokens < 1 or out.shape[0] != tokens or out.shape[1] < 1 or qkv.shape[1] != 3 * out.shape[1] or out.shape[1] % (2 * vector):
+        raise ValueError("attention maps (T, 3 size) to (T, size), size in whole panels")
+    cdef ff_head head
+    head.q, head.ldq, head.out, head.ldout = &qkv[0, 0], qkv.shape[1], &out[0, 0], out.shape[1]
+    head.tokens, head.size, head.window, head.bias, head.reach = tokens, <int>out.shape[1], window, NULL, 0
+    if bias is not None:
+        if bias.shape[0] < 2 * FF_BIAS_MARGIN + 1 or bias.shape[0] % 2 == 0:
+            raise ValueError(f"a table of biases has 2 (reach + {FF_BIAS_MARGIN}) + 1 numbers")
+        head.bias, head.reach = &bias[0], bias.shape[0] // 2 - FF_BIAS_MARGIN
+    cdef float[::1] keys = np.empty(ff_keys_floats(tokens, head.size, vector), np.float32)
+    cdef float[::1] scratch = np.empty(ff_attention_floats(tokens, vector, ff_isa_rows(isa)), np.float32)
+    cdef const ff_body *body = ff_body_of(isa)
+    with nogil:
+        body.pack_keys(&head, &keys[0])
+        for b in range(blocks):
+            body.attend(&head, b * tokens // blocks, (b + 1) * tokens // blocks, &keys[0], &scratch[0])
 
 
 cdef class Encoder:

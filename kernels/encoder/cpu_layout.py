@@ -18,6 +18,7 @@ from fastflow.kernels._cpu import (
     ATTEND,
     BF16,
     BF16_WIDE,
+    BIAS_MARGIN,
     CONVERT,
     EMBED,
     FIRST,
@@ -85,7 +86,7 @@ class EncoderProgram:
         for layer in range(1, max(layers) + 1):
             prefix = f"layer.{layer - 1}."
             self._linear(f"{prefix}qkv", "x", "wide", by_head=True, form=self.format)
-            self._step(ATTEND, source="wide", target="context")
+            self._attend("wide", "context")
             self._linear(f"{prefix}out", "context", "y", add="x", from_heads=True, form=self.format)
             self._step(NORM, source="y", target="x", width=hidden, **self._norm(f"{prefix}norm1"))
             self._linear(f"{prefix}up", "x", "wide", self.shape.activation, form=self.format)
@@ -117,8 +118,18 @@ class EncoderProgram:
         else:
             raise ValueError(f"pooling {mode!r} is not known; known are mean, cls and pooler")
 
+    def _attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
+        """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled."""
+        fields = {"window": -1 if window is None else window}
+        if bias is not None:
+            if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
+                raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
+            ends = np.pad(bias.astype(np.float32), ((0, 0), (BIAS_MARGIN, BIAS_MARGIN)), mode="edge")
+            fields |= {"table": self._vector(ends.reshape(-1)), "reach": bias.shape[1] // 2}
+        self._step(ATTEND, source=source, target=target, **fields)
+
     def _step(self, kind: int, **fields: Any) -> None:
-        fields = {"kind": kind, "source": -1, "target": -1, "add": -1} | fields
+        fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "window": -1, "table": -1} | fields
         buffers = list(self._strides)
         numbers = {name: buffers.index(v) if isinstance(v, str) else v for name, v in fields.items()}
         self._steps.append(record(STEP_FIELDS, numbers))

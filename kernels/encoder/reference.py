@@ -80,8 +80,12 @@ def _equal_runs(offsets: Ints) -> Iterator[tuple[int, int, int]]:
         yield int(offsets[start]), int(stop - start), int(lengths[start])
 
 
-def attention(qkv: Array, offsets: Ints, heads: int) -> Array:
-    """softmax(Q K^T / sqrt(d)) V within each text. qkv: (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1)."""
+def attention(qkv: Array, offsets: Ints, heads: int, window: int | None = None, bias: Array | None = None) -> Array:
+    """softmax(Q K^T / sqrt(d) + B) V within each text. qkv: (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
+
+    A query sees the keys at most ``window`` tokens away, None: all. ``bias`` (heads, 2 reach + 1) holds B by the
+    distance key - query from -reach to reach, and its ends for what is further away; None: no B.
+    """
     dim = qkv.shape[1] // 3
     scale = qkv.dtype.type(1 / sqrt(dim // heads))
     out = np.empty((len(qkv), dim), qkv.dtype)
@@ -89,6 +93,12 @@ def attention(qkv: Array, offsets: Ints, heads: int) -> Array:
         rows = slice(row, row + texts * tokens)
         q, k, v = qkv[rows].reshape(texts, tokens, 3, heads, dim // heads).transpose(2, 0, 3, 1, 4)
         scores = (q @ k.swapaxes(-1, -2)) * scale  # (texts, heads, T, T)
+        distance = np.arange(tokens) - np.arange(tokens)[:, None]
+        if bias is not None:
+            reach = bias.shape[1] // 2
+            scores += bias.astype(qkv.dtype)[:, np.clip(distance, -reach, reach) + reach]
+        if window is not None:
+            scores[..., np.abs(distance) > window] = -np.inf
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
         scores /= scores.sum(axis=-1, keepdims=True)

@@ -52,12 +52,6 @@ void ff_trim(void)
 #endif
 }
 
-size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
-{
-    const size_t panel = 2 * (size_t)vector, padded = ((size_t)tokens + panel - 1) / panel * panel;
-    return padded * (size_t)head + (size_t)rows * (padded + FF_SCORES_SPARE);
-}
-
 static size_t room_for(int64_t rows)
 {
     return ((size_t)rows + FF_SPARE_ROWS - 1) / FF_SPARE_ROWS * FF_SPARE_ROWS;
@@ -100,17 +94,6 @@ static void embed(const job *j, const ff_step *s, const ff_group *g, int64_t fro
             j->body->embed(e, id, id == e->pad_id ? e->pad_id : next++, s->width, x);
             j->body->norm(x, x, s->width, (const float *)(e->memory + s->scale), (const float *)(e->memory + s->bias), e->eps);
         }
-    }
-}
-
-static void attend(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *scratch)
-{
-    const ff_encoder *e = j->e;
-    const ptrdiff_t ldq = e->strides[s->from] / 4, ldo = e->strides[s->to] / 4;
-    for (int64_t i = from; i < to; i++) {
-        const int64_t *at = j->in->offsets + g->text + i / e->heads, row = at[0] - g->row, h = i % e->heads;
-        j->body->attend((const float *)g->at[s->from] + row * ldq + h * 3 * e->head, ldq, at[1] - at[0], e->head,
-                        (float *)g->at[s->to] + row * ldo + h * e->head, ldo, scratch);
     }
 }
 
@@ -163,7 +146,7 @@ static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from
                                               add ? e->strides[s->add] / 4 : 0);
         break;
     }
-    case FF_ATTEND: attend(j, s, g, from, to, scratch); break;
+    case FF_ATTEND: ff_attend(e, s, j->in, g, from, to, scratch); break;
     case FF_NORM:
         for (int64_t r = from; r < to; r++)
             j->body->norm((const float *)(g->at[s->from] + r * lda), (float *)(g->at[s->to] + r * ldc), s->width,
@@ -253,7 +236,8 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     job j = {.e = e, .in = in, .body = ff_body_of(e->isa), .count = count, .threads = threads, .largest = room_for(largest)};
     for (int i = 0; i < e->buffers; i++)
         j.row_bytes += (size_t)e->strides[i];
-    j.attention = (4 * ff_attention_floats(longest, e->head, ff_isa_vector(e->isa), ff_isa_rows(e->isa)) + 63) / 64 * 64;
+    j.attention = 4 * (ff_keys_floats(longest, e->head, ff_isa_vector(e->isa)) +
+                       ff_attention_floats(longest, ff_isa_vector(e->isa), ff_isa_rows(e->isa)));
     const size_t space = j.attention + j.largest * j.row_bytes;
     const size_t phases = shared ? sizeof(phase) * (size_t)count * (size_t)e->count : 0;
     char *scratch = ff_scratch(space + phases + sizeof(ff_group) * (size_t)count);

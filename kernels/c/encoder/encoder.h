@@ -7,6 +7,8 @@
 
 enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
+enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
+#define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
 enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_STEP_KINDS };
 
 void ff_trim(void);  /* give freed memory back to the system, where the C library keeps it and can */
@@ -22,6 +24,9 @@ typedef struct {
     int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
     int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
     int64_t format;     /* FF_CONVERT */
+    int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
+    int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; below 0: none */
+    int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
 } ff_step;
 
 typedef struct {
@@ -57,9 +62,19 @@ int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads
 /* The first text without tokens, with more than the position table has, or with an id outside the vocabulary; or -1. */
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
+typedef struct {         /* attention's work on one head of one text */
+    const float *q;      /* (tokens, 3 size): [q|k|v], rows ldq apart */
+    ptrdiff_t ldq, ldout;
+    int64_t tokens, window, reach;
+    const float *bias;   /* by distance key - query from -reach to reach, with a margin at both ends; NULL: none */
+    float *out;          /* (tokens, size), rows ldout apart */
+    int size;            /* padded columns */
+} ff_head;
+
 typedef struct {
-    /* softmax(Q K^T) V of one head of one text; q points at [q|k|v], scratch as ff_attention_floats says */
-    void (*attend)(const float *q, ptrdiff_t ldq, int64_t tokens, int head, float *out, ptrdiff_t ldout, float *scratch);
+    void (*pack_keys)(const ff_head *, float *keys);  /* to ff_keys_floats */
+    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; scratch as ff_attention_floats says */
+    void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
     /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
@@ -81,7 +96,10 @@ int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *lar
 /* The `limit` for groups that stay in a second-level cache and leave no thread idle at the end; 0 < `longest` text. */
 int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
 
-size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);
+size_t ff_keys_floats(int64_t tokens, int head, int vector);
+size_t ff_attention_floats(int64_t tokens, int vector, int rows);  /* scratch beside the keys */
+/* The step FF_ATTEND of texts [from, to) x heads of a group whose rows lie at `q` and `out`. */
+void ff_attend(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *, int64_t from, int64_t to, float *scratch);
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
 
 #endif

@@ -1,0 +1,154 @@
+"""Attention with windows and biases by distance on every instruction set, against the reference in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from packed import pack, random_encoder
+from tolerances import FUSED_FACTOR, FUSED_FLOOR
+
+from fastflow.kernels import _cpu
+from fastflow.kernels import isa as instructions
+from fastflow.kernels.encoder import cpu_layout, reference
+from fastflow.kernels.encoder.cpu import CpuEncoder
+
+LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 200)
+LONG = (511, 512, 513, 1100)  # on both sides of one block of keys, and more than two
+WINDOWS = (None, 0, 1, 15, 16, 31, 32, 64, 130)
+
+
+def table(reach, seed=0, heads=1):
+    """Biases that no symmetry hides: (heads, 2 reach + 1) float32."""
+    return np.random.default_rng(seed).normal(size=(heads, 2 * reach + 1)).astype(np.float32) * 2
+
+
+def one_head(isa, qkv, window=None, bias=None):
+    """The kernel's attention of one head: qkv (T, 3 size) -> (T, size)."""
+    number, _, vector, _ = instructions.isas()[isa]
+    size = qkv.shape[1] // 3
+    padded = -(-size // (2 * vector)) * 2 * vector
+    given = np.zeros((len(qkv), 3, padded), np.float32)
+    given[:, :, :size] = qkv.reshape(len(qkv), 3, size)
+    given[:, 0] *= np.float32(size**-0.5)
+    out = np.full((len(qkv), padded), np.nan, np.float32)
+    ends = None if bias is None else np.pad(bias[0], _cpu.BIAS_MARGIN, mode="edge")
+    _cpu.attend_head(number, given.reshape(len(qkv), -1), out, -1 if window is None else window, ends)
+    assert not out[:, size:].any()
+    return out[:, :size]
+
+
+def assert_attends(isa, qkv, window=None, bias=None):
+    """The kernel errs at most twice as much as the reference in float32 does."""
+    offsets = np.array([0, len(qkv)])
+    found = one_head(isa, qkv, window, bias)
+    exact, plain = (
+        reference.attention(qkv.astype(dtype), offsets, 1, window, bias) for dtype in (np.float64, np.float32)
+    )
+    assert np.isfinite(found).all()
+    assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
+
+
+def random_head(tokens, size, seed=0, spread=1.5):
+    return (spread * np.random.default_rng(seed).normal(size=(tokens, 3 * size))).astype(np.float32)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("reach", [None, 0, 3, 128])
+def test_windows_and_biases_at_every_length(float_isa, window, reach):
+    bias = None if reach is None else table(reach)
+    for tokens in LENGTHS:
+        assert_attends(float_isa, random_head(tokens, 32, tokens), window, bias)
+
+
+@pytest.mark.parametrize("tokens", LONG)
+@pytest.mark.parametrize("window", [None, 64, 300, 600])
+def test_long_texts(float_isa, tokens, window):
+    assert_attends(float_isa, random_head(tokens, 24, tokens), window)
+    assert_attends(float_isa, random_head(tokens, 24, tokens), window, table(128))
+
+
+@pytest.mark.parametrize("rising", [False, True])
+def test_the_maximum_moves_from_block_to_block(float_isa, rising):
+    qkv = random_head(1300, 16, spread=0.5)
+    ramp = np.linspace(-30, 30, len(qkv)) * (1 if rising else -1)
+    qkv[:, 0], qkv[:, 16] = 4, ramp.astype(np.float32)  # scores from -30 to 30 along the keys
+    assert_attends(float_isa, qkv)
+    assert_attends(float_isa, qkv, 500)
+
+
+def test_a_window_hides_what_is_beyond_it(float_isa):
+    qkv = random_head(200, 32)
+    spoilt = qkv.copy()
+    spoilt[100, 32:] *= 9
+    for window in (0, 7, 64):
+        same = (one_head(float_isa, qkv, window) == one_head(float_isa, spoilt, window)).all(axis=1)
+        assert np.array_equal(np.flatnonzero(~same), np.arange(100 - window, 101 + window))
+
+
+def test_a_window_of_one_token_gives_its_value(float_isa):
+    qkv = random_head(70, 16)
+    assert np.abs(one_head(float_isa, qkv, 0) - qkv[:, 32:]).max() <= 1e-6
+
+
+def test_a_bias_is_of_key_minus_query(float_isa):
+    """A bias that admits one distance alone moves the values by that distance."""
+    qkv = random_head(90, 16)
+    for distance in (-3, 0, 5):
+        bias = np.full((1, 41), -60, np.float32)
+        bias[0, 20 + distance] = 60
+        rows = np.arange(5, 85)
+        found = one_head(float_isa, qkv, None, bias)[rows]
+        assert np.abs(found - qkv[rows + distance, 32:]).max() <= 1e-6
+
+
+def test_beyond_its_reach_a_bias_is_that_of_its_ends(float_isa):
+    qkv, near = random_head(150, 16), table(3)
+    far = np.pad(near, ((0, 0), (160, 160)), mode="edge")
+    assert np.array_equal(one_head(float_isa, qkv, None, near), one_head(float_isa, qkv, None, far))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_an_encoder_whose_layers_have_windows_and_biases(monkeypatch, isa, threads):
+    """As steps of an encoder: hidden states against the reference, and the same bits in any company."""
+    heads, window, bias = 3, 20, table(9, heads=3)
+    attend, attention = cpu_layout.EncoderProgram._attend, reference.attention
+    monkeypatch.setattr(cpu_layout.EncoderProgram, "_attend", partial_method(attend, window, bias))
+    monkeypatch.setattr(reference, "attention", partial(attention, window=window, bias=bias))
+    weights, shape = random_encoder(3, 2, 72, heads, 100)
+    ids, offsets = pack([17, 130, 1, 64, 2, 100], seed=5)
+    encoder = CpuEncoder(weights, shape, "mean", (2,), threads=threads, isa=isa)
+    found = encoder.states(ids, offsets)[2]
+    exact, plain = (
+        reference.encode({n: a.astype(d) for n, a in weights.items()}, ids, offsets, shape, (2,), np.dtype(d))[2]
+        for d in (np.float64, np.float32)
+    )
+    assert np.isfinite(found).all()
+    assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
+    for i in range(6):
+        alone = encoder.states(ids[offsets[i] : offsets[i + 1]], np.array([0, offsets[i + 1] - offsets[i]]))[2]
+        assert np.array_equal(alone, found[offsets[i] : offsets[i + 1]])
+
+
+def partial_method(attend, window, bias):
+    """``_attend`` that is given a window and a bias by nobody else."""
+    return lambda self, source, target: attend(self, source, target, window, bias)
+
+
+def test_attention_that_does_not_fit_is_refused(float_isa):
+    number, _, vector, _ = instructions.isas()[float_isa]
+    size = 2 * vector
+    qkv, out = np.zeros((3, 3 * size), np.float32), np.zeros((3, size), np.float32)
+    for wrong in (np.zeros((2, size), np.float32), np.zeros((3, size + 1), np.float32), np.zeros((3, 0), np.float32)):
+        with pytest.raises(ValueError, match="attention maps"):
+            _cpu.attend_head(number, qkv, wrong, -1, None)
+    with pytest.raises(ValueError, match="a table of biases has"):
+        _cpu.attend_head(number, qkv, out, -1, np.zeros(2 * _cpu.BIAS_MARGIN, np.float32))
+    with pytest.raises(ValueError, match="instruction set 99 cannot run"):
+        _cpu.attend_head(99, qkv, out, -1, None)
+    weights, shape = random_encoder(0, 1, 32, 4, 64)
+    program = cpu_layout.EncoderProgram(weights, shape, "mean", (0,), 32, _cpu.FLOAT)
+    for bias in (table(3, heads=3), np.zeros((4, 6), np.float32)):
+        with pytest.raises(ValueError, match="a table of biases is"):
+            program._attend("wide", "context", bias=bias)
