@@ -81,8 +81,9 @@ class CpuEncoder:
     the layers (below float32 the table of words is held as float16); sums, LayerNorm, softmax and activations are
     float32 always. ``weights``: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
     ``mode``: pooler, or one of ``texts.MODES`` or several joined by ``+``, over ``layers``, 0 being the embeddings;
-    ``shares``: of the layers in their sum, None for a mean; ``head``: what follows the pooling; ``threads``: at most this many,
-    None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of what was.
+    ``shares``: of the layers in their sum, None for a mean; ``head``: what follows the pooling; ``threads``: at most
+    this many, None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of
+    what was.
     ``token_weights`` (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for pooler: a token counts by its id's
     weight, as in ``texts.pool``; None, every token alike. ``isa``: as in ``choose``.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
@@ -117,14 +118,15 @@ class CpuEncoder:
         self.nbytes = memory.nbytes
         self._encoder = Encoder(
             memory, *tables, positions, words, token_weights, heads=shape.heads, head=program.head, hidden=shape.hidden,
-            outputs=program.outputs, position_start=shape.position_start, pad_id=-1 if shape.pad_id is None else shape.pad_id,
-            layers=len(self.layers), eps=shape.eps, isa=number,
+            outputs=program.outputs, position_start=shape.position_start,
+            pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
         )  # fmt: skip
 
     def __call__(self, ids: Array, offsets: Array, skip: int = 0) -> Array:
         """(B, P) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
 
-        ``skip`` tokens at the head of every text are left out of the pooling. Raises ValueError, naming the text, for one without tokens, with too many, or with an id outside the vocabulary.
+        ``skip`` tokens at the head of every text are left out of the pooling. Raises ValueError, naming the text, for
+        one without tokens, with too many, or with an id outside the vocabulary.
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         self._encoder.run(ids, offsets, pooled, None, self.threads, skip)
