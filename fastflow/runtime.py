@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ from fastflow.model.likelihood import Likelihood
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
+from fastflow.prompting import Prompting
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.texts import check_text, in_order, one_of
 from fastflow.stages.vectors import (
@@ -32,20 +33,18 @@ from fastflow.stages.vectors import (
     check_pooled,
     check_precision,
     check_truncation,
-    check_vectors,
-    cosine,
     quantise,
 )
 from fastflow.streaming import StreamOptions
 
 
-class Runtime:
+class Runtime(Prompting):
     """A model ready to embed texts; one without an encoder calibrates vectors alone.
 
     Safe to call from several threads; survives fork; pickles to its path.
 
-    ``model``: a fastflow model directory or a Hugging Face encoder directory; None is the model in the package; or a
-    model that is open already.
+    ``model``: a fastflow model directory, one that Sentence Transformers saved, or a Hugging Face encoder directory;
+    None is the model in the package; or a model that is open already.
     ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
     int8, where the backend has it; without an encoder that of the calibration, float32 or float64.
     ``threads``: None is OMP_NUM_THREADS, else the cores that the machine allows this process.
@@ -76,7 +75,7 @@ class Runtime:
             if isinstance(opening.model, VectorModel):
                 self._opened = open_calibrator(opening.model, backend, device, dtype, threads)
             else:
-                self._tokenizer = Tokenizer(opening.model.encoder, opening.model.max_length)
+                self._tokenizer = opening.model.tokenizer()
                 self._opened = open_backend(opening.model, backend, device, dtype, threads)
         self._model = opening.model
         self._seen = Seen()
@@ -93,6 +92,7 @@ class Runtime:
         truncate_dim: int | None = None,
         prompt: str | None = None,
         *,
+        prompt_name: str | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any:
         """Embed one text, (D',), or many, (B, D') in their order; an empty list gives (0, D').
@@ -102,14 +102,15 @@ class Runtime:
         ``batch_size`` caps the texts in a batch (None: batches are cut by tokens). ``truncate_dim`` keeps the leading
         directions of a model that holds their order (``info()["truncation"]``), else the first dimensions; all D' of
         them keep every cosine. ``normalize_embeddings`` divides by the L2 norm after. ``precision``: float32, float16,
-        int8, uint8, binary or ubinary. ``prompt`` is put before every text. ``convert_to_numpy=False`` gives a list of
-        vectors. ``sentences`` is the older name of ``inputs``.
+        int8, uint8, binary or ubinary. ``prompt`` is put before every text, or the model's prompt ``prompt_name``, or
+        else the model's default. ``convert_to_numpy=False`` gives a list of vectors. ``sentences`` is the older name of
+        ``inputs``.
         Raises a FastflowError for a text that is no str, and where a text's vector is not finite; both name its index.
         """
         texts = one_of(inputs, sentences)
         if isinstance(texts, str):
-            one = self.encode([texts], batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)
-            return one[0]
+            given = (batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)
+            return self.encode([texts], *given, prompt_name=prompt_name)[0]
         texts = list(in_order(texts))
         options: dict[str, Any] = {
             "normalize_embeddings": normalize_embeddings,
@@ -118,7 +119,8 @@ class Runtime:
         }
         with Progress("embed", len(texts), "texts", shown=bool(show_progress_bar)) as progress:
             blocks = []
-            for _, block in self.stream(texts, batch_size=batch_size, prompt=prompt, **options):
+            prompts = {"prompt": prompt, "prompt_name": prompt_name}
+            for _, block in self.stream(texts, batch_size=batch_size, **prompts, **options):
                 blocks.append(block)
                 progress.advance(len(block))
         out = np.concatenate(blocks) if blocks else self._nothing(**options)
@@ -134,6 +136,7 @@ class Runtime:
         prompt: str | None = None,
         batch_tokens: int | None = None,
         window: int | None = None,
+        prompt_name: str | None = None,
     ) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory.
 
@@ -141,7 +144,7 @@ class Runtime:
         of a block, which are held and sorted by length together. Raises as ``encode`` does.
         """
         options = StreamOptions(
-            batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window
+            batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window, prompt_name
         )  # fmt: skip
 
         def embed(*batch: Any) -> tuple[NDArray[Any]]:
@@ -167,7 +170,7 @@ class Runtime:
         self, iterable: Iterable[str], o: StreamOptions, embed: Callable[..., tuple[NDArray[Any], ...]]
     ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
         """(index of the first text, what ``embed`` makes of a window) one after the other; options are checked now."""
-        o.check(self.dim)
+        o = o.settled(self._width, self._model)
         windows = o.windows(in_order(iterable), self.tokenize, self._seen.add)
         several = not isinstance(iterable, Sized) or len(iterable) > o.size
         return self._blocks(ahead(windows) if several and self._backend.overlaps else windows, o, embed)
@@ -176,7 +179,7 @@ class Runtime:
         self, windows: Iterator[Tokens], o: StreamOptions, embed: Callable[..., tuple[NDArray[Any], ...]]
     ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
         """The blocks of ``_stream``, whose options are checked."""
-        start, spread = 0, self._model.spread_of(self.dim, o.truncate_dim)
+        start, spread = 0, self._model.spread_of(self._width, o.truncate_dim)
         for tokens in windows:
             self._count_truncated(len(tokens.cut))
             batches = self._batches(tokens, o.batch_size, o.batch_tokens)
@@ -197,11 +200,12 @@ class Runtime:
 
         Raises a FastflowError on a wrong shape, and on NaN or infinity, naming the row.
         """
-        check_truncation(truncate_dim, self.dim)
+        check_truncation(truncate_dim, self._width)
         check_precision(precision)
+        truncate_dim = truncate_dim or self._model.truncate_dim
         pooled = check_pooled(array, self._calibrator.pooled_dim, self.dtype)
         z = np.asarray(self._calibrator.calibrate(pooled, normalize_embeddings, truncate_dim))
-        spread = self._model.spread_of(self.dim, truncate_dim)
+        spread = self._model.spread_of(self._width, truncate_dim)
         return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread)
 
     def log_prob(self, inputs: Any, batch_size: int | None = None) -> NDArray[np.float64]:
@@ -221,18 +225,11 @@ class Runtime:
     def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
         """The pooled vectors (B, D) before calibration, as ``transform`` takes them. Raises as ``encode`` does."""
         check_count("batch_size", batch_size)
-        checked = [check_text(t, i) for i, t in enumerate(in_order(texts))]
+        checked, prompts = [check_text(t, i) for i, t in enumerate(in_order(texts))], self._model.prompts
         self._seen.add(checked)
-        tokens = self.tokenize(checked)
+        tokens = self.tokenize.prompted(checked, prompts.resolve(), prompts.pooled)
         self._count_truncated(len(tokens.cut))
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, None)), "text")
-
-    def similarity(self, a: Any, b: Any) -> NDArray[Any]:
-        """(m, n) cosines between embeddings (m, D'), (n, D'), or the texts that are embedded for it.
-
-        Raises a FastflowError for embeddings of two widths, or that are not finite numbers.
-        """
-        return cosine(*(self._vectors(side) for side in (a, b)))
 
     def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
         """Row numbers of each batch, cut by texts and by tokens."""
@@ -261,11 +258,6 @@ class Runtime:
         """(0, D') as if of texts."""
         return self.transform(np.zeros((0, self._backend.pooled_dim), self.dtype), **options)
 
-    def _vectors(self, side: Any) -> NDArray[Any]:
-        if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
-            side = self.encode(side)
-        return check_vectors(side, self.dtype)
-
     def _count_truncated(self, texts: int) -> None:
         if texts and not self.truncated:
             warnings.warn(
@@ -275,7 +267,11 @@ class Runtime:
 
     @property
     def dim(self) -> int:
-        """D', the width of an embedding."""
+        """D', the width of an embedding: all that the model computes, or its own truncate_dim."""
+        return self._model.truncate_dim or self._width
+
+    @property
+    def _width(self) -> int:
         return output_dim(self._model.calibration, self._calibrator.pooled_dim)
 
     @property

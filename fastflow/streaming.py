@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from fastflow.errors import UsageError
+from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.stages.texts import check_text
@@ -26,6 +27,8 @@ class StreamOptions:
     prompt: str | None = None
     batch_tokens: int | None = None
     window: int | None = None
+    prompt_name: str | None = None
+    pooled: bool = True  # whether the tokens of the prompt are pooled
 
     def check(self, dim: int) -> None:
         """Raise a UsageError for what no model of ``dim`` dimensions can do."""
@@ -36,6 +39,16 @@ class StreamOptions:
         if not isinstance(self.prompt, str | None):
             raise UsageError(f"prompt must be a text, not {short(self.prompt)}")
 
+    def settled(self, dim: int, model: Model | VectorModel) -> StreamOptions:
+        """The options as ``model``, of ``dim`` dimensions, completes them. Raises as ``check`` does."""
+        self.check(dim)
+        return replace(
+            self,
+            prompt=model.prompts.resolve(self.prompt, self.prompt_name),
+            pooled=model.prompts.pooled,
+            truncate_dim=model.truncate_dim if self.truncate_dim is None else self.truncate_dim,
+        )
+
     @property
     def size(self) -> int:
         """The texts of a window."""
@@ -43,9 +56,9 @@ class StreamOptions:
 
     def windows(self, texts: Iterator[str], tokenize: Tokenizer, seen: Callable[[list[str]], None]) -> Iterator[Tokens]:
         """The tokens of ``size`` texts after another, the prompt before each; ``seen`` gets the texts without it."""
-        start, prompt = 0, self.prompt or ""
+        start = 0
         while window := list(islice(texts, self.size)):
             checked = [check_text(t, start + i) for i, t in enumerate(window)]
             seen(checked)
-            yield tokenize([prompt + text for text in checked])
+            yield tokenize.prompted(checked, self.prompt or "", self.pooled)
             start += len(window)

@@ -93,7 +93,10 @@ cdef class Flow:
 
 
 cdef extern from "encoder/encoder.h":
-    enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT
+    enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
+    enum: FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
+    enum: FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU
+    enum: FF_MAP_LEAKY_RELU, FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
     enum: FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
     enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
     enum: FF_ZERO_POINT
@@ -105,7 +108,7 @@ cdef extern from "encoder/encoder.h":
         int64_t kind
         int64_t source "from"
         int64_t target "to"
-        int64_t linear, activation, add, scale, bias, width, slot, texts, format, window, table, reach
+        int64_t linear, activation, add, scale, bias, width, slot, texts, format, mode, column, number, window, table, reach
     ctypedef struct ff_head:
         const float *q
         ptrdiff_t ldq, ldout
@@ -124,13 +127,13 @@ cdef extern from "encoder/encoder.h":
         const float *positions
         const void *words
         const float *token_weights
-        int32_t half, count, buffers, heads, head, hidden, position_start, pad_id, vocabulary, position_rows, layers
-        int32_t isa
+        int32_t half, count, buffers, heads, head, hidden, outputs, position_start, pad_id, vocabulary, position_rows
+        int32_t layers, isa
         float eps
     ctypedef struct ff_texts:
         const int32_t *ids
         const int64_t *offsets
-        int64_t texts
+        int64_t texts, skip
         float *pooled
         float *states
     int ff_encoder_run(const ff_encoder *, const ff_texts *, int) nogil
@@ -144,7 +147,15 @@ cdef extern from "encoder/encoder.h":
 
 
 EMBED, LINEAR, ATTEND, NORM = FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM
-POOL, FIRST, CONVERT = FF_POOL, FF_FIRST, FF_CONVERT
+POOL, FIRST, CONVERT, UNIT, MAP = FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
+MEAN, MEAN_SQRT, POSITION_MEAN = FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN
+LARGEST_OF, FIRST_TOKEN, LAST_TOKEN = FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
+MAPS = {  # the activations of MAP
+    "identity": FF_MAP_IDENTITY, "tanh": FF_MAP_TANH, "relu": FF_MAP_RELU, "gelu": FF_MAP_GELU,
+    "sigmoid": FF_MAP_SIGMOID, "silu": FF_MAP_SILU, "elu": FF_MAP_ELU, "leaky_relu": FF_MAP_LEAKY_RELU,
+    "softplus": FF_MAP_SOFTPLUS, "softsign": FF_MAP_SOFTSIGN, "relu6": FF_MAP_RELU6, "hardtanh": FF_MAP_HARDTANH,
+    "mish": FF_MAP_MISH,
+}
 LINEAR_ONLY, GELU, GELU_TANH, RELU_ONLY, TANH = FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
 FLOAT, BF16, BF16_WIDE = FF_FLOAT, FF_BF16, FF_BF16_WIDE
 INT8, INT8_SIGNED, INT8_TILES = FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES
@@ -222,7 +233,7 @@ cdef class Encoder:
     def __cinit__(
         self, const unsigned char[::1] memory, const ff_linear[::1] linears, const ff_step[::1] steps,
         const int64_t[::1] strides, const float[:, ::1] positions, words, const float[::1] token_weights, *,
-        int heads, int head, int hidden, int position_start, int pad_id, int layers, float eps, int isa,
+        int heads, int head, int hidden, int outputs, int position_start, int pad_id, int layers, float eps, int isa,
     ):
         cdef const float[:, ::1] singles
         cdef const unsigned short[:, ::1] halves
@@ -253,11 +264,18 @@ cdef class Encoder:
         self.encoder.token_weights = NULL if token_weights is None else &token_weights[0]
         self.encoder.half, self.encoder.vocabulary = words.itemsize == 2, <int32_t>words.shape[0]
         self.encoder.heads, self.encoder.head, self.encoder.hidden = heads, head, hidden
+        self.encoder.outputs = outputs
         self.encoder.position_start, self.encoder.pad_id = position_start, pad_id
         self.encoder.layers, self.encoder.eps, self.encoder.isa = layers, eps, isa
 
-    def run(self, const int32_t[::1] ids, const int64_t[::1] offsets, float[:, ::1] pooled, states, int threads):
-        """ids (N,), offsets (B + 1,) -> pooled (B, D), and hidden states (wanted layers, N, D) unless None, in place."""
+    def run(
+        self, const int32_t[::1] ids, const int64_t[::1] offsets, float[:, ::1] pooled, states, int threads,
+        int64_t skip=0,
+    ):
+        """ids (N,), offsets (B + 1,) -> pooled (B, P), and hidden states (wanted layers, N, D) unless None, in place.
+
+        ``skip`` tokens at the head of every text are left out of the pooling.
+        """
         cdef ff_texts texts
         cdef float[:, :, ::1] kept
         cdef int64_t bad
@@ -265,11 +283,13 @@ cdef class Encoder:
         texts.texts = offsets.shape[0] - 1
         if texts.texts < 0 or offsets[0] != 0 or offsets[texts.texts] != ids.shape[0]:
             raise ValueError("offsets must start at 0 and end at the number of ids")
-        if pooled.shape[0] != texts.texts or pooled.shape[1] != self.encoder.hidden:
-            raise ValueError(f"pooled must be {(texts.texts, self.encoder.hidden)}, not {pooled.shape[0], pooled.shape[1]}")
+        if skip < 0:
+            raise ValueError(f"skip must be at least 0, not {skip}")
+        if pooled.shape[0] != texts.texts or pooled.shape[1] != self.encoder.outputs:
+            raise ValueError(f"pooled must be {(texts.texts, self.encoder.outputs)}, not {pooled.shape[0], pooled.shape[1]}")
         if texts.texts == 0:
             return
-        texts.offsets, texts.pooled, texts.states = &offsets[0], &pooled[0, 0], NULL
+        texts.offsets, texts.pooled, texts.states, texts.skip = &offsets[0], &pooled[0, 0], NULL, skip
         if ids.shape[0] == 0:
             raise ValueError("text 0 has no tokens, too many, or an id outside the vocabulary")
         texts.ids = &ids[0]

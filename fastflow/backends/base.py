@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan, execute_with_log_det
-from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokens import Tokens
 from fastflow.plan.fold import fold
@@ -75,12 +74,12 @@ class Backend(Calibrator):
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         """``threads``: None for all the machine allows. Raises a FastflowError for a model that cannot run here."""
-        super().__init__(model, encoder_size(read_config(model.encoder), model.encoder).hidden, dtype, device)
-        self._pooling = model.pooling
+        super().__init__(model, model.pooled_dim, dtype, device)
+        self._pooling, self._head = model.pooling, model.head
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch."""
+        """(B, D) pooled vectors of one batch, behind the modules that follow the pooling."""
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
         """(B, D) pooled vectors of ``tokens``, whose rows come in ``batches``."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder.texts import folded
 from fastflow.kernels.flow.plan import Plan
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Calibrated, Model
@@ -118,11 +119,11 @@ class CpuBackend(CpuCalibrator, Backend):
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        self._calibration = CpuCalibration(model, shape.hidden, threads)
+        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         try:
             self._encoder = CpuEncoder(
                 weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
-                token_weights=model.pooling.weights,
+                token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
             )  # fmt: skip
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
@@ -136,6 +137,6 @@ class CpuBackend(CpuCalibrator, Backend):
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""
         try:
-            return np.asarray(self._encoder(tokens.ids, tokens.offsets))
+            return np.asarray(self._encoder(tokens.ids, tokens.offsets, tokens.skip))
         except ValueError as error:
             raise FastflowError(str(error)) from error

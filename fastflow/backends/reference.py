@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fastflow.backends.base import Backend, Floats
-from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder import reference, texts
+from fastflow.kernels.encoder.texts import Head
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
 from fastflow.stages import calibration
 from fastflow.stages.density import Densities
+from fastflow.stages.pooling import Pooling
 from fastflow.stages.vectors import shorten
+
+
+def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head: Head) -> Floats:
+    """(B, P) pooled vectors of hidden states {layer: (N, D)}, behind ``head``, in their dtype; not for pooler."""
+    weights = None if how.weights is None else how.weights[tokens.ids]
+    shares = [1 / len(how.layers)] * len(how.layers) if how.shares is None else how.shares
+    with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        parts = []
+        for mode in how.parts:
+            layers = [texts.pool(hidden[i], tokens.offsets, mode, weights, tokens.skip) for i in how.layers]
+            parts.append(np.sum([s * x for s, x in zip(shares, layers, strict=True)], axis=0, dtype=layers[0].dtype))
+        return texts.apply_head(head, np.concatenate(parts, axis=1))
 
 
 class ReferenceBackend(Backend):
@@ -43,13 +59,10 @@ class ReferenceBackend(Backend):
 
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
         """(B, D) pooled vectors."""
-        if self._pooling.mode == "mean":
-            table = self._pooling.weights
-            weights = None if table is None else table[tokens.ids]
-            layers = [reference.pool_mean(hidden[i], tokens.offsets, weights) for i in self._pooling.layers]
-            return np.mean(layers, axis=0, dtype=self.floats)
-        first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
-        return reference.pooler(first, self._weights) if self._pooling.mode == "pooler" else first
+        if self._pooling.mode == "pooler":
+            first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
+            return reference.pooler(first, self._weights)
+        return pool_states(hidden, tokens, self._pooling, self._head)
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Floats
+from fastflow.backends.reference import pool_states
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.architecture import encoder_shape, read_config
@@ -154,6 +155,10 @@ class TorchBackend(Backend):
         output, mask = hidden
         if self._pooling.mode == "pooler":
             return self._calibration.numpy(output.pooler_output)
+        if not self._pooling.plain or tokens.skip or self._head:
+            layers = self._pooling.layers
+            packed = {i: self._calibration.numpy(output.hidden_states[i][mask]) for i in layers}
+            return pool_states(packed, tokens, self._pooling, self._head)
         states = [output.hidden_states[i].to(self._flow_dtype) for i in self._pooling.layers]
         if self._pooling.mode == "cls":
             return self._calibration.numpy(states[0][:, 0])

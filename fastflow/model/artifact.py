@@ -42,7 +42,8 @@ from fastflow.model.manifest import (
     takes_vectors,
 )
 from fastflow.model.reading import is_whole, short
-from fastflow.model.sentence_transformers import encoder_folder, read_modules
+from fastflow.model.sentence_transformers import Modules, encoder_folder, read_modules
+from fastflow.model.sentence_weights import files_of, head_of, pooling_of
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
@@ -82,9 +83,9 @@ class Opening:
     """``open_model`` in two steps, so that a block which takes a model's weights does not wait for their sha256.
 
     ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
-    which are computed while the block runs. At its end they are checked, and the fingerprint of a plain encoder
-    is known; a file that differs from its hash is reported before an error that it caused there. A model is taken as
-    it is. ``allow_download`` is that of ``load_model``.
+    which are computed while the block runs. At its end they are checked, and the fingerprint of a directory without
+    a manifest is known; a file that differs from its hash is reported before an error that it caused there. A model is
+    taken as it is. ``allow_download`` is that of ``load_model``.
     """
 
     model: Model | VectorModel
@@ -92,7 +93,7 @@ class Opening:
     def __init__(self, path: str | Path | Model | VectorModel | None = None, allow_download: bool = False) -> None:
         self._hashes, self._allow_download = Hashes(), allow_download
         self._checks: list[Callable[[], None]] = []
-        self._plain: list[Path] = []  # files that identify a plain encoder
+        self._identity: list[Path] = []  # files that identify a directory without a manifest
         if isinstance(path, Model | VectorModel):
             self.model = path
             return
@@ -101,7 +102,7 @@ class Opening:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
             elif modules := read_modules(directory):
-                raise modules.cannot_run()
+                self.model = self._sentence(directory, modules)
             elif is_file(directory / "config.json"):
                 self.model = self._encoder_alone(directory)
             elif not directory.exists():
@@ -123,18 +124,33 @@ class Opening:
     ) -> None:
         if error is None or isinstance(error, FastflowError):
             self._check()
-        if error is None and self._plain:
-            self.model = replace(self.model, fingerprint=combined(self._plain, self._hashes))
+        if error is None and self._identity:
+            root = None if self.model.modules is None else self.model.path
+            self.model = replace(self.model, fingerprint=combined(self._identity, self._hashes, root))
 
     def _check(self) -> None:
         for check in self._checks:
             check()
 
+    def _identify(self, files: list[Path]) -> None:
+        self._identity = files
+        self._hashes.start(files)
+
+    def _sentence(self, directory: Path, modules: Modules) -> Model:
+        """The model of a directory that Sentence Transformers saved."""
+        encoder = modules.transformer.directory
+        size = encoder_size(read_config(encoder), encoder)
+        self._identify(files_of(modules))
+        length = modules.transformer.max_seq_length or size.max_tokens
+        return Model(
+            directory, encoder, pooling_of(modules, size.layers), length, (), fingerprint="", modules=modules,
+            head=head_of(modules),
+        )  # fmt: skip
+
     def _encoder_alone(self, directory: Path) -> Model:
         size = encoder_size(read_config(directory), directory)
         note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
-        self._plain = encoder_files(directory)
-        self._hashes.start(self._plain)
+        self._identify(encoder_files(directory))
         pooling = Pooling("mean", (size.layers,))
         return Model(directory, directory, pooling, size.max_tokens, (), fingerprint="", note=note)
 

@@ -98,9 +98,12 @@ def encoder_hash(directory: Path) -> str:
     return combined(encoder_files(directory))
 
 
-def combined(files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash) -> str:
-    """sha256 over the names and hashes of ``files``."""
+def combined(
+    files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash, root: Path | None = None
+) -> str:  # fmt: skip
+    """sha256 over the names and hashes of ``files``; the names are paths below ``root`` where it is given."""
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.name} {hash_of(path)}\n".encode())
+        name = path.name if root is None else path.relative_to(root).as_posix()
+        digest.update(f"{name} {hash_of(path)}\n".encode())
     return digest.hexdigest()

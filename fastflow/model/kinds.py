@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
+from fastflow.kernels.encoder.texts import Head, head_width
+from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.likelihood import Likelihood
+from fastflow.model.prompts import TASKS, Prompts
+from fastflow.model.sentence_transformers import Modules
+from fastflow.model.tokens import Tokenizer
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import unit_variance
@@ -27,6 +32,25 @@ class Calibrated:
     note: str | None  # one line for stderr when something is assumed
     truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
     spread: NDArray[np.float32] | None  # of each dimension, where the calibration leaves it open and it is known
+    modules: Modules | None  # of a directory that Sentence Transformers saved
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts that the model stores; most store none."""
+        m = self.modules
+        if m is None:
+            return Prompts()
+        return Prompts(dict.fromkeys(TASKS, "") | m.prompts, m.default_prompt, m.pooling.include_prompt)
+
+    @property
+    def similarity(self) -> str:
+        """The name of the similarity that the embeddings are made for."""
+        return "cosine" if self.modules is None else self.modules.similarity
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """The dimensions that an embedding keeps where nothing is asked; None: all."""
+        return None if self.modules is None else self.modules.truncate_dim
 
     def spread_of(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
         """The root mean square of each of ``dim`` dimensions that ``truncate`` keeps; None where it is not known."""
@@ -58,6 +82,19 @@ class Model(Calibrated):
     truncation: Truncation | None = None
     spread: NDArray[np.float32] | None = None
     likelihood: Likelihood | None = None
+    modules: Modules | None = None
+    head: Head = ()  # the modules behind the pooling, with their weights
+
+    @property
+    def pooled_dim(self) -> int:
+        """The width of a vector before the calibration."""
+        hidden = encoder_size(read_config(self.encoder), self.encoder).hidden
+        return head_width(self.head, hidden * len(self.pooling.parts))
+
+    def tokenizer(self) -> Tokenizer:
+        """Texts -> tokens as the encoder takes them; raises a FastflowError for a tokenizer that cannot be used."""
+        lower = self.modules is not None and self.modules.transformer.do_lower_case
+        return Tokenizer(self.encoder, self.max_length, lower)
 
 
 @dataclass(frozen=True)
@@ -72,6 +109,7 @@ class VectorModel(Calibrated):
     note: str | None = None
     truncation: Truncation | None = None
     spread: NDArray[np.float32] | None = None
+    modules: Modules | None = None
 
 
 def no_encoder(model: Path) -> UsageError:

@@ -25,7 +25,11 @@ LEGACY_MODES = {  # in the order in which several are concatenated
     "pooling_mode_lasttoken": "lasttoken",
 }
 MODES = tuple(LEGACY_MODES.values())
-ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid"}
+ACTIVATIONS = {
+    "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu",
+    "ELU": "elu", "LeakyReLU": "leaky_relu", "Softplus": "softplus", "Softsign": "softsign", "ReLU6": "relu6",
+    "Hardtanh": "hardtanh", "Mish": "mish",
+}  # fmt: skip
 ACTIVATION = re.compile(rf"torch\.nn\.(?:modules\.\w+\.)?({'|'.join(ACTIVATIONS)})")
 # settings of the Transformer that have one value for an encoder of texts, and those that must be empty
 TRANSFORMER_FIXED: dict[str, Any] = {
@@ -78,6 +82,17 @@ class DenseModule:
 
 
 @dataclass(frozen=True)
+class LayerNormModule:
+    """LayerNorm of ``width`` numbers; weights in ``directory``."""
+
+    directory: Path
+    width: int
+
+    def __str__(self) -> str:
+        return "LayerNorm"
+
+
+@dataclass(frozen=True)
 class NormalizeModule:
     """Division by the L2 norm."""
 
@@ -107,7 +122,7 @@ def read_transformer(folder: Path) -> TransformerModule:
         length = _model_max_length(folder)
     elif not is_whole(length, 1):
         raise FastflowError(f"{place}, field max_seq_length: must be a whole number or null, not {short(length)}")
-    return TransformerModule(folder, length, _flag(found, "do_lower_case", False, place))
+    return TransformerModule(folder, length, flag(found, "do_lower_case", False, place))
 
 
 def _model_max_length(folder: Path) -> int | None:
@@ -119,13 +134,13 @@ def _model_max_length(folder: Path) -> int | None:
 
 def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
     """The pooling of hidden states of that width, and the width it gives."""
-    found, place = _module_config(folder, "Pooling")
+    found, place = module_config(folder, "Pooling")
     widths = ("embedding_dimension", "word_embedding_dimension")
     check_fields(found, (*widths, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
     for name in widths:
         if found.get(name, hidden) != hidden:
             raise FastflowError(f"{place}, field {name}: must be {hidden}, the encoder's, not {short(found[name])}")
-    legacy = tuple(mode for name, mode in LEGACY_MODES.items() if _flag(found, name, False, place))
+    legacy = tuple(mode for name, mode in LEGACY_MODES.items() if flag(found, name, False, place))
     given = found.get("pooling_mode", list(legacy))
     modes = tuple(given) if isinstance(given, list) else (given,)
     if odd := [mode for mode in modes if mode not in MODES]:
@@ -134,12 +149,12 @@ def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
         raise FastflowError(f"{place}: no pooling mode is chosen")
     if "pooling_mode" in found and legacy and set(legacy) != set(modes):
         raise FastflowError(f"{place}: pooling_mode says {', '.join(modes)}, and its older fields {', '.join(legacy)}")
-    return PoolingModule(modes, _flag(found, "include_prompt", True, place)), hidden * len(modes)
+    return PoolingModule(modes, flag(found, "include_prompt", True, place)), hidden * len(modes)
 
 
 def read_dense(folder: Path, width: int) -> DenseModule:
     """The Dense in ``folder``, to which vectors of that width come."""
-    found, place = _module_config(folder, "Dense")
+    found, place = module_config(folder, "Dense")
     names = ("module_input_name", "module_output_name")
     check_fields(found, ("in_features", "out_features", "bias", "activation_function", "use_residual", *names), place)
     if found.get("in_features") != width or not is_whole(width, 1):
@@ -154,14 +169,23 @@ def read_dense(folder: Path, width: int) -> DenseModule:
         raise FastflowError(
             f"{place}, field activation_function: {short(given)} is unknown; known are {known} of torch.nn"
         )
-    bias, residual = _flag(found, "bias", True, place), _flag(found, "use_residual", False, place)
+    bias, residual = flag(found, "bias", True, place), flag(found, "use_residual", False, place)
     return DenseModule(folder, width, found["out_features"], bias, ACTIVATIONS[match[1]], residual)
+
+
+def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
+    """The LayerNorm in ``folder``, to which vectors of that width come."""
+    found, place = module_config(folder, "LayerNorm")
+    check_fields(found, ("dimension",), place)
+    if found.get("dimension") != width:
+        raise FastflowError(f"{place}, field dimension: must be {width}, not {short(found.get('dimension'))}")
+    return LayerNormModule(folder, width)
 
 
 def read_normalize(folder: Path) -> None:
     """Check the settings of a newer Normalize; an older one has neither settings nor, on the Hub, a folder."""
     if is_file(folder / "config.json"):
-        found, place = _module_config(folder, "Normalize")
+        found, place = module_config(folder, "Normalize")
         names = ("module_input_name", "module_output_name")
         check_fields(found, names, place)
         _check_whole_embedding(found, names, place)
@@ -173,7 +197,7 @@ def _check_whole_embedding(found: dict[str, Any], names: tuple[str, ...], place:
             raise FastflowError(f"{place}, field {name}: must be 'sentence_embedding', not {short(found[name])}")
 
 
-def _module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
+def module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
     """The config.json of a module, and its name for messages."""
     path = folder / "config.json"
     if not is_file(path):
@@ -187,7 +211,8 @@ def check_fields(found: dict[str, Any], known: tuple[str, ...], place: str) -> N
         raise FastflowError(f"{place}, field {short(odd[0])}: is unknown to this version of fastflow")
 
 
-def _flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
+def flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
+    """The field ``name``, true or false; raises a FastflowError for anything else."""
     value = found.get(name, default)
     if not isinstance(value, bool):
         raise FastflowError(f"{place}, field {name}: must be true or false, not {short(value)}")

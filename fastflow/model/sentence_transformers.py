@@ -11,61 +11,78 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
-from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.hashing import is_file
-from fastflow.model.reading import is_whole, read_json, read_object, short
+from fastflow.model.reading import read_json, short
 from fastflow.model.sentence_modules import (
     DenseModule,
+    LayerNormModule,
     NormalizeModule,
     PoolingModule,
     TransformerModule,
     check_fields,
     read_dense,
+    read_layer_norm,
     read_normalize,
     read_pooling,
     read_transformer,
 )
+from fastflow.model.sentence_settings import read_settings
+from fastflow.model.sentence_tokens import LayersModule, WordWeightsModule, read_layers
 
 MODULES = "modules.json"
-SETTINGS = "config_sentence_transformers.json"
-KNOWN = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+KNOWN = (
+    *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),
+    *("WordWeights", "WeightedLayerPooling"),
+)
 # sentence_transformers.models.Pooling, or since 5.4 sentence_transformers.base.modules.dense.Dense and the like
 TYPE = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\."
     rf"(?:(\w+)\.)?({'|'.join(KNOWN)})"
 )
-SIMILARITIES = {
-    "cosine": "cosine",
-    "dot": "dot",
-    "dot_product": "dot",
-    "euclidean": "euclidean",
-    "manhattan": "manhattan",
-}
+BEFORE = (  # the modules before the Pooling
+    ["Transformer"],
+    ["Transformer", "WeightedLayerPooling"],
+    ["Transformer", "WordWeights"],
+    ["Transformer", "WeightedLayerPooling", "WordWeights"],
+)
+FILES = {"WordWeights": "word_weights", "WeightedLayerPooling": "weighted_layer_pooling", "LayerNorm": "layer_norm"}
+
+
+After = DenseModule | LayerNormModule | NormalizeModule
 
 
 @dataclass(frozen=True)
 class Modules:
     """Everything that decides an embedding of the directory: modules in their order, prompts and similarity.
 
-    ``after`` follow the pooling. ``dim`` is the width of an embedding, before ``truncate_dim``.
+    ``layers`` and ``word_weights`` come before the pooling, ``after`` follow it. ``dim`` is the width of an embedding,
+    before ``truncate_dim``. ``folders``: of the modules behind the Transformer.
     """
 
     path: Path
     transformer: TransformerModule
     pooling: PoolingModule
-    after: tuple[DenseModule | NormalizeModule, ...]
+    after: tuple[After, ...]
     dim: int
+    layers: LayersModule | None = None
+    word_weights: WordWeightsModule | None = None
+    folders: tuple[Path, ...] = ()
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
 
+    def names(self) -> list[str]:
+        """The modules behind the Transformer, in words."""
+        before = [module for module in (self.layers, self.word_weights) if module is not None]
+        return [str(module) for module in (*before, self.pooling, *self.after)]
+
     def beyond_encoder(self) -> str:
         """The modules and settings that an encoder alone does not have, by name."""
-        named = [str(module) for module in (self.pooling, *self.after)]
+        named = self.names()
         if self.transformer.do_lower_case:
             named.append("do_lower_case")
         if self.transformer.max_seq_length is not None:
@@ -77,14 +94,6 @@ class Modules:
         if self.truncate_dim is not None:
             named.append(f"truncate_dim {self.truncate_dim}")
         return ", ".join(named)
-
-    def cannot_run(self) -> FastflowError:
-        """The error for a directory that is opened as a model."""
-        return FastflowError(
-            f"{self.path} was saved by Sentence Transformers, and fastflow does not run its modules yet "
-            f"({self.beyond_encoder()}): open it with Sentence Transformers, or calibrate its encoder with "
-            f"fastflow-train CORPUS --encoder {self.path} --out MODEL"
-        )
 
     def unused(self) -> str:
         """The warning for a calibration that is fitted on the encoder alone."""
@@ -105,26 +114,49 @@ def read_modules(directory: Path) -> Modules | None:
     entries = _entries(directory)
     kinds = [kind for kind, _ in entries]
     where = directory / MODULES
-    if kinds[:2] != ["Transformer", "Pooling"]:
-        raise FastflowError(f"{where}: must begin with a Transformer and a Pooling, not with {', '.join(kinds[:2])}")
-    for kind in ("Transformer", "Pooling"):
-        if kinds.count(kind) > 1:
+    before = kinds[: kinds.index("Pooling")] if "Pooling" in kinds else kinds
+    if before not in BEFORE or len(before) == len(kinds):
+        raise FastflowError(
+            f"{where}: must begin with a Transformer and a Pooling, not with {', '.join(kinds[: len(before) + 1][:4])}"
+            "; WeightedLayerPooling and then WordWeights may come between them"
+        )
+    for kind in ("Transformer", "Pooling", "WeightedLayerPooling", "WordWeights"):
+        if kinds.count(kind) > 1 or kind in kinds[len(before) + 1 :]:
             raise FastflowError(f"{where}: holds {kinds.count(kind)} modules of the type {kind}, where one can run")
-    transformer = read_transformer(entries[0][1])
-    size = encoder_size(read_config(transformer.directory), transformer.directory)
+    folder_of = dict(reversed(entries))
+    transformer = read_transformer(folder_of["Transformer"])
+    config = read_config(transformer.directory)
+    size = encoder_size(config, transformer.directory)
     if (transformer.max_seq_length or 0) >= size.max_tokens:
         transformer = replace(transformer, max_seq_length=None)
-    pooling, width = read_pooling(entries[1][1], size.hidden)
-    after: list[DenseModule | NormalizeModule] = []
-    for kind, folder in entries[2:]:
+    layers = word_weights = None
+    if "WeightedLayerPooling" in before:
+        folder = folder_of["WeightedLayerPooling"]
+        layers = read_layers(folder, config, transformer.directory, size.hidden, size.layers)
+    if "WordWeights" in before:
+        word_weights = WordWeightsModule(folder_of["WordWeights"])
+    pooling, width = read_pooling(folder_of["Pooling"], size.hidden)
+    after, width = _read_after(entries[len(before) + 1 :], width)
+    folders = tuple(folder for kind, folder in entries if kind != "Transformer")
+    return Modules(
+        directory, transformer, pooling, after, width, layers, word_weights, folders, **read_settings(directory, width)
+    )  # fmt: skip
+
+
+def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[After, ...], int]:
+    """The modules behind the pooling, and the width they make of vectors of ``width`` numbers."""
+    after: list[After] = []
+    for kind, folder in entries:
         if kind == "Dense":
             dense = read_dense(folder, width)
             after.append(dense)
             width = dense.out_features
+        elif kind == "LayerNorm":
+            after.append(read_layer_norm(folder, width))
         elif kind == "Normalize":
             read_normalize(folder)
             after.append(NormalizeModule())
-    return Modules(directory, transformer, pooling, tuple(after), width, **_settings(directory, width))
+    return tuple(after), width
 
 
 def encoder_folder(directory: Path) -> Path:
@@ -169,9 +201,9 @@ def _entries(directory: Path) -> list[tuple[str, Path]]:
 
 
 def _kind(name: str, place: str) -> str:
-    """Transformer, Pooling, Dense, Normalize or Dropout."""
+    """One of KNOWN."""
     match = TYPE.fullmatch(name)
-    if match is None or match[1] not in (None, match[2], match[2].lower()):
+    if match is None or match[1] not in (None, match[2], FILES.get(match[2], match[2].lower())):
         raise FastflowError(f"{place}, field type: {short(name)} is unknown; known modules are {', '.join(KNOWN)}")
     return match[2]
 
@@ -182,36 +214,3 @@ def _folder(directory: Path, path: str, place: str) -> Path:
     if windows.anchor or ".." in windows.parts or "\0" in path or "\\" in path:
         raise FastflowError(f"{place}, field path: {short(path)} lies outside the directory")
     return directory / path
-
-
-def _settings(directory: Path, width: int) -> dict[str, Any]:
-    """prompts, default_prompt, similarity and truncate_dim, as Modules takes them."""
-    where = directory / SETTINGS
-    if not is_file(where):
-        return {}
-    found, place = read_object(where), str(where)
-    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    check_fields(found, ("__version__", "model_type", *names), place)
-    if found.get("model_type", "SentenceTransformer") != "SentenceTransformer":
-        raise FastflowError(
-            f"{place}, field model_type: only SentenceTransformer is supported, not {short(found['model_type'])}"
-        )
-    prompts = found.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
-        raise FastflowError(f"{place}, field prompts: must be an object of texts")
-    default = found.get("default_prompt_name")
-    if default is not None and (not isinstance(default, str) or prompts.get(default) is None):
-        raise FastflowError(f"{place}, field default_prompt_name: {short(default)} is not the name of a prompt")
-    similarity = found.get("similarity_fn_name") or "cosine"
-    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
-        known = ", ".join(SIMILARITIES)
-        raise FastflowError(f"{place}, field similarity_fn_name: {short(similarity)} is unknown; known are {known}")
-    dim = found.get("truncate_dim")
-    if dim is not None and not is_whole(dim, 1, width):
-        raise FastflowError(f"{place}, field truncate_dim: must be 1 to {width}, not {short(dim)}")
-    return {
-        "prompts": {name: prompt for name, prompt in prompts.items() if prompt is not None},
-        "default_prompt": default,
-        "similarity": SIMILARITIES[similarity],
-        "truncate_dim": dim,
-    }

@@ -18,11 +18,15 @@ UNKNOWN = ("[UNK]", "<unk>")  # the unknown token in BERT's and in SentencePiece
 
 
 class Tokens(NamedTuple):
-    """B texts as N token ids: text i owns ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length."""
+    """B texts as N token ids: text i owns ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length.
+
+    ``skip`` tokens at the head of every text, those of a prompt, are left out of the pooling.
+    """
 
     ids: NDArray[np.int32]  # (N,)
     offsets: NDArray[np.int64]  # (B+1,)
     cut: NDArray[np.int64]
+    skip: int = 0
 
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
         """The texts numbered ``rows``, in that order."""
@@ -30,7 +34,7 @@ class Tokens(NamedTuple):
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         source = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[:-1][rows], lengths)
-        return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)))
+        return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)), self.skip)
 
     def check(self, vocabulary: int) -> None:
         """Raise a FastflowError for an id that an embedding table of ``vocabulary`` rows lacks."""
@@ -53,11 +57,16 @@ class Tokens(NamedTuple):
 
 
 class Tokenizer:
-    """A saved tokenizer with its special tokens and a length limit; no padding is ever made."""
+    """A saved tokenizer with its special tokens and a length limit; no padding is ever made.
 
-    def __init__(self, directory: Path, max_length: int) -> None:
+    ``lower``: texts are lowercased first, as Sentence Transformers does for do_lower_case.
+    """
+
+    def __init__(self, directory: Path, max_length: int, lower: bool = False) -> None:
         self.max_length, self._directory = max_length, directory
         self._tokenizer = load_tokenizer(directory)
+        if lower:
+            lowercase_first(self._tokenizer)
         try:
             with panics():
                 self._tokenizer.no_padding()
@@ -104,12 +113,33 @@ class Tokenizer:
         cut = np.flatnonzero([bool(encoding.overflowing) for encoding in encodings])
         return Tokens(ids, offsets, cut)
 
+    def prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
+        """``texts`` with ``prompt`` before each; ``pooled`` false leaves its tokens out of the pooling."""
+        tokens = self([prompt + text for text in texts])
+        return tokens._replace(skip=self.prompt_tokens(prompt)) if prompt and not pooled else tokens
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """The tokens of ``prompt`` alone, the special ones at its head included and one at its end not."""
+        ids = self([prompt]).ids
+        special = [i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special]
+        return len(ids) - int(ids[-1] in special)
+
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
         """How many pieces ``words`` fall into, each as it would inside a text, and how many are the unknown token."""
         encodings = self._tokenizer.encode_batch_fast([f" {word}" for word in words], add_special_tokens=False)
         unknown = {self._tokenizer.token_to_id(name) for name in UNKNOWN}
         ids = [i for encoding in encodings for i in encoding.ids]
         return len(ids), sum(i in unknown for i in ids)
+
+
+def lowercase_first(tokenizer: Any) -> None:
+    """Put Lowercase before the normalizer of ``tokenizer`` where none is in it."""
+    from tokenizers import normalizers
+
+    found = tokenizer.normalizer
+    parts = [] if found is None else list(found) if isinstance(found, normalizers.Sequence) else [found]
+    if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
 
 def load_tokenizer(directory: Path) -> Any:

@@ -18,6 +18,15 @@ from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST
 
 HELP = "first-last, last, cls, pooler, mean-of-layers:I,J,...; historical names are accepted as aliases"
 WEIGHTED = "weighted-mean"  # as saved; a reader without weights must refuse it, not leave them out
+SAID = {
+    "mean": "masked mean",
+    "cls": "[CLS] state",
+    "pooler": "tanh pooler over [CLS]",
+    "max": "maximum",
+    "mean_sqrt_len_tokens": "sum over the square root of the length",
+    "weightedmean": "mean weighted by position",
+    "lasttoken": "last token's state",
+}
 
 
 @dataclass(frozen=True)
@@ -25,11 +34,24 @@ class Pooling:
     """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
     ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, weigh the mean: a token counts by its id's weight.
+    Of a directory of Sentence Transformers the mode is one of ``kernels.encoder.texts.MODES``, or several joined by
+    ``+`` whose vectors stand side by side; a weight may be 0; ``shares`` are those of the layers in their sum.
     """
 
     mode: str
     layers: tuple[int, ...]
     weights: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    shares: tuple[float, ...] | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The modes whose vectors stand side by side."""
+        return tuple(self.mode.split("+"))
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is one of fastflow's own, mean, cls or pooler, without shares of layers."""
+        return self.mode in ("mean", "cls", "pooler") and self.shares is None
 
     def as_dict(self) -> dict[str, object]:
         """The entry written into ``fastflow.json``; weights lie elsewhere, but give the mean another name."""
@@ -39,7 +61,7 @@ class Pooling:
     def describe(self) -> str:
         """The pooling in words: ``masked mean of layers 1 and 12``."""
         layers = " and ".join(map(str, self.layers))
-        what = {"mean": "masked mean", "cls": "[CLS] state", "pooler": "tanh pooler over [CLS]"}[self.mode]
+        what = " and ".join(SAID[part] for part in self.parts)
         weighted = "" if self.weights is None else "weighted "
         return f"{weighted}{what} of layer{'s' if len(self.layers) > 1 else ''} {layers}"
 

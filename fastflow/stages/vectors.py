@@ -137,11 +137,16 @@ def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """(m, D), (n, D) -> (m, n) cosines; a zero vector has cosine 0 with everything. Raises for two widths."""
     tiny = np.finfo(np.float32).tiny
-    if a.shape[1:] != b.shape[1:]:
-        raise FastflowError(f"similarity takes vectors of one width, not {a.shape[1]} and {b.shape[1]}")
+    check_same_width(a, b)
     a = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), tiny)
     b = b / np.maximum(np.linalg.norm(b, axis=1, keepdims=True), tiny)
     return np.asarray(a @ b.T)
+
+
+def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:
+    """Raise a FastflowError unless (m, D) and (n, D') have one width."""
+    if a.shape[1:] != b.shape[1:]:
+        raise FastflowError(f"similarity takes vectors of one width, not {a.shape[1]} and {b.shape[1]}")
 
 
 def paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:

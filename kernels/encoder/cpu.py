@@ -23,7 +23,9 @@ from fastflow.kernels._cpu import (
     isas,
 )
 from fastflow.kernels.encoder.cpu_layout import EncoderProgram, Stored, parts_of
+from fastflow.kernels.encoder.cpu_texts import head_weights
 from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, EncoderShape
+from fastflow.kernels.encoder.texts import Head
 from fastflow.kernels.isa import forced_isa, usable_isas
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
@@ -78,10 +80,12 @@ class CpuEncoder:
     A text has the same bits whatever its company, the order and the number of threads. ``dtype`` is of the products in
     the layers (below float32 the table of words is held as float16); sums, LayerNorm, softmax and activations are
     float32 always. ``weights``: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
-    ``mode``: mean, cls or pooler over ``layers``, 0 being the embeddings; ``threads``: at most this many,
-    None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of what was.
-    ``token_weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, with mode mean alone: a token counts by its id's
-    weight, sum(w h) / sum(w); None, every token alike. ``isa``: as in ``choose``.
+    ``mode``: pooler, or one of ``texts.MODES`` or several joined by ``+``, over ``layers``, 0 being the embeddings;
+    ``shares``: of the layers in their sum, None for a mean; ``head``: what follows the pooling; ``threads``: at most
+    this many, None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of
+    what was.
+    ``token_weights`` (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for pooler: a token counts by its id's
+    weight, as in ``texts.pool``; None, every token alike. ``isa``: as in ``choose``.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
     which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
     """
@@ -89,7 +93,7 @@ class CpuEncoder:
     def __init__(
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
         threads: int | None = None, release: Callable[[], None] = lambda: None, *, token_weights: Array | None = None,
-        isa: str | None = None,
+        shares: Sequence[float] | None = None, head: Head = (), isa: str | None = None,
     ) -> None:  # fmt: skip
         self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
         self.threads = default_threads() if threads is None else threads
@@ -98,7 +102,9 @@ class CpuEncoder:
         self.isa, form = choose(dtype, isa)
         self.how = described(self.isa, form, isa)
         number, _, vector, _ = isas()[self.isa]
-        program = EncoderProgram(weights, shape, mode, self.layers, 2 * vector, form)
+        everything = {**weights, **head_weights(head)}
+        program = EncoderProgram(everything, shape, mode, self.layers, 2 * vector, form, shares, head)
+        self.outputs = program.outputs
         if token_weights is not None:
             token_weights = _token_weights(token_weights, mode, weights)
         words = _words(weights, form != FLOAT, self.threads)
@@ -112,22 +118,23 @@ class CpuEncoder:
         self.nbytes = memory.nbytes
         self._encoder = Encoder(
             memory, *tables, positions, words, token_weights, heads=shape.heads, head=program.head, hidden=shape.hidden,
-            position_start=shape.position_start, pad_id=-1 if shape.pad_id is None else shape.pad_id,
-            layers=len(self.layers), eps=shape.eps, isa=number,
+            outputs=program.outputs, position_start=shape.position_start,
+            pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
         )  # fmt: skip
 
-    def __call__(self, ids: Array, offsets: Array) -> Array:
-        """(B, D) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
+    def __call__(self, ids: Array, offsets: Array, skip: int = 0) -> Array:
+        """(B, P) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
 
-        Raises ValueError, naming the text, for one without tokens, with too many, or with an id outside the vocabulary.
+        ``skip`` tokens at the head of every text are left out of the pooling. Raises ValueError, naming the text, for
+        one without tokens, with too many, or with an id outside the vocabulary.
         """
-        pooled = np.empty((len(offsets) - 1, self.hidden), np.float32)
-        self._encoder.run(ids, offsets, pooled, None, self.threads)
+        pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
+        self._encoder.run(ids, offsets, pooled, None, self.threads, skip)
         return pooled
 
     def states(self, ids: Array, offsets: Array) -> dict[int, Array]:
         """Hidden states of the wanted layers, {layer: (N, D)} float32."""
-        pooled = np.empty((len(offsets) - 1, self.hidden), np.float32)
+        pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         kept = np.empty((len(self.layers), len(ids), self.hidden), np.float32)
         self._encoder.run(ids, offsets, pooled, kept, self.threads)
         return dict(zip(self.layers, kept, strict=True))
@@ -154,13 +161,13 @@ def _words(weights: Stored, half: bool, threads: int) -> Array:
 
 def _token_weights(table: Array, mode: str, weights: Stored) -> Array:
     """A copy of ``table``; raises ValueError where a mean cannot be weighted by it."""
-    if mode != "mean":
-        raise ValueError(f"token weights are of pooling 'mean', not of {mode!r}")
+    if mode == "pooler":
+        raise ValueError("token weights cannot run with pooling 'pooler'")
     vocabulary = len(parts_of(weights, "word")[0])
     if table.shape != (vocabulary,) or table.dtype != np.float32:
         raise ValueError(f"token weights must be float32 of shape ({vocabulary},), not {table.dtype} of {table.shape}")
-    if not ((table >= LIGHTEST) & (table <= HEAVIEST)).all():  # NaN is neither
-        raise ValueError(f"every token weight must be between {LIGHTEST:g} and {HEAVIEST:g}")
+    if not ((table == 0) | (table >= LIGHTEST) & (table <= HEAVIEST)).all():  # NaN is neither
+        raise ValueError(f"every token weight must be between {LIGHTEST:g} and {HEAVIEST:g}, or 0")
     return np.array(table, order="C")
 
 

@@ -32,7 +32,6 @@ from fastflow.kernels._cpu import (
     LINEAR_FIELDS,
     LINEAR_ONLY,
     NORM,
-    POOL,
     RELU_ONLY,
     STEP_FIELDS,
     TANH,
@@ -40,7 +39,9 @@ from fastflow.kernels._cpu import (
     ZERO_POINT,
     pack,
 )
+from fastflow.kernels.encoder.cpu_texts import TEXT, add_head, add_pool, check_pooling, text_widths
 from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.texts import Head, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
 ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
@@ -55,13 +56,19 @@ Stored = Mapping[str, Array | tuple[Array, ...]]
 class EncoderProgram:
     """Steps, products and the memory that they read, for one encoder, panel width and format of products.
 
-    ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read.
+    ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read. ``outputs``: the
+    width of a pooled vector behind ``head``. ``shares``: of the layers, whose sum need not be 1.
     """
 
     def __init__(
-        self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int
-    ) -> None:
+        self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
+        shares: Sequence[float] | None = None, head: Head = (),
+    ) -> None:  # fmt: skip
+        check_pooling(mode, len(layers), head)
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
+        self._shares = [1 / len(layers)] * len(layers) if shares is None else list(shares)
+        self._head, pooled = head, shape.hidden * len(mode.split("+"))
+        self.outputs = head_width(head, pooled)
         self.head = self._pad(shape.hidden // shape.heads)
         self._steps: list[Array] = []
         self._linears: list[Array] = []
@@ -70,7 +77,11 @@ class EncoderProgram:
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
         self._bytes = 0
+        for name, columns in text_widths(head, pooled).items():
+            self._strides[name] = _lines(4 * self._pad(columns)) + LINE
         self._build(mode, tuple(layers))
+        if head:
+            add_head(self, head, pooled)
 
     def _build(self, mode: str, layers: tuple[int, ...]) -> None:
         """All steps, as far as the highest wanted layer."""
@@ -105,18 +116,15 @@ class EncoderProgram:
         if layer not in layers:
             return
         slot, width = layers.index(layer), self.shape.hidden
-        if mode == "mean":
-            self._step(POOL, source="x", width=width, slot=slot, linear=int(layer == min(layers)))
-        elif mode == "cls":
-            self._step(FIRST, source="x", width=width, slot=slot)
-        elif mode == "pooler":
+        if mode == "pooler":
             if "pooler.weight" not in self.weights:
                 raise ValueError("the encoder has no pooler")
             self._step(FIRST, source="x", target="y", width=width, slot=slot)
             self._linear("pooler", "y", "context", "tanh", texts=1)
             self._step(FIRST, source="context", width=width, texts=1)
         else:
-            raise ValueError(f"pooling {mode!r} is not known; known are mean, cls and pooler")
+            to = TEXT if self._head else -1
+            add_pool(self, mode, slot, self._shares[slot], layer == min(layers), to)
 
     def _attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
         """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled."""
@@ -129,7 +137,7 @@ class EncoderProgram:
         self._step(ATTEND, source=source, target=target, **fields)
 
     def _step(self, kind: int, **fields: Any) -> None:
-        fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "window": -1, "table": -1} | fields
+        fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "number": -1, "window": -1, "table": -1} | fields
         buffers = list(self._strides)
         numbers = {name: buffers.index(v) if isinstance(v, str) else v for name, v in fields.items()}
         self._steps.append(record(STEP_FIELDS, numbers))

@@ -105,15 +105,18 @@ static void pool(const job *j, const ff_step *s, const ff_group *g, int64_t from
     for (int64_t t = from; t < to; t++) {
         const int64_t *at = j->in->offsets + g->text + t;
         const float *x = (const float *)g->at[s->from] + (at[0] - g->row) * ld;
-        float *pooled = j->in->pooled + (g->text + t) * s->width;
+        float *pooled = j->in->pooled + (g->text + t) * e->outputs + s->column;
         if (s->kind == FF_FIRST && s->to >= 0)
             memcpy(g->at[s->to] + t * e->strides[s->to], x, (size_t)e->strides[s->to]);
         else if (s->kind == FF_FIRST)
             memcpy(pooled, s->texts ? (const float *)g->at[s->from] + t * ld : x, bytes);
+        else if (s->to < 0)
+            ff_pool(e, j->in, s, g->text + t, x, ld, weights, pooled);
         else {
-            for (int64_t i = at[0]; i < at[1]; i++)
-                weights[i - at[0]] = e->token_weights ? e->token_weights[j->in->ids[i]] : 1.0f;
-            j->body->pool(x, ld, weights, at[1] - at[0], s->width, 1.0f / (float)e->layers, (int)s->linear, pooled);
+            float *row = (float *)(g->at[s->to] + t * e->strides[s->to]), *end = row + s->column + s->width;
+            ff_pool(e, j->in, s, g->text + t, x, ld, weights, row + s->column);
+            if (s->linear)  /* set for the first time: the columns behind are written later, or are padding */
+                memset(end, 0, (size_t)((char *)(row + e->strides[s->to] / 4) - (char *)end));
         }
         for (int64_t i = at[0]; j->in->states && !s->texts && i < at[1]; i++)
             memcpy(j->in->states + (s->slot * j->in->offsets[j->in->texts] + i) * s->width, x + (i - at[0]) * ld, bytes);
@@ -150,7 +153,17 @@ static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from
     case FF_NORM:
         for (int64_t r = from; r < to; r++)
             j->body->norm((const float *)(g->at[s->from] + r * lda), (float *)(g->at[s->to] + r * ldc), s->width,
-                          (const float *)(e->memory + s->scale), (const float *)(e->memory + s->bias), e->eps);
+                          (const float *)(e->memory + s->scale), (const float *)(e->memory + s->bias),
+                          s->number < 0 ? e->eps : *(const float *)(e->memory + s->number));
+        break;
+    case FF_UNIT:
+        for (int64_t r = from; r < to; r++)
+            ff_unit((float *)(g->at[s->to] + r * ldc), s->width);
+        break;
+    case FF_MAP:
+        for (int64_t r = from; r < to; r++)
+            ff_map(s->activation, (float *)(g->at[s->to] + r * ldc), s->width,
+                   s->add < 0 ? NULL : (const float *)(g->at[s->add] + r * e->strides[s->add]));
         break;
     case FF_CONVERT:
         for (int64_t r = from; r < to; r++)

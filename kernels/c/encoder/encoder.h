@@ -9,21 +9,28 @@ enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
-enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_STEP_KINDS };
+enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP, FF_STEP_KINDS };
+enum { FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN };  /* FF_POOL */
+enum {  /* FF_MAP: activations as torch.nn defines them without arguments */
+    FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU, FF_MAP_LEAKY_RELU,
+    FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
+};
 
 void ff_trim(void);  /* give freed memory back to the system, where the C library keeps it and can */
 
 typedef struct {
     int64_t kind;
-    int64_t from, to;   /* buffers; FF_POOL and FF_FIRST read `from` */
+    int64_t from, to;   /* buffers; FF_POOL and FF_FIRST read `from`, and write to `pooled` where `to` is -1 */
     int64_t linear;     /* FF_LINEAR: which; FF_POOL: 1 to set the sum, 0 to add to it */
-    int64_t activation; /* FF_LINEAR */
-    int64_t add;        /* FF_LINEAR: buffer added to the result, or -1 */
+    int64_t activation; /* FF_LINEAR; FF_MAP: one of its own */
+    int64_t add;        /* FF_LINEAR, FF_MAP: buffer added to the result, or -1 */
     int64_t scale, bias; /* FF_EMBED, FF_NORM: offsets of float32 vectors of the step's width */
-    int64_t width;      /* FF_EMBED, FF_NORM, FF_POOL, FF_FIRST: true columns; FF_CONVERT: padded columns */
+    int64_t width;      /* true columns; FF_CONVERT: padded columns */
     int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
     int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
     int64_t format;     /* FF_CONVERT */
+    int64_t mode, column; /* FF_POOL: which pooling, and its first column in the target */
+    int64_t number;     /* offset of a float32; FF_POOL: the layer's share; FF_NORM: epsilon, -1 for the encoder's */
     int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
     int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; below 0: none */
     int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
@@ -36,11 +43,11 @@ typedef struct {
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
     const float *positions;   /* (position rows, width of the embeddings), segment 0 added */
     const void *words;        /* (vocabulary, width) */
-    const float *token_weights;  /* (vocabulary), between 1e-30 and 1e30, for FF_POOL; NULL: every token counts alike */
+    const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all count alike */
     int32_t half;             /* words are IEEE half, not float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: padded columns of one head */
-    int32_t hidden;           /* true columns of a hidden state */
+    int32_t hidden, outputs;  /* true columns of a hidden state, and of a pooled vector */
     int32_t position_start, pad_id;  /* pad_id -1: every token is numbered */
     int32_t vocabulary, position_rows;
     int32_t layers;           /* wanted layers, whose means are averaged */
@@ -52,7 +59,8 @@ typedef struct {
     const int32_t *ids;      /* (N) */
     const int64_t *offsets;  /* (texts + 1) */
     int64_t texts;
-    float *pooled;           /* (texts, hidden) */
+    int64_t skip;            /* tokens at the head of every text, a prompt's, that pooling leaves out */
+    float *pooled;           /* (texts, outputs) */
     float *states;           /* (layers, N, hidden), or NULL: hidden states of the wanted layers are not kept */
 } ff_texts;
 
@@ -78,12 +86,20 @@ typedef struct {
     /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
-    /* add the mean over `tokens` rows, each counted by its weight, times `share`, to `to`, or set it when `first` */
-    void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float share, int first,
-                 float *to);
+    /* add the sum of `tokens` rows, each by its weight, over `divisor`, times `share`, to `to`, or set it when `first` */
+    void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float divisor,
+                 float share, int first, float *to);
+    /* the largest of `tokens` rows, each times its weight, column by column; NaN where one is not finite */
+    void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
     void (*convert)(const float *x, int64_t columns, int format, char *to);
 } ff_body;
 const ff_body *ff_body_of(int isa);
+
+/* Pool `text`, whose states begin at x, as FF_POOL says; `weights` is scratch, a number a token. */
+void ff_pool(const ff_encoder *, const ff_texts *, const ff_step *, int64_t text, const float *x, ptrdiff_t ldx,
+             float *weights, float *to);
+void ff_unit(float *x, int64_t width);  /* x / max(|x|, 1e-12), as torch.nn.functional.normalize */
+void ff_map(int64_t activation, float *x, int64_t width, const float *add);  /* x = activation(x) + add; add NULL: 0 */
 
 typedef struct {  /* neighbouring texts and their buffers */
     int64_t text, texts, row, rows;

@@ -1,0 +1,94 @@
+"""The modules that Sentence Transformers puts between the encoder and the pooling: weights of layers and of tokens.
+
+Settings are read strictly, as in ``sentence_modules``; the numbers are read with the model's other weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.kernels.encoder.reference import HEAVIEST
+from fastflow.kernels.encoder.texts import LEAST
+from fastflow.model.reading import is_whole, short
+from fastflow.model.sentence_modules import check_fields, module_config
+
+
+@dataclass(frozen=True)
+class WordWeightsModule:
+    """Token weights by id: states are multiplied by them, and a mean is over their sum."""
+
+    directory: Path
+
+    def __str__(self) -> str:
+        return "WordWeights"
+
+
+@dataclass(frozen=True)
+class LayersModule:
+    """The mean of the layers from ``start`` to ``last``, each by its weight; weights in ``directory``."""
+
+    directory: Path
+    start: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"WeightedLayerPooling (layers {self.start} to {self.last})"
+
+
+def read_layers(folder: Path, config: dict[str, Any], encoder: Path, hidden: int, depth: int) -> LayersModule:
+    """The WeightedLayerPooling in ``folder`` of an encoder of ``depth`` layers, ``hidden`` wide, and its config."""
+    found, place = module_config(folder, "WeightedLayerPooling")
+    widths = ("embedding_dimension", "word_embedding_dimension")
+    check_fields(found, (*widths, "layer_start", "num_hidden_layers"), place)
+    for name in widths:
+        if found.get(name, hidden) != hidden:
+            raise FastflowError(f"{place}, field {name}: must be {hidden}, the encoder's, not {short(found[name])}")
+    if found.get("num_hidden_layers", 12) != depth:
+        shown = short(found.get("num_hidden_layers", 12))
+        raise FastflowError(f"{place}, field num_hidden_layers: must be {depth}, the encoder's, not {shown}")
+    start = found.get("layer_start", 4)
+    if not is_whole(start, 0, depth):
+        raise FastflowError(f"{place}, field layer_start: must be 0 to {depth}, not {short(start)}")
+    if config.get("output_hidden_states") is not True:
+        raise FastflowError(
+            f"{encoder / 'config.json'}, field output_hidden_states: must be true, or Sentence Transformers passes "
+            "over the module WeightedLayerPooling"
+        )
+    return LayersModule(folder, start, depth)
+
+
+def read_word_weights(folder: Path, vocabulary: int) -> NDArray[np.float32]:
+    """(vocabulary,) weights by id of the WordWeights in ``folder``, as its vocab and word_weights give them.
+
+    Raises a FastflowError for a weight that is neither 0 nor LEAST to HEAVIEST: a sum of others may be rounded or
+    cut off differently by Sentence Transformers.
+    """
+    found, place = module_config(folder, "WordWeights")
+    check_fields(found, ("vocab", "word_weights", "unknown_word_weight"), place)
+    words, weights, other = found.get("vocab"), found.get("word_weights"), found.get("unknown_word_weight", 1)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise FastflowError(f"{place}, field vocab: must be a list of texts")
+    if len(words) < vocabulary:
+        raise FastflowError(
+            f"{place}, field vocab: lists {len(words)} words, and the encoder's vocabulary has {vocabulary}"
+        )
+    if not isinstance(weights, dict):
+        raise FastflowError(f"{place}, field word_weights: must be an object of numbers")
+    for name, value in [("unknown_word_weight", other), *weights.items()]:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _usable(value):
+            raise FastflowError(
+                f"{place}: the weight of {short(name)} must be 0, or {LEAST:g} to {HEAVIEST:g}, not {short(value)}"
+            )
+    chosen = [weights.get(word, weights.get(word.lower(), other)) for word in words[:vocabulary]]
+    return np.array(chosen, np.float32)
+
+
+def _usable(value: float) -> bool:
+    return value == 0 or (math.isfinite(value) and LEAST <= value <= HEAVIEST)

@@ -1,0 +1,119 @@
+"""The modules of a directory of Sentence Transformers, with their weights, as a backend runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.kernels.encoder.reference import LIGHTEST
+from fastflow.kernels.encoder.texts import Dense, Head, Norm, Unit
+from fastflow.kernels.panels import usable
+from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.hashing import encoder_files, is_file
+from fastflow.model.sentence_modules import TRANSFORMER_FILES, DenseModule, LayerNormModule
+from fastflow.model.sentence_settings import SETTINGS
+from fastflow.model.sentence_tokens import LayersModule, read_word_weights
+from fastflow.model.sentence_transformers import MODULES, Modules
+from fastflow.model.tensors import Arrays, read_tensors
+from fastflow.model.weights import BAD
+from fastflow.stages.pooling import Pooling
+
+WEIGHTS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
+
+
+def head_of(modules: Modules) -> Head:
+    """The modules behind the pooling, in float32; raises a FastflowError that names file and tensor."""
+    head: list[Dense | Unit | Norm] = []
+    for module in modules.after:
+        if isinstance(module, DenseModule):
+            head.append(_dense(module))
+        elif isinstance(module, LayerNormModule):
+            arrays, size = _tensors(module.directory), (module.width,)
+            taken = [_take(arrays, module.directory, f"norm.{name}", size) for name in ("weight", "bias")]
+            _check_all_used(arrays, module.directory)
+            head.append(Norm(*taken))
+        else:
+            head.append(Unit())
+    return tuple(head)
+
+
+def pooling_of(modules: Modules, depth: int) -> Pooling:
+    """The pooling of the hidden states of an encoder of ``depth`` layers, with the weights of layers and tokens."""
+    mode, layers, shares = "+".join(modules.pooling.modes), (depth,), None
+    if modules.layers is not None:
+        layers, shares = _shares(modules.layers)
+        if "max" in modules.pooling.modes and len(layers) > 1:
+            raise FastflowError(
+                f"{modules.path}: WeightedLayerPooling over several layers and the pooling mode max cannot run together"
+            )
+    table = None
+    if modules.word_weights is not None:
+        encoder = modules.transformer.directory
+        vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
+        table = read_word_weights(modules.word_weights.directory, vocabulary)
+    return Pooling(mode, layers, table, shares)
+
+
+def files_of(modules: Modules) -> list[Path]:
+    """Every file that decides an embedding, in a fixed order."""
+    encoder = modules.transformer.directory
+    own = [modules.path / MODULES, modules.path / SETTINGS, *(encoder / name for name in TRANSFORMER_FILES)]
+    for folder in modules.folders:
+        own += [folder / "config.json", folder / WEIGHTS]
+    return [*encoder_files(encoder), *(path for path in own if is_file(path))]
+
+
+def _shares(module: LayersModule) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The layers of a WeightedLayerPooling whose weight is not 0, and the share of each in the sum."""
+    arrays, count = _tensors(module.directory), module.last + 1 - module.start
+    weights = _take(arrays, module.directory, "layer_weights", (count,)).astype(np.float64)
+    _check_all_used(arrays, module.directory)
+    total = weights.sum()
+    if not abs(total) > LIGHTEST:
+        raise FastflowError(f"{module.directory / WEIGHTS}: the sum of layer_weights is 0")
+    kept = np.flatnonzero(weights)
+    return tuple(int(i) + module.start for i in kept), tuple(float(weights[i] / total) for i in kept)
+
+
+def _dense(module: DenseModule) -> Dense:
+    arrays, where = _tensors(module.directory), module.directory
+    size = (module.out_features, module.in_features)
+    weight = _take(arrays, where, "linear.weight", size)
+    bias = _take(arrays, where, "linear.bias", size[:1]) if module.bias else np.zeros(size[0], np.float32)
+    projects = module.residual and size[0] != size[1]
+    projection = _take(arrays, where, "residual.weight", size) if projects else None
+    _check_all_used(arrays, where)
+    return Dense(weight, bias, module.activation, module.residual, projection)
+
+
+def _tensors(folder: Path) -> Arrays:
+    """The tensors of a module; raises for weights that are missing, or that only a pickle holds."""
+    if is_file(folder / WEIGHTS):
+        return read_tensors(folder / WEIGHTS)
+    if is_file(folder / PICKLE):
+        raise FastflowError(
+            f"{folder / PICKLE} is a pickle, which fastflow never opens: convert the directory with "
+            "SentenceTransformer(DIR).save(NEW_DIR), which writes model.safetensors"
+        )
+    raise FastflowError(f"{folder / WEIGHTS} is missing; copy the whole directory")
+
+
+def _take(arrays: Arrays, folder: Path, name: str, size: tuple[int, ...]) -> NDArray[np.float32]:
+    """One tensor out of ``arrays``, as float32."""
+    array, where = arrays.pop(name, None), f"{folder / WEIGHTS}: tensor {name}"
+    if array is None:
+        raise FastflowError(f"{where} is missing")
+    if array.dtype.kind != "f" or array.shape != size:
+        raise FastflowError(f"{where} is {array.dtype} of shape {array.shape}, and config.json needs {size}")
+    if not usable(array):
+        raise FastflowError(f"{where} {BAD}")
+    return array.astype(np.float32)
+
+
+def _check_all_used(arrays: Arrays, folder: Path) -> None:
+    if arrays:
+        raise FastflowError(f"{folder / WEIGHTS}: tensor {min(arrays)} is unknown to the module's config.json")

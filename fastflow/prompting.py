@@ -1,0 +1,63 @@
+"""The calls of a Runtime that go by the stored settings of a model: prompts of a task, and its similarity."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.prompts import TASKS
+from fastflow.stages.similarity import SIMILARITIES
+from fastflow.stages.vectors import check_vectors
+
+
+class Prompting(ABC):
+    """``encode`` with the prompt of a task, and ``similarity`` as the model defines it."""
+
+    _model: Model | VectorModel
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of embeddings."""
+
+    @abstractmethod
+    def encode(self, inputs: Any = None, *arguments: Any, **options: Any) -> Any:
+        """Embed one text or many."""
+
+    def encode_query(
+        self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """``encode``, whose options these are, of queries: without a prompt or its name the model's prompt ``query``.
+
+        Where the model has none no prompt is used, not the default one either.
+        """
+        return self._of_task(TASKS[0], inputs, prompt_name, prompt, options)
+
+    def encode_document(
+        self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """``encode_query`` of documents, with the model's prompt ``document``; another, as ``passage``, is named."""
+        return self._of_task(TASKS[1], inputs, prompt_name, prompt, options)
+
+    def _of_task(self, task: str, inputs: Any, name: Any, prompt: Any, options: dict[str, Any]) -> Any:
+        if name is None and prompt is None:
+            prompt = self._model.prompts.of_task(task)
+        return self.encode(inputs, prompt=prompt, prompt_name=name, **options)
+
+    def similarity(self, a: Any, b: Any) -> NDArray[Any]:
+        """(m, n) similarities between embeddings (m, D'), (n, D'), or the texts that are embedded for it.
+
+        They are cosines, or what the model's own settings name: dot products, or distances, negated.
+        Raises a FastflowError for embeddings of two widths, or that are not finite numbers.
+        """
+        return SIMILARITIES[self._model.similarity](*(self._vectors(side) for side in (a, b)))
+
+    def _vectors(self, side: Any) -> NDArray[Any]:
+        if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
+            side = self.encode(side)
+        return check_vectors(side, self.dtype)

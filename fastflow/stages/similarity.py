@@ -1,0 +1,46 @@
+"""Similarities of embeddings, by the names that Sentence Transformers gives them: larger is more alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.stages.vectors import check_same_width, cosine
+
+BLOCK = 1 << 22  # differences that are held at a time
+
+
+def dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (n, D) -> (m, n) dot products. Raises for two widths."""
+    check_same_width(a, b)
+    return np.asarray(a @ b.T)
+
+
+def euclidean(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (n, D) -> (m, n) Euclidean distances, negated. Raises for two widths."""
+    return -_distances(a, b, lambda difference: np.sqrt(np.square(difference).sum(axis=-1)))
+
+
+def manhattan(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (n, D) -> (m, n) sums of absolute differences, negated. Raises for two widths."""
+    return -_distances(a, b, lambda difference: np.abs(difference).sum(axis=-1))
+
+
+def _distances(a: NDArray[Any], b: NDArray[Any], length: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+    check_same_width(a, b)
+    out = np.empty((len(a), len(b)), np.result_type(a, b))
+    step = max(1, BLOCK // max(1, b.size))
+    for start in range(0, len(a), step):
+        out[start : start + step] = length(a[start : start + step, None] - b)
+    return out
+
+
+SIMILARITIES: dict[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]] = {
+    "cosine": cosine,
+    "dot": dot,
+    "euclidean": euclidean,
+    "manhattan": manhattan,
+}

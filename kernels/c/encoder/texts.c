@@ -1,0 +1,88 @@
+/* Steps over texts: pooling in the six ways of Sentence Transformers, and what may follow it beside products. */
+#include <math.h>
+
+#include "encoder.h"
+
+#define LEAST 1e-9f  /* a sum of weights that is 0 counts as this */
+
+/* The weight of each token and the divisor of their sum. Weights of the vocabulary divide by the sum over all tokens, a
+   prompt's too, and by position or not: so Sentence Transformers does. */
+static float weigh(const ff_encoder *e, const int32_t *ids, int64_t tokens, int64_t skip, int by_position, float *weights)
+{
+    double all = 0, kept = 0;
+    for (int64_t i = 0; i < tokens; i++) {
+        const float w = e->token_weights ? e->token_weights[ids[i]] : 1.0f;
+        weights[i] = by_position ? w * (float)(i + 1) : w;
+        all += (double)w;
+        kept += i < skip ? 0 : (double)weights[i];
+    }
+    const double divisor = e->token_weights ? all : kept;
+    return divisor > 0 ? (float)divisor : LEAST;
+}
+
+void ff_pool(const ff_encoder *e, const ff_texts *in, const ff_step *s, int64_t text, const float *x, ptrdiff_t ldx,
+             float *weights, float *to)
+{
+    const ff_body *body = ff_body_of(e->isa);
+    const int64_t tokens = in->offsets[text + 1] - in->offsets[text], skip = in->skip < tokens ? in->skip : tokens;
+    const float share = *(const float *)(e->memory + s->number);
+    float divisor = weigh(e, in->ids + in->offsets[text], tokens, skip, s->mode == FF_POSITION_MEAN, weights);
+    int64_t first = skip, count = tokens - skip;
+    switch (s->mode) {
+    case FF_LARGEST_OF:
+        body->largest(x + skip * ldx, ldx, weights + skip, count, s->width, to);
+        return;
+    case FF_MEAN_SQRT: divisor = sqrtf(divisor); break;
+    case FF_FIRST_TOKEN:
+        first = skip < tokens ? skip : 0;
+        break;
+    case FF_LAST_TOKEN:
+        first = tokens - 1;
+        weights[first] *= skip < tokens ? 1.0f : 0.0f;
+        break;
+    default: break;
+    }
+    if (s->mode == FF_FIRST_TOKEN || s->mode == FF_LAST_TOKEN)
+        count = 1, divisor = 1;
+    body->pool(x + first * ldx, ldx, weights + first, count, s->width, divisor, share, (int)s->linear, to);
+}
+
+void ff_unit(float *x, int64_t width)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < width; i++)
+        sum += (double)x[i] * (double)x[i];
+    const float norm = (float)sqrt(sum), divisor = norm < 1e-12f ? 1e-12f : norm;
+    for (int64_t i = 0; i < width; i++)
+        x[i] /= divisor;
+}
+
+static float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));  /* PyTorch's threshold */
+}
+
+static float activation_of(int64_t activation, float x)
+{
+    switch (activation) {
+    case FF_MAP_TANH: return tanhf(x);
+    case FF_MAP_RELU: return x < 0 ? 0 : x;
+    case FF_MAP_GELU: return 0.5f * x * erfcf(-x * 0.70710678f);
+    case FF_MAP_SIGMOID: return 1 / (1 + expf(-x));
+    case FF_MAP_SILU: return x / (1 + expf(-x));
+    case FF_MAP_ELU: return x > 0 ? x : expm1f(x);
+    case FF_MAP_LEAKY_RELU: return x > 0 ? x : 0.01f * x;
+    case FF_MAP_SOFTPLUS: return softplus(x);
+    case FF_MAP_SOFTSIGN: return x / (1 + fabsf(x));
+    case FF_MAP_RELU6: return x < 0 ? 0 : x > 6 ? 6 : x;
+    case FF_MAP_HARDTANH: return x < -1 ? -1 : x > 1 ? 1 : x;
+    case FF_MAP_MISH: return x * tanhf(softplus(x));
+    default: return x;
+    }
+}
+
+void ff_map(int64_t activation, float *x, int64_t width, const float *add)
+{
+    for (int64_t i = 0; i < width; i++)
+        x[i] = activation_of(activation, x[i]) + (add ? add[i] : 0);
+}

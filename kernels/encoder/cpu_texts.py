@@ -1,0 +1,123 @@
+"""Steps over texts for the compiled encoder: where pooled vectors lie, and the modules behind them.
+
+Fields and numbers are those of ``c/encoder/encoder.h``; the definition is ``kernels.encoder.texts``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels._cpu import (
+    FIRST,
+    FIRST_TOKEN,
+    LARGEST_OF,
+    LAST_TOKEN,
+    MAP,
+    MAPS,
+    MEAN,
+    MEAN_SQRT,
+    NORM,
+    POOL,
+    POSITION_MEAN,
+    UNIT,
+)
+from fastflow.kernels.encoder.texts import Dense, Head, Norm, Unit, head_width
+
+if TYPE_CHECKING:
+    from fastflow.kernels.encoder.cpu_layout import EncoderProgram
+
+POOLINGS = {
+    "mean": MEAN,
+    "mean_sqrt_len_tokens": MEAN_SQRT,
+    "weightedmean": POSITION_MEAN,
+    "max": LARGEST_OF,
+    "cls": FIRST_TOKEN,
+    "lasttoken": LAST_TOKEN,
+}
+IN_PRODUCT = {"identity": "none", "tanh": "tanh", "relu": "relu", "gelu": "gelu"}  # those that a product applies itself
+TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers of a row a text
+
+
+def head_weights(head: Head) -> dict[str, NDArray[Any]]:
+    """The arrays of ``head`` under the names that ``add_head`` reads."""
+    found: dict[str, NDArray[Any]] = {}
+    for i, module in enumerate(head):
+        if isinstance(module, Dense):
+            found |= {f"head.{i}.weight": module.weight, f"head.{i}.bias": module.bias}
+            if module.projection is not None:
+                found[f"head.{i}.projection.weight"] = module.projection
+                found[f"head.{i}.projection.bias"] = np.zeros(len(module.projection), np.float32)
+    return found
+
+
+def check_pooling(mode: str, layers: int, head: Head) -> None:
+    """Raise ValueError for a pooling that is unknown, or that cannot run with so many layers or that head."""
+    parts = mode.split("+")
+    if mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
+        raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")
+    if "max" in parts and layers > 1:
+        raise ValueError("pooling 'max' is of one layer, not of several")
+    if mode == "pooler" and head:
+        raise ValueError("pooling 'pooler' runs without modules behind it")
+
+
+def text_widths(head: Head, pooled: int) -> dict[str, int]:
+    """Buffer -> columns: those that ``add_head`` needs; none without a head."""
+    if not head:
+        return {}
+    widest = max([pooled, *(head_width(head[: i + 1], pooled) for i in range(len(head)))])
+    projects = any(isinstance(module, Dense) and module.projection is not None for module in head)
+    names = [TEXT, OTHER, *([PROJECTED] if projects else [])]
+    return dict.fromkeys(names, widest)
+
+
+def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first: bool, to: str | int) -> None:
+    """Pool the states in x, in every part of ``mode``, side by side."""
+    width, number = program.shape.hidden, program._vector(np.array([share], np.float32))
+    for i, part in enumerate(mode.split("+")):
+        program._step(
+            POOL, source="x", target=to, width=width, slot=slot, linear=int(first), mode=POOLINGS[part],
+            column=i * width, number=number,
+        )  # fmt: skip
+
+
+def add_head(program: EncoderProgram, head: Head, width: int) -> None:
+    """The modules of ``head`` on the pooled vectors in TEXT, and the step that hands them over."""
+    here, other = TEXT, OTHER
+    for i, module in enumerate(head):
+        if isinstance(module, Dense):
+            _dense(program, module, f"head.{i}", here, other)
+            here, other = other, here
+        elif isinstance(module, Unit):
+            program._step(UNIT, target=here, width=width, texts=1)
+        else:
+            _norm(program, module, here, width)
+        width = module.width(width)
+    program._step(FIRST, source=here, width=width, texts=1)
+
+
+def _norm(program: EncoderProgram, module: Norm, where: str, width: int) -> None:
+    places = {
+        name: program._vector(np.asarray(values, np.float32))
+        for name, values in (("scale", module.scale), ("bias", module.bias), ("number", [module.eps]))
+    }
+    program._step(NORM, source=where, target=where, width=width, texts=1, **places)
+
+
+def _dense(program: EncoderProgram, module: Dense, name: str, source: str, target: str) -> None:
+    add: str | int = -1
+    if module.residual:
+        add = source
+        if module.projection is not None:
+            add = PROJECTED
+            program._linear(f"{name}.projection", source, PROJECTED, texts=1)
+    fused = module.activation in IN_PRODUCT and (module.activation == "identity" or not module.residual)
+    activation = IN_PRODUCT[module.activation] if fused else "none"
+    program._linear(name, source, target, activation, texts=1, add=add if fused else -1)
+    if not fused:
+        program._step(
+            MAP, target=target, width=len(module.weight), activation=MAPS[module.activation], add=add, texts=1
+        )
