@@ -17,7 +17,7 @@ from fastflow.model.reading import short
 FULL, LOCAL = "full_attention", "sliding_attention"
 BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}  # older field, its default
 LARGEST_BASE = 1e12
-LONGEST = 1 << 17  # positions: a table of their cosines and sines is made when the encoder is opened
+LONGEST = 1 << 16  # positions: a table of their cosines and sines is made when the encoder is opened
 MOST_LAYERS = 1000  # each has a type, written out
 
 
@@ -80,8 +80,7 @@ def _bases(config: dict[str, Any], where: Path) -> dict[str, float]:
         )
     found = {}
     for kind, (older, default) in BASES.items():
-        field, settings = f"rope_parameters.{kind}", (given or {}).get(kind)
-        settings = {} if settings is None else settings
+        field, settings = f"rope_parameters.{kind}", (given or {}).get(kind, {})
         if not isinstance(settings, dict):
             raise FastflowError(f"{where / 'config.json'}, field {field}: must be an object, not {short(settings)}")
         rope = settings.get("rope_type", settings.get("type", "default"))
