@@ -94,6 +94,7 @@ cdef class Flow:
 
 cdef extern from "encoder/encoder.h":
     enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
+    enum: FF_ROTATE, FF_GLU
     enum: FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
     enum: FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU
     enum: FF_MAP_LEAKY_RELU, FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
@@ -147,6 +148,7 @@ cdef extern from "encoder/encoder.h":
 
 
 EMBED, LINEAR, ATTEND, NORM = FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM
+ROTATE, GLU = FF_ROTATE, FF_GLU
 POOL, FIRST, CONVERT, UNIT, MAP = FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
 MEAN, MEAN_SQRT, POSITION_MEAN = FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN
 LARGEST_OF, FIRST_TOKEN, LAST_TOKEN = FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
@@ -223,8 +225,9 @@ cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
     memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n,) of ``STEP_FIELDS``
-    and strides (n,) int64, as ``c/encoder/encoder.h`` says; positions (rows, E) float32; words (vocabulary, E) float32,
-    or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token counts alike.
+    and strides (n,) int64, as ``c/encoder/encoder.h`` says; positions (longest text or more, E) float32, or None: none are added;
+    words (vocabulary, E) float32, or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token
+    counts alike.
     """
 
     cdef ff_encoder encoder
@@ -233,7 +236,8 @@ cdef class Encoder:
     def __cinit__(
         self, const unsigned char[::1] memory, const ff_linear[::1] linears, const ff_step[::1] steps,
         const int64_t[::1] strides, const float[:, ::1] positions, words, const float[::1] token_weights, *,
-        int heads, int head, int hidden, int outputs, int position_start, int pad_id, int layers, float eps, int isa,
+        int heads, int head, int hidden, int outputs, int position_rows, int position_start, int pad_id, int layers,
+        float eps, int isa,
     ):
         cdef const float[:, ::1] singles
         cdef const unsigned short[:, ::1] halves
@@ -245,8 +249,10 @@ cdef class Encoder:
             raise ValueError(f"instruction set {isa} cannot run on this machine")
         if any(linears[i].format not in formats(isa) for i in range(linears.shape[0])):
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
-        if words.shape[0] == 0 or words.shape[1] != positions.shape[1] or positions.shape[0] == 0:
-            raise ValueError("the tables of words and positions must have rows of one width")
+        if words.shape[0] == 0 or position_rows < 1:
+            raise ValueError("an encoder needs words and positions")
+        if positions is not None and (words.shape[1] != positions.shape[1] or positions.shape[0] != position_rows):
+            raise ValueError(f"the table of positions must have {position_rows} rows, as wide as those of words")
         if token_weights is not None and token_weights.shape[0] != words.shape[0]:
             raise ValueError(f"{token_weights.shape[0]} token weights do not fit {words.shape[0]} words")
         if words.itemsize == 2:
@@ -260,7 +266,8 @@ cdef class Encoder:
         self.encoder.linears = &linears[0] if linears.shape[0] else NULL
         self.encoder.steps, self.encoder.count = &steps[0], <int32_t>steps.shape[0]
         self.encoder.strides, self.encoder.buffers = &strides[0], <int32_t>strides.shape[0]
-        self.encoder.positions, self.encoder.position_rows = &positions[0, 0], <int32_t>positions.shape[0]
+        self.encoder.positions = NULL if positions is None else &positions[0, 0]
+        self.encoder.position_rows = position_rows
         self.encoder.token_weights = NULL if token_weights is None else &token_weights[0]
         self.encoder.half, self.encoder.vocabulary = words.itemsize == 2, <int32_t>words.shape[0]
         self.encoder.heads, self.encoder.head, self.encoder.hidden = heads, head, hidden

@@ -65,6 +65,18 @@ def byte_level() -> Tokenizer:
     return out
 
 
+def fairseq_wordpiece() -> Tokenizer:
+    """MPNet's tokenizer: BERT's pieces behind RoBERTa's special tokens."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *VOCABULARY]
+    out = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    out.normalizer = normalizers.BertNormalizer()
+    out.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    out.decoder = decoders.WordPiece()
+    out.add_special_tokens([*pieces[:4], "[UNK]"])
+    out.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    return out
+
+
 def unigram() -> Tokenizer:
     """XLM-R's tokenizer: SentencePiece's unigram model."""
     pieces = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -4.0)]
@@ -78,7 +90,7 @@ def unigram() -> Tokenizer:
     return out
 
 
-TOKENIZERS = {"roberta": byte_level, "xlm-roberta": unigram, "camembert": unigram}
+TOKENIZERS = {"roberta": byte_level, "xlm-roberta": unigram, "camembert": unigram, "mpnet": fairseq_wordpiece}
 BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 ROBERTA = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
 
@@ -91,13 +103,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "camembert": ("camembert", {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
     "distilbert": ("distilbert", {}),
     "electra": ("electra", {"embedding_size": 24}),
+    "mpnet": ("mpnet", {"max_position_embeddings": POSITIONS + 2}),
+    "modernbert": ("modernbert", {"local_attention": 8, "num_hidden_layers": 5}),
 }
 
 
 # what transformers runs and the equations do not cover
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "albert": ("albert", {"embedding_size": 24}),
-    "mpnet": ("mpnet", {"max_position_embeddings": POSITIONS + 2, "pad_token_id": 1}),
+    "longformer": ("longformer", {"max_position_embeddings": POSITIONS + 2, "pad_token_id": 1, "attention_window": 8}),
     "deberta-v2": ("deberta-v2", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
     "bert-silu": ("bert", {"hidden_act": "silu"}),
 }
@@ -115,7 +129,7 @@ def make_encoder(directory: Path, family: str = "bert", seed: int = 0, **setting
     model = transformers.AutoModel.from_config(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "LayerNorm" in name or "layer_norm" in name:
+            if "LayerNorm" in name or "norm." in name:
                 parameter.normal_(1.0 if name.endswith("weight") else 0.0, 0.2)
             else:
                 parameter.normal_(0.0, 0.5 if "embeddings" in name else 0.2)

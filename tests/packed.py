@@ -9,6 +9,7 @@ from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.kernels.panels import (
     BFLOAT16,
     STORED,
+    quantised,
     to_bfloat16,
 )
 
@@ -57,10 +58,72 @@ def random_encoder(
     return weights | {"position": weights["position"][: POSITIONS + start]}, shape
 
 
+def random_mpnet(
+    seed: int, layers: int, hidden: int, heads: int, intermediate: int, **settings: bool
+) -> tuple[dict[str, np.ndarray], EncoderShape]:
+    """A random encoder with MPNet's relative bias, as large as its scores."""
+    weights, shape = random_encoder(seed, layers, hidden, heads, intermediate, pad_id=1, **settings)
+    bias = np.random.default_rng(seed).normal(size=(32, heads)).astype(np.float32)
+    return weights | {"relative": bias}, shape
+
+
+def random_modernbert(
+    seed: int, layers: int, hidden: int, heads: int, intermediate: int, activation: str = "gelu",
+    *, window: int = 8, biases: bool = False, half: bool = False, positions: int = POSITIONS,
+) -> tuple[dict[str, np.ndarray], EncoderShape]:  # fmt: skip
+    """A random encoder in ModernBERT's form: full attention in every third layer, a window of 2 x window between."""
+    rng = np.random.default_rng(seed)
+    rows = {"qkv": 3 * hidden, "out": hidden, "up": 2 * intermediate, "down": hidden}
+    columns = {"qkv": hidden, "out": hidden, "up": hidden, "down": intermediate}
+    names = [f"layer.{i}.norm{n}" for i in range(layers) for n in (1, 2)][1:]
+    weights = {"word": rng.normal(size=(VOCABULARY, hidden)).astype(np.float16 if half else np.float32)}
+    for norm in ("embed_norm", *names, "final_norm"):
+        weights[f"{norm}.scale"] = rng.normal(1, 0.3, hidden).astype(np.float32)
+        if biases:
+            weights[f"{norm}.bias"] = rng.normal(0, 0.3, hidden).astype(np.float32)
+    for i in range(layers):
+        for name in rows:
+            drawn = rng.normal(0, columns[name] ** -0.5, (rows[name], columns[name]))
+            weights[f"layer.{i}.{name}.weight"] = drawn.astype(np.float32)
+            if biases:
+                weights[f"layer.{i}.{name}.bias"] = rng.normal(0, 0.3, rows[name]).astype(np.float32)
+    local = [bool(i % 3) for i in range(layers)]
+    shape = EncoderShape(
+        layers, hidden, heads, intermediate, 1e-5, activation, positions, 0, None, pre_norm=True, gated=True,
+        rotary=tuple(10000.0 if near else 160000.0 for near in local),
+        windows=tuple(window if near else None for near in local),
+    )  # fmt: skip
+    return weights, shape
+
+
 def pack(lengths: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """ids (N,) int32, some of them 1, and offsets (B + 1,) int64."""
     ids = np.random.default_rng(seed).integers(0, VOCABULARY, sum(lengths)).astype(np.int32)
     return ids, np.r_[0, np.cumsum(lengths)].astype(np.int64)
+
+
+def select(ids: np.ndarray, offsets: np.ndarray, rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The texts numbered ``rows``, in that order."""
+    parts = [ids[offsets[i] : offsets[i + 1]] for i in rows]
+    return np.concatenate(parts), np.r_[0, np.cumsum([len(p) for p in parts])].astype(np.int64)
+
+
+def bits(vectors: np.ndarray) -> np.ndarray:
+    """The bits of finite float32 vectors."""
+    assert np.isfinite(vectors).all()
+    return vectors.view(np.int32)
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """To bfloat16 and back."""
+    found = to_bfloat16(np.ascontiguousarray(values, np.float32)).astype(np.uint32) << 16
+    return found.view(np.float32).astype(np.float64)
+
+
+def coarse(values: np.ndarray) -> np.ndarray:
+    """To int8, one scale a row, and back."""
+    whole, scale = quantised(np.ascontiguousarray(values, np.float32))
+    return whole * scale[:, None].astype(np.float64)
 
 
 def token_weights(seed: int) -> np.ndarray:

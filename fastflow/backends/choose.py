@@ -47,7 +47,10 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
     if backend != "auto":
         return _open_named(backend, model, device, dtype, threads)
     if device == "cuda":
-        return _open_named("triton", model, device, dtype, threads)
+        try:
+            return _open_named("triton", model, device, dtype, threads)
+        except UnsupportedArchitecture as reason:
+            return _step_down("torch", reason, model, device, dtype, threads)
     try:
         encoder_shape(read_config(model.encoder), model.encoder)
     except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations know it
@@ -114,7 +117,7 @@ def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtyp
     if lacking := cannot_run(name, device):
         raise FastflowError(f"{reason}; {lacking}") from reason
     opened = _open_named(name, model, device, dtype, threads)
-    opened.notes.append(f"stepped down from the cpu backend: {reason}")
+    opened.notes.append(f"stepped down from the {'triton' if device == 'cuda' else 'cpu'} backend: {reason}")
     return opened
 
 

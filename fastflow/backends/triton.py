@@ -21,9 +21,9 @@ from fastflow.backends.base import Backend, Floats
 from fastflow.backends.gpu.device import CudaDevice, Device, Tensor
 from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.pipeline import Pipeline
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.kernels.encoder.reference import positions
-from fastflow.model.architecture import encoder_shape, read_config, whole_number
+from fastflow.model.architecture import CPU_ONLY, encoder_shape, read_config, whole_number
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
@@ -62,6 +62,10 @@ class TritonBackend(Backend):
         self._process, self._lock = os.getpid(), RLock()
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
+        if (family := config["model_type"]) in CPU_ONLY:
+            raise UnsupportedArchitecture(
+                f"{model.encoder}: architecture {family!r} is not supported by the triton backend; cpu and torch run it"
+            )
         self._vocabulary = whole_number(config, "vocab_size", model.encoder)
         self._encoder, self._flow = self._open(model, config)
         self._latent: Any = None  # the stages that give the density, put on the device when first asked for

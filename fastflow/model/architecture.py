@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.kernels.encoder.distances import BUCKETS
 from fastflow.kernels.encoder.reference import EncoderShape
-from fastflow.model.reading import MOST, is_whole, read_object, short
+from fastflow.model.fields import number
+from fastflow.model.fields import whole_number as whole_number
+from fastflow.model.modernbert import modernbert_shape
+from fastflow.model.reading import read_object, short
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ROBERTA = ("roberta", "xlm-roberta", "camembert")
-FAMILIES = ("bert", "electra", "distilbert", *ROBERTA)
+CPU_ONLY = ("mpnet", "modernbert")  # which Triton's kernels do not run
+FAMILIES = ("bert", "electra", "distilbert", *ROBERTA, *CPU_ONLY)
+ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}  # of others: hidden_act
 # position 0 of these, which only PyTorch runs, is row pad + 1 of the table, as in RoBERTa
 OFFSET_POSITIONS = (
-    "mpnet",
     "longformer",
     "data2vec-text",
     "ibert",
@@ -47,31 +52,6 @@ def read_config(directory: Path) -> dict[str, Any]:
     return read_object(path)
 
 
-def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:
-    """The field ``name`` of an encoder's config, a JSON whole number; raises naming file and field, ``where`` they are.
-
-    4.0, "4" and true are refused, as transformers refuses them: a file that holds them was not written by it.
-    """
-    value = config.get(name)
-    if type(value) is not int:
-        said = "missing" if name not in config else f"missing or not a whole number: {short(value)}"
-        raise FastflowError(f"{where / 'config.json'}, field {name}: {said}")
-    if not is_whole(value, least, most):
-        bound = f"at least {least}" if value < least else f"at most {most}"
-        raise FastflowError(f"{where / 'config.json'}, field {name}: must be {bound}, not {short(value)}")
-    return value
-
-
-def _epsilon(config: dict[str, Any], where: Path) -> float:
-    """The number that LayerNorm adds to a variance, 0 to 1."""
-    value = config.get("layer_norm_eps", 1e-12)
-    if type(value) not in (int, float) or not 0 <= value <= 1:  # NaN is neither
-        raise FastflowError(
-            f"{where / 'config.json'}, field layer_norm_eps: must be a number from 0 to 1, not {short(value)}"
-        )
-    return float(value)
-
-
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
     """The EncoderShape of ``config``; raises UnsupportedArchitecture where the equations do not cover it."""
     family = config.get("model_type")
@@ -79,31 +59,46 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
         raise UnsupportedArchitecture(
             f"{where}: architecture {short(family)} is not supported; supported are {', '.join(FAMILIES)}"
         )
-    distil = family == "distilbert"
-    activation = config.get("activation" if distil else "hidden_act", "gelu")
+    name = ACTIVATION_FIELDS.get(family, "hidden_act")
+    activation = config.get(name, "gelu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UnsupportedArchitecture(
-            f"{where}: activation {short(activation)} is not supported; known are {', '.join(ACTIVATIONS)}"
+            f"{where / 'config.json'}, field {name}: activation {short(activation)} is not supported; known are "
+            f"{', '.join(ACTIVATIONS)}"
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
         # no step down: transformers 5 ignores this field and would give wrong vectors
         raise FastflowError(f"{where}: only absolute position embeddings are supported")
-    pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) if family in ROBERTA else None
-    shape = EncoderShape(
-        layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where),
-        hidden=whole_number(config, "dim" if distil else "hidden_size", where),
-        heads=whole_number(config, "n_heads" if distil else "num_attention_heads", where),
-        intermediate=whole_number(config, "hidden_dim" if distil else "intermediate_size", where),
-        eps=1e-12 if distil else _epsilon(config, where),
-        activation=ACTIVATIONS[activation],
-        positions=whole_number(config, "max_position_embeddings", where),
-        position_start=0 if pad is None else pad + 1,
-        pad_id=pad,
-    )
+    read = modernbert_shape if family == "modernbert" else _post_norm_shape
+    shape = read(config, where, ACTIVATIONS[activation])
     if shape.hidden % shape.heads:
         raise FastflowError(f"{where / 'config.json'}: {shape.heads} heads do not divide {shape.hidden} dimensions")
     _check_positions(max_tokens(shape), where)
     return shape
+
+
+def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> EncoderShape:
+    """The EncoderShape of BERT's family and of MPNet."""
+    family = config["model_type"]
+    distil, pad = family == "distilbert", None
+    if family in ROBERTA:
+        pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0)
+    if family == "mpnet":
+        pad = 1  # in its code, whatever the file says
+        if config.get("relative_attention_num_buckets", BUCKETS) != BUCKETS:
+            # no step down: transformers 5 uses this many whatever the file says
+            raise FastflowError(f"{where / 'config.json'}, field relative_attention_num_buckets: must be {BUCKETS}")
+    return EncoderShape(
+        layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where),
+        hidden=whole_number(config, "dim" if distil else "hidden_size", where),
+        heads=whole_number(config, "n_heads" if distil else "num_attention_heads", where),
+        intermediate=whole_number(config, "hidden_dim" if distil else "intermediate_size", where),
+        eps=1e-12 if distil else number(config.get("layer_norm_eps", 1e-12), "layer_norm_eps", where, 0, 1),
+        activation=activation,
+        positions=whole_number(config, "max_position_embeddings", where),
+        position_start=0 if pad is None else pad + 1,
+        pad_id=pad,
+    )
 
 
 def _check_positions(tokens: int, where: Path) -> None:
@@ -115,7 +110,7 @@ def _check_positions(tokens: int, where: Path) -> None:
 
 
 def max_tokens(shape: EncoderShape) -> int:
-    """The longest text, special tokens included, that the position table allows."""
+    """The longest text, special tokens included, that the positions allow."""
     return shape.positions - shape.position_start
 
 

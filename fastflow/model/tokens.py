@@ -178,6 +178,11 @@ def _wordpiece(vocabulary: Path, config: Path) -> Any:
     pieces = {piece: i for i, piece in enumerate(lines)}
     if missing := [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]:
         raise FastflowError(f"{vocabulary} lacks {', '.join(missing)}: it is not a BERT vocabulary")
+    if "<s>" in pieces and "</s>" in pieces:  # MPNet's, in which [CLS] and [SEP] are words like any other
+        raise FastflowError(
+            f"{vocabulary} is not a BERT vocabulary: it has <s> and </s>; save the tokenizer with "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
+        )
     tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=settings.get("do_lower_case", True),

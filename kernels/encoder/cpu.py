@@ -109,8 +109,10 @@ class CpuEncoder:
             token_weights = _token_weights(token_weights, mode, weights)
         words = _words(weights, form != FLOAT, self.threads)
         release()
-        positions = _floats(weights, "position", self.threads)
-        positions += program.vector("segment")
+        positions = None
+        if "position" in weights:
+            positions = _floats(weights, "position", self.threads)
+            positions += program.vector("segment")
         for name in weights.keys() - program.used - {"position"}:
             _check(weights, name, self.threads)
             release()
@@ -118,7 +120,7 @@ class CpuEncoder:
         self.nbytes = memory.nbytes
         self._encoder = Encoder(
             memory, *tables, positions, words, token_weights, heads=shape.heads, head=program.head, hidden=shape.hidden,
-            outputs=program.outputs, position_start=shape.position_start,
+            outputs=program.outputs, position_rows=shape.positions, position_start=shape.position_start,
             pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
         )  # fmt: skip
 

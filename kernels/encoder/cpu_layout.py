@@ -25,6 +25,7 @@ from fastflow.kernels._cpu import (
     FLOAT,
     GELU,
     GELU_TANH,
+    GLU,
     INT8,
     INT8_SIGNED,
     INT8_TILES,
@@ -33,6 +34,7 @@ from fastflow.kernels._cpu import (
     LINEAR_ONLY,
     NORM,
     RELU_ONLY,
+    ROTATE,
     STEP_FIELDS,
     TANH,
     TILE_STEPS,
@@ -40,6 +42,7 @@ from fastflow.kernels._cpu import (
     pack,
 )
 from fastflow.kernels.encoder.cpu_texts import TEXT, add_head, add_pool, check_pooling, text_widths
+from fastflow.kernels.encoder.distances import relative_bias, rotary_table
 from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.kernels.encoder.texts import Head, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
@@ -73,6 +76,8 @@ class EncoderProgram:
         self._steps: list[Array] = []
         self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
+        self._widths: dict[str, int] = {}  # buffer -> floats in a row, padding included
+        self._tables: dict[float, int] = {}  # base of rotary angles -> where their table is
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
@@ -86,31 +91,75 @@ class EncoderProgram:
     def _build(self, mode: str, layers: tuple[int, ...]) -> None:
         """All steps, as far as the highest wanted layer."""
         hidden, width, heads = self.shape.hidden, self._parts("word")[0].shape[1], self.shape.heads * self.head
-        projected = "projection.weight" in self.weights
-        self._buffers(
-            x=hidden, y=max(hidden, width), context=max(hidden, heads), wide=max(3 * heads, self.shape.intermediate)
-        )
-        self._step(EMBED, target="y" if projected else "x", width=width, **self._norm("embed_norm"))
-        if projected:
-            self._linear("projection", "y", "x")
+        wide = 2 * self._pad(self.shape.intermediate) if self.shape.gated else self.shape.intermediate
+        self._buffers(x=hidden, y=max(hidden, width), context=max(hidden, heads), wide=max(3 * heads, wide))
+        if self.shape.pre_norm:
+            self._buffers(z=hidden)
+        self._embed(width)
         self._pool(mode, layers, 0)
         for layer in range(1, max(layers) + 1):
-            prefix = f"layer.{layer - 1}."
-            self._linear(f"{prefix}qkv", "x", "wide", by_head=True, form=self.format)
-            self._attend("wide", "context")
-            self._linear(f"{prefix}out", "context", "y", add="x", from_heads=True, form=self.format)
-            self._step(NORM, source="y", target="x", width=hidden, **self._norm(f"{prefix}norm1"))
-            self._linear(f"{prefix}up", "x", "wide", self.shape.activation, form=self.format)
-            self._linear(f"{prefix}down", "wide", "y", add="x", form=self.format)
-            self._step(NORM, source="y", target="x", width=hidden, **self._norm(f"{prefix}norm2"))
+            build = self._pre_norm_layer if self.shape.pre_norm else self._post_norm_layer
+            build(layer - 1, f"layer.{layer - 1}.")
+            if layer == self.shape.layers and "final_norm.scale" in self.weights:
+                self._normalise("final_norm", "x", "x")
             self._pool(mode, layers, layer)
+
+    def _embed(self, width: int) -> None:
+        projected = "projection.weight" in self.weights
+        norm = self._norm("embed_norm", width)
+        self._step(EMBED, target="y" if projected else "x", width=width, **norm)
+        if projected:
+            self._linear("projection", "y", "x")
+
+    def _post_norm_layer(self, layer: int, prefix: str) -> None:
+        """The states are in x before and after, the sums that are normalised in y."""
+        self._attention(layer, prefix, "x", "y", add="x")
+        self._normalise(f"{prefix}norm1", "y", "x")
+        self._feed_forward(prefix, "x", "y", add="x")
+        self._normalise(f"{prefix}norm2", "y", "x")
+
+    def _pre_norm_layer(self, layer: int, prefix: str) -> None:
+        """The sums are in x before and after, in z between, and normalised in y: no product adds to its own operand."""
+        first = f"{prefix}norm1.scale" not in self.weights
+        if not first:
+            self._normalise(f"{prefix}norm1", "x", "y")
+        self._attention(layer, prefix, "x" if first else "y", "z", add="x")
+        self._normalise(f"{prefix}norm2", "z", "y")
+        self._feed_forward(prefix, "y", "x", add="z")
+
+    def _attention(self, layer: int, prefix: str, source: str, target: str, add: str) -> None:
+        self._linear(f"{prefix}qkv", source, "wide", by_head=True, form=self.format)
+        if self.shape.rotary:
+            self._step(ROTATE, source="wide", scale=self._rotary(self.shape.rotary[layer]))
+        window = self.shape.windows[layer] if self.shape.windows else None
+        bias = relative_bias(self.vector("relative")) if "relative" in self.weights else None
+        self._attend("wide", "context", window, bias)
+        self._linear(f"{prefix}out", "context", target, add=add, from_heads=True, form=self.format)
+
+    def _feed_forward(self, prefix: str, source: str, target: str, add: str) -> None:
+        wide, kind = self.shape.intermediate, self.shape.activation
+        if self.shape.gated:
+            padded = self._pad(wide)
+            rows = np.full((2, padded), -1, np.int32)
+            rows[:, :wide] = np.arange(2 * wide).reshape(2, wide)
+            self._linear(f"{prefix}up", source, "wide", rows=rows.reshape(-1), form=self.format)
+            self._step(GLU, source="wide", width=padded, activation=ACTIVATIONS[kind])
+        else:
+            self._linear(f"{prefix}up", source, "wide", kind, form=self.format)
+        self._linear(f"{prefix}down", "wide", target, add=add, form=self.format)
 
     def _buffers(self, **widths: int) -> None:
         for name, columns in widths.items():
             # one line more than the columns: rows a power of two apart would share cache sets, and scales need a place
             self._strides[name] = _lines(4 * self._pad(columns)) + LINE
-            if name != "y" and self.format in CONVERTED:
-                self._strides[f"{name} operand"] = _lines(CONVERTED[self.format] * self._pad(columns)) + LINE
+            self._widths[name] = self._pad(columns)
+
+    def _operand(self, source: str, columns: int) -> str:
+        """The buffer for the rows of ``source`` in the format of the products, after a step that fills it."""
+        name = f"{source} operand"
+        self._strides.setdefault(name, _lines(CONVERTED[self.format] * self._widths[source]) + LINE)
+        self._step(CONVERT, source=source, target=name, width=columns, format=self.format)
+        return name
 
     def _pool(self, mode: str, layers: tuple[int, ...], layer: int) -> None:
         if layer not in layers:
@@ -146,8 +195,17 @@ class EncoderProgram:
         self.used.add(name)
         return parts_of(self.weights, name)
 
-    def _norm(self, name: str) -> dict[str, int]:
-        return {part: self._vector(self.vector(f"{name}.{part}")) for part in ("scale", "bias")}
+    def _normalise(self, name: str, source: str, target: str) -> None:
+        width = self.shape.hidden
+        self._step(NORM, source=source, target=target, width=width, **self._norm(name, width))
+
+    def _norm(self, name: str, width: int) -> dict[str, int]:
+        scale, bias = self.vector(f"{name}.scale"), self._bias(f"{name}.bias", width)
+        return {"scale": self._vector(scale), "bias": self._vector(bias)}
+
+    def _bias(self, name: str, width: int) -> Array:
+        """A bias as float32, zeros where the encoder has none."""
+        return self.vector(name) if name in self.weights else np.zeros(width, np.float32)
 
     def vector(self, name: str) -> Array:
         """A small weight as float32, its parts in a row; raises NotFinite."""
@@ -159,24 +217,25 @@ class EncoderProgram:
 
     def _linear(
         self, name: str, source: str, target: str, activation: str = "none", *, add: str | int = -1, texts: int = 0,
-        by_head: bool = False, from_heads: bool = False, form: int = FLOAT,
+        by_head: bool = False, from_heads: bool = False, rows: NDArray[np.int32] | None = None, form: int = FLOAT,
     ) -> None:  # fmt: skip
-        """target = activation(source W^T + b) + add; rows of W and b by head, or columns of W from heads."""
-        parts, bias = self._parts(f"{name}.weight"), self.vector(f"{name}.bias")
+        """target = activation(source W^T + b) + add; rows of W and b by head or ``rows``; columns of W from heads."""
+        parts = self._parts(f"{name}.weight")
+        bias = self._bias(f"{name}.bias", sum(len(part) for part in parts))
         if by_head and len(parts) == 1:
             parts = tuple(np.split(parts[0], 3))
         parts = tuple(map(storable, parts))
         if any(part.dtype != parts[0].dtype for part in parts):
             parts = tuple(widen(part).astype(np.float32) for part in parts)
-        rows = self._rows_by_head() if by_head else _padded_range(len(bias), self._pad(len(bias)))
+        if rows is None:
+            rows = self._rows_by_head() if by_head else _padded_range(len(bias), self._pad(len(bias)))
         factor = 1 / sqrt(self.shape.hidden // self.shape.heads) if by_head else 1.0  # of the queries
         columns = parts[0].shape[1]
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self._pad(columns))
         height, inner = len(rows), groups * padded
         lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a lane of 32 bits
         if form in CONVERTED:
-            self._step(CONVERT, source=source, target=f"{source} operand", width=inner, format=form)
-            source = f"{source} operand"
+            source = self._operand(source, inner)
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
         start = self._vector(np.where(rows < 0, np.float32(0), bias[rows]))
@@ -197,11 +256,34 @@ class EncoderProgram:
         )  # fmt: skip
 
     def _rows_by_head(self) -> NDArray[np.int32]:
-        """For each row in the order [head][q|k|v][padded head] which of [q; k; v] (3D) it is, -1 for padding."""
+        """For each row in the order [head][q|k|v][padded head] which of [q; k; v] (3D) it is, -1 for padding.
+
+        Where q and k are rotated, the halves of a head are padded, so that a pair's channels are half a padded head
+        apart.
+        """
         heads, size = self.shape.heads, self.shape.hidden // self.shape.heads
+        rows = np.arange(3 * self.shape.hidden).reshape(3, heads, size).swapaxes(0, 1)
         out = np.full((heads, 3, self.head), -1, np.int32)
-        out[:, :, :size] = np.arange(3 * self.shape.hidden).reshape(3, heads, size).swapaxes(0, 1)
+        out[:, :, :size] = rows
+        if self.shape.rotary:
+            halves = np.full((heads, 2, 2, self.head // 2), -1, np.int32)
+            halves[..., : size // 2] = rows[:, :2].reshape(heads, 2, 2, size // 2)
+            out[:, :2] = halves.reshape(heads, 2, self.head)
         return out.reshape(-1)
+
+    def _rotary(self, base: float) -> int:
+        """Where the table of [cosines | sines] for ``base`` lies, a row of a padded head for each position."""
+
+        def fill(memory: Array) -> None:
+            table = memory[where : where + size].view(np.float32).reshape(self.shape.positions, 2, self.head // 2)
+            table[:] = 0
+            head = self.shape.hidden // self.shape.heads
+            table[:, 0, : head // 2], table[:, 1, : head // 2] = rotary_table(self.shape.positions, head, base)
+
+        if base not in self._tables:
+            size = 4 * self.shape.positions * self.head
+            where = self._tables[base] = self._reserve(size, fill)
+        return self._tables[base]
 
     def _pad(self, width: int) -> int:
         return -(-width // self.panel) * self.panel

@@ -1,4 +1,4 @@
-"""The frozen BERT and the pooling in NumPy: the definition that native kernels are tested against.
+"""The frozen encoder and the pooling in NumPy: the definition that native kernels are tested against.
 
 Packed texts: N tokens in all, text i owns rows offsets[i]:offsets[i+1]. Everything is computed and accumulated in the
 dtype of the weights (float32 or float64). No argument is changed; no token is padding.
@@ -15,6 +15,8 @@ from math import pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.kernels.encoder.distances import relative_bias, rotate
+
 Array = NDArray[np.floating]
 Ints = NDArray[np.integer]
 Weights = Mapping[str, Array]
@@ -24,7 +26,11 @@ LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with st
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """What the equations need beside the weights: D hidden width, heads, layers and the variants of the BERT family."""
+    """What the equations need beside the weights: D hidden width, heads, layers and the variants of the architecture.
+
+    BERT's family leaves the last four as they are. Parts without weights are left out: a table of positions, segments,
+    biases, a projection, the first LayerNorm of a layer, a LayerNorm after the last layer, MPNet's relative bias.
+    """
 
     layers: int
     hidden: int
@@ -32,9 +38,13 @@ class EncoderShape:
     intermediate: int
     eps: float
     activation: str  # gelu (erf form), gelu_tanh or relu
-    positions: int  # rows of the position table
+    positions: int  # rows of the position table; without a table, the most tokens of a text
     position_start: int  # 0, or padding id + 1 for RoBERTa
     pad_id: int | None  # RoBERTa numbers only the tokens that are not this one
+    pre_norm: bool = False  # LayerNorm stands before attention and feed-forward, not behind their residual sums
+    gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input | gate], and activate(input) * gate goes on
+    rotary: tuple[float, ...] = ()  # the base of each layer's rotary angles; empty: queries and keys are not turned
+    windows: tuple[int | None, ...] = ()  # how many tokens away a layer's farthest key is; None: any; empty: any in all
 
 
 @cache
@@ -64,12 +74,13 @@ def activate(x: Array, kind: str) -> Array:
     return half * x * (1 + erf(x * x.dtype.type(sqrt(0.5))))
 
 
-def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
-    """(x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,)."""
+def layer_norm(x: Array, scale: Array, bias: Array | None, eps: float) -> Array:
+    """(x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,), or no bias."""
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
     deviation = np.sqrt(variance + x.dtype.type(eps)) + (variance - variance)  # + 0, or NaN where the squares overflow
-    return centred / deviation * scale + bias
+    scaled = centred / deviation * scale
+    return scaled if bias is None else scaled + bias
 
 
 def _equal_runs(offsets: Ints) -> Iterator[tuple[int, int, int]]:
@@ -80,11 +91,15 @@ def _equal_runs(offsets: Ints) -> Iterator[tuple[int, int, int]]:
         yield int(offsets[start]), int(stop - start), int(lengths[start])
 
 
-def attention(qkv: Array, offsets: Ints, heads: int, window: int | None = None, bias: Array | None = None) -> Array:
+def attention(
+    qkv: Array, offsets: Ints, heads: int, window: int | None = None, bias: Array | None = None,
+    base: float | None = None,
+) -> Array:  # fmt: skip
     """softmax(Q K^T / sqrt(d) + B) V within each text. qkv: (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
 
     A query sees the keys at most ``window`` tokens away, None: all. ``bias`` (heads, 2 reach + 1) holds B by the
-    distance key - query from -reach to reach, and its ends for what is further away; None: no B.
+    distance key - query from -reach to reach, and its ends for what is further away; None: no B. ``base``: that of the
+    angles by which ``distances.rotate`` turns Q and K; None: it does not.
     """
     dim = qkv.shape[1] // 3
     scale = qkv.dtype.type(1 / sqrt(dim // heads))
@@ -92,6 +107,8 @@ def attention(qkv: Array, offsets: Ints, heads: int, window: int | None = None, 
     for row, texts, tokens in _equal_runs(offsets):
         rows = slice(row, row + texts * tokens)
         q, k, v = qkv[rows].reshape(texts, tokens, 3, heads, dim // heads).transpose(2, 0, 3, 1, 4)
+        if base is not None:
+            q, k = rotate(q, base), rotate(k, base)
         scores = (q @ k.swapaxes(-1, -2)) * scale  # (texts, heads, T, T)
         distance = np.arange(tokens) - np.arange(tokens)[:, None]
         if bias is not None:
@@ -119,34 +136,59 @@ def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
 
 def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
     """Word + position + segment-0 embedding, LayerNorm, and ELECTRA's projection where present: ids (N,) -> (N, D)."""
-    x = weights["word"][ids].astype(dtype) + weights["position"][positions(ids, offsets, shape)]
-    x = layer_norm(x + weights["segment"], weights["embed_norm.scale"], weights["embed_norm.bias"], shape.eps)
+    x = weights["word"][ids].astype(dtype)
+    if "position" in weights:
+        x = x + weights["position"][positions(ids, offsets, shape)] + weights["segment"]
+    x = layer_norm(x, weights["embed_norm.scale"], weights.get("embed_norm.bias"), shape.eps)
     if "projection.weight" in weights:
         x = x @ weights["projection.weight"].T + weights["projection.bias"]
     return x
 
 
-def encoder_layer(x: Array, weights: Weights, prefix: str, offsets: Ints, shape: EncoderShape) -> Array:
-    """One post-LayerNorm transformer layer (Devlin et al. 2019): x (N, D) -> (N, D)."""
+def encoder_layer(x: Array, weights: Weights, layer: int, offsets: Ints, shape: EncoderShape) -> Array:
+    """One transformer layer, the first being 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
+    prefix = f"layer.{layer}."
+    base = shape.rotary[layer] if shape.rotary else None
+    window = shape.windows[layer] if shape.windows else None
+    bias = relative_bias(weights["relative"]) if "relative" in weights else None
 
     def linear(x: Array, name: str) -> Array:
-        return x @ weights[f"{prefix}{name}.weight"].T + weights[f"{prefix}{name}.bias"]
+        y, bias = x @ weights[f"{prefix}{name}.weight"].T, weights.get(f"{prefix}{name}.bias")
+        return y if bias is None else y + bias
 
     def norm(x: Array, name: str) -> Array:
-        return layer_norm(x, weights[f"{prefix}{name}.scale"], weights[f"{prefix}{name}.bias"], shape.eps)
+        return layer_norm(x, weights[f"{prefix}{name}.scale"], weights.get(f"{prefix}{name}.bias"), shape.eps)
 
-    x = norm(x + linear(attention(linear(x, "qkv"), offsets, shape.heads), "out"), "norm1")
-    return norm(x + linear(activate(linear(x, "up"), shape.activation), "down"), "norm2")
+    def attend(x: Array) -> Array:
+        return linear(attention(linear(x, "qkv"), offsets, shape.heads, window, bias, base), "out")
+
+    def feed(x: Array) -> Array:
+        wide = linear(x, "up")
+        if not shape.gated:
+            return linear(activate(wide, shape.activation), "down")
+        given, gate = np.split(wide, 2, axis=1)
+        return linear(activate(given, shape.activation) * gate, "down")
+
+    if shape.pre_norm:
+        x = x + attend(norm(x, "norm1") if f"{prefix}norm1.scale" in weights else x)
+        return x + feed(norm(x, "norm2"))
+    x = norm(x + attend(x), "norm1")
+    return norm(x + feed(x), "norm2")
 
 
 def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype
 ) -> dict[int, Array]:
-    """Hidden states of the wanted layers, {layer: (N, D)}; 0 is the embedding layer. Stops after the highest wanted."""
+    """Hidden states of the wanted layers, {layer: (N, D)}; 0 is the embedding layer. Stops after the highest wanted.
+
+    A LayerNorm after the last layer is part of that layer's state alone.
+    """
     x = embed_tokens(weights, ids, offsets, shape, dtype)
     wanted = {0: x} if 0 in layers else {}
     for layer in range(1, max(layers) + 1):
-        x = encoder_layer(x, weights, f"layer.{layer - 1}.", offsets, shape)
+        x = encoder_layer(x, weights, layer - 1, offsets, shape)
+        if layer == shape.layers and "final_norm.scale" in weights:
+            x = layer_norm(x, weights["final_norm.scale"], weights.get("final_norm.bias"), shape.eps)
         if layer in layers:
             wanted[layer] = x
     return wanted

@@ -50,6 +50,8 @@ class TritonEncoder:
             raise ValueError(
                 f"heads of {head} channels are too wide for the Triton encoder; it serves {WIDEST} at most"
             )
+        if "relative" in weights or shape.pre_norm or shape.gated or shape.rotary or shape.windows:
+            raise ValueError("the Triton encoder runs BERT's family alone, without relative bias, rotation or windows")
         self.torch = prepare(device)[0]
         self.bodies = importlib.import_module("fastflow.kernels.encoder.triton_bodies")
         self.shape, self.layers, self.head = shape, tuple(layers), head

@@ -62,6 +62,8 @@ small = {"num_hidden_layers": 2, "max_position_embeddings": 66}
 bert = make_encoder(out / "bert", **small)
 roberta = make_encoder(out / "roberta", "roberta", **small)
 make_encoder(out / "xlm-roberta", "xlm-roberta", **small)
+make_encoder(out / "mpnet", "mpnet", **small)
+make_encoder(out / "modernbert", "modernbert", **small)
 vocab = make_encoder(out / "vocab", **small)
 (vocab / "tokenizer.json").unlink()
 (vocab / "vocab.txt").write_text("\\n".join(VOCABULARY) + "\\n")

@@ -26,8 +26,11 @@ CONFIG = {
     "max_position_embeddings": [*SIZES, 1, 2, 3], "vocab_size": SIZES, "type_vocab_size": SIZES, "pad_token_id": SIZES,
     "layer_norm_eps": [-1, -1e-9, 0, 1, 2, 1e300, 1e-300, "1e-12", True, None, [], float("nan"), float("inf")],
     "hidden_act": [None, [], {}, "silu", "relu", "gelu_new", 3, "x" * 5000],
-    "model_type": [None, [], {}, "gpt2", "distilbert", "electra", "roberta", 3],
+    "model_type": [None, [], {}, "gpt2", "distilbert", "electra", "roberta", "mpnet", "modernbert", 3],
     "position_embedding_type": ["relative_key", None, [], {}, 3],
+    "local_attention": SIZES, "global_attn_every_n_layers": SIZES, "norm_bias": [True, None, 3, []],
+    "layer_types": [None, [], {}, ["full_attention"] * 2, ["sliding_attention"] * 2, ["full_attention", []], "x", [3, 3]],
+    "rope_parameters": [None, [], {}, {"full_attention": {}}, {"sliding_attention": {"rope_theta": 1e300}}, {"a": 1}, 3],
 }  # fmt: skip
 STAGE = {
     "levels": SIZES, "depth": SIZES, "width": SIZES, "coupling": ["affine", "additive", [], None, "x", 3],

@@ -73,7 +73,7 @@ def test_without_pytorch_the_error_says_what_to_install(other, monkeypatch):
     ],
 )
 def test_incomplete_weights_are_refused(tmp_path, damage, message):
-    make_encoder(tmp_path, "mpnet")
+    make_encoder(tmp_path, "longformer")
     path, name = tmp_path / "model.safetensors", "encoder.layer.1.output.dense.weight"
     tensors = {key: np.array(array) for key, array in load_file(path).items()}
     damage(tensors, name)
@@ -83,7 +83,7 @@ def test_incomplete_weights_are_refused(tmp_path, damage, message):
 
 
 def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
-    make_encoder(tmp_path, "mpnet")
+    make_encoder(tmp_path, "longformer")
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
     with pytest.raises(FastflowError, match="transformers cannot load this encoder: "):
         Runtime(tmp_path)

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from builders import make_encoder, make_model, make_sentences
+from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.backends.cpu import LEAST_COSINE
@@ -74,3 +75,19 @@ def test_a_record_that_is_no_object_names_the_field(made, tmp_path):
 
 def test_the_model_in_the_package_may_run_in_bfloat16():
     assert json.loads((DEFAULT / MANIFEST).read_text())["least_cosine"]["bfloat16"] >= LEAST_COSINE
+
+
+@pytest.mark.parametrize("family", ["mpnet", "modernbert"])
+def test_newer_architectures_equal_transformers_and_take_lower_precisions(tmp_path, forced_isa, family, texts):
+    directory = make_encoder(tmp_path / family, family)
+    texts = [*texts, "", " ".join(texts[:8])]
+    want = Runtime(directory, backend="torch").encode(texts, normalize_embeddings=True)
+    for threads in (1, 2):
+        runtime = Runtime(directory, device="cpu", threads=threads)
+        assert (runtime.backend, runtime.info()["dtype"]) == ("cpu", "float32")
+        found = runtime.encode(texts, normalize_embeddings=True)
+        assert np.abs(found - want).max() <= EMBEDDING
+    for dtype in ("bfloat16", "int8"):
+        found = Runtime(directory, dtype=dtype, backend="cpu").encode(texts, normalize_embeddings=True)
+        assert np.isfinite(found).all()
+        assert (found * want).sum(axis=1).min() >= 0.98  # random weights forgive less than trained ones

@@ -33,6 +33,18 @@ def test_padding_changes_nothing_and_float64_is_the_reference(tmp_path, bert, se
     assert np.abs(backend.calibrate(want) - reference.calibrate(want)).max() <= 1e-9
 
 
+@pytest.mark.parametrize("family", ["mpnet", "modernbert"])
+def test_padding_beyond_every_window_changes_nothing(encoders, family, sentences):
+    """The padding behind the short text lies outside the windows of all of its tokens, and sees no key at all."""
+    texts = Tokenizer(encoders(family), 128)(["a", *sentences[:3], " ".join(sentences[:12])])
+    assert np.diff(texts.offsets).min() + 16 < np.diff(texts.offsets).max()
+    for dtype, bound in (("float64", 2e-5), ("float32", 2e-5)):  # transformers rotates in float32 in every dtype
+        backend, reference = pair(encoders(family), dtype)
+        found, want = backend.pool(texts), reference.pool(texts)
+        assert np.isfinite(found).all()
+        assert np.abs(found - want).max() <= bound
+
+
 @pytest.mark.parametrize(("dtype", "least"), [("float32", 1 - EMBEDDING), ("bfloat16", COSINE["bfloat16"])])
 def test_lower_precisions_give_float32_vectors_near_the_reference(model, tokens, dtype, least):
     backend, reference = pair(model, dtype)

@@ -13,8 +13,10 @@ from triton_processes import NEEDS
 
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
-from fastflow.errors import FastflowError, UsageError
+from fastflow.backends.torch import TorchBackend
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files import embed
+from fastflow.model.architecture import CPU_ONLY
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.vectors import paired_cosine
 
@@ -22,9 +24,32 @@ pytestmark = NEEDS
 BUCKETS = 1e-3  # relative, the same text in batches of different size
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in CPU_ONLY])
 def test_every_family_equals_the_reference(standin, encoders, family, sentences):
     assert_same(on_standin(encoders(family)).encode(sentences[:50]), Runtime(encoders(family)).encode(sentences[:50]))
+
+
+@pytest.mark.parametrize("family", CPU_ONLY)
+def test_an_architecture_for_the_cpu_is_refused_and_auto_goes_on_without(standin, encoders, family, monkeypatch):
+    with pytest.raises(UnsupportedArchitecture, match=f"'{family}' is not supported by the triton backend"):
+        on_standin(encoders(family))
+    monkeypatch.setattr(encoder, "_sees_gpu", lambda: True)
+    runtime = Runtime(encoders(family))
+    assert runtime.backend == "cpu"
+    assert any(note.startswith("stepped down from the triton backend: ") for note in runtime.info()["notes"])
+
+
+@pytest.mark.parametrize("family", CPU_ONLY)
+def test_on_a_gpu_pytorch_runs_an_architecture_that_triton_does_not(standin, encoders, family, monkeypatch):
+    class Here(TorchBackend):
+        def __init__(self, model, dtype, device, threads):
+            assert device == "cuda"
+            super().__init__(model, dtype, "cpu", threads)
+
+    monkeypatch.setitem(encoder.BACKENDS, "torch", Here)
+    runtime = Runtime(encoders(family), device="cuda")
+    assert runtime.backend == "torch"
+    assert any(note.startswith("stepped down from the triton backend: ") for note in runtime.info()["notes"])
 
 
 @pytest.mark.parametrize("pooling", ["cls", "pooler", "first-last-avg", "mean-of-layers:2", "avg-last-3"])

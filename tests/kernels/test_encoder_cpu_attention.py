@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,13 +110,11 @@ def test_beyond_its_reach_a_bias_is_that_of_its_ends(float_isa):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_an_encoder_whose_layers_have_windows_and_biases(monkeypatch, isa, threads):
+def test_an_encoder_whose_layers_have_windows_and_biases(isa, threads):
     """As steps of an encoder: hidden states against the reference, and the same bits in any company."""
-    heads, window, bias = 3, 20, table(9, heads=3)
-    attend, attention = cpu_layout.EncoderProgram._attend, reference.attention
-    monkeypatch.setattr(cpu_layout.EncoderProgram, "_attend", partial_method(attend, window, bias))
-    monkeypatch.setattr(reference, "attention", partial(attention, window=window, bias=bias))
-    weights, shape = random_encoder(3, 2, 72, heads, 100)
+    weights, shape = random_encoder(3, 2, 72, 3, 100)
+    weights |= {"relative": np.random.default_rng(0).normal(0, 2, (32, 3)).astype(np.float32)}
+    shape = replace(shape, windows=(20, 7))
     ids, offsets = pack([17, 130, 1, 64, 2, 100], seed=5)
     encoder = CpuEncoder(weights, shape, "mean", (2,), threads=threads, isa=isa)
     found = encoder.states(ids, offsets)[2]
@@ -129,11 +127,6 @@ def test_an_encoder_whose_layers_have_windows_and_biases(monkeypatch, isa, threa
     for i in range(6):
         alone = encoder.states(ids[offsets[i] : offsets[i + 1]], np.array([0, offsets[i + 1] - offsets[i]]))[2]
         assert np.array_equal(alone, found[offsets[i] : offsets[i + 1]])
-
-
-def partial_method(attend, window, bias):
-    """``_attend`` that is given a window and a bias by nobody else."""
-    return lambda self, source, target: attend(self, source, target, window, bias)
 
 
 def test_attention_that_does_not_fit_is_refused(float_isa):

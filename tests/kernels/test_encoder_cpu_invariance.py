@@ -8,19 +8,9 @@ import threading
 
 import numpy as np
 import pytest
-from packed import pack, random_encoder, token_weights
+from packed import bits, pack, random_encoder, select, token_weights
 
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-
-
-def select(ids, offsets, rows):
-    parts = [ids[offsets[i] : offsets[i + 1]] for i in rows]
-    return np.concatenate(parts), np.r_[0, np.cumsum([len(p) for p in parts])].astype(np.int64)
-
-
-def bits(vectors):
-    assert np.isfinite(vectors).all()
-    return vectors.view(np.int32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from packed import pack, random_encoder
+from packed import coarse, pack, random_encoder, rounded
 from tolerances import COSINE
 
 import fastflow
@@ -14,21 +14,9 @@ from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import BF16, BF16_WIDE
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose
-from fastflow.kernels.panels import quantised, to_bfloat16
+from fastflow.kernels.panels import quantised
 
 REDUCED = ("bfloat16", "int8")
-
-
-def rounded(values):
-    """To bfloat16 and back."""
-    bits = to_bfloat16(np.ascontiguousarray(values, np.float32)).astype(np.uint32) << 16
-    return bits.view(np.float32).astype(np.float64)
-
-
-def coarse(values):
-    """To int8, one scale a row, and back."""
-    whole, scale = quantised(np.ascontiguousarray(values, np.float32))
-    return whole * scale[:, None].astype(np.float64)
 
 
 def emulated(weights, shape, ids, offsets, weight, operand):

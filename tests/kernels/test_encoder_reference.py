@@ -3,59 +3,19 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from builders import FAMILIES, make_encoder
-from tolerances import COMPANY, REFERENCE
+from states import assert_same, ours, random_tokens
+from tolerances import COMPANY
 
-from fastflow.backends.torch import load_torch_encoder
 from fastflow.kernels.encoder import reference
 from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
 
 LENGTHS = (65, 1, 2, 3, 7, 8, 9, 9, 15, 16, 17, 31, 32, 33, 63, 64)
-
-
-def random_tokens(directory: Path, lengths: tuple[int, ...], seed: int = 0) -> Tokens:
-    """Packed ids, none of them special."""
-    ids = np.random.default_rng(seed).integers(5, read_config(directory)["vocab_size"], sum(lengths)).astype(np.int32)
-    return Tokens(ids, np.r_[0, np.cumsum(lengths)], np.empty(0, np.int64))
-
-
-def ours(directory: Path, tokens: Tokens, dtype: str, layers: tuple[int, ...]) -> dict[int, np.ndarray]:
-    config = read_config(directory)
-    shape = encoder_shape(config, directory)
-    weights = load_weights(directory, config, shape, np.dtype(dtype))
-    return reference.encode(weights, tokens.ids, tokens.offsets, shape, layers, np.dtype(dtype))
-
-
-def theirs(directory: Path, tokens: Tokens, dtype: str) -> list[np.ndarray]:
-    """transformers' hidden states, computed padded and then packed: [(N, D)] for layers 0 to L."""
-    model = load_torch_encoder(directory, dtype).eval()
-    lengths = np.diff(tokens.offsets)
-    mask = np.arange(lengths.max())[None] < lengths[:, None]
-    ids = np.full(mask.shape, model.config.pad_token_id)
-    ids[mask] = tokens.ids
-    with torch.inference_mode():
-        out = model(
-            input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask).long(), output_hidden_states=True
-        )
-    return [state.numpy()[mask] for state in out.hidden_states]
-
-
-def assert_same(directory: Path, tokens: Tokens, dtype: str) -> None:
-    expected = theirs(directory, tokens, dtype)
-    found = ours(directory, tokens, dtype, tuple(range(len(expected))))
-    assert sorted(found) == list(range(len(expected)))
-    for layer, want in enumerate(expected):
-        assert found[layer].dtype == want.dtype == np.dtype(dtype)
-        assert np.isfinite(found[layer]).all()
-        assert want.std() > 0.1  # the comparison is of something
-        assert np.abs(found[layer] - want).max() <= REFERENCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from packed import random_encoder, random_modernbert, random_mpnet
 from triton_processes import NEEDS, compiled, interpreted
 
 from fastflow.kernels.encoder.triton import TritonEncoder
@@ -30,9 +31,15 @@ def test_importing_the_front_loads_neither_torch_nor_triton(tmp_path):
 @NEEDS
 def test_a_missing_gpu_is_said_in_one_sentence(monkeypatch):
     import torch
-    from packed import random_encoder
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="needs an NVIDIA GPU") as caught:
         TritonEncoder(*random_encoder(1, 1, 32, 2, 32), (1,))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("made", [random_mpnet, random_modernbert])
+def test_other_architectures_are_refused(made):
+    weights, shape = made(1, 2, 32, 2, 32)
+    with pytest.raises(ValueError, match="the Triton encoder runs BERT's family alone"):
+        TritonEncoder(weights, shape, (1,), device="cpu")

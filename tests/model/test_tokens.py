@@ -165,3 +165,12 @@ def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
     ours, want = Tokenizer(tmp_path, 128)(texts), Tokenizer(model, 128)(texts)
     assert len(ours.ids) > 20_000
     assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
+
+
+def test_vocab_txt_of_mpnet_is_not_taken_for_bert_s(tmp_path):
+    """It holds [CLS] and [SEP], and MPNet's texts stand between <s> and </s>."""
+    vocabulary_only(tmp_path)
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *VOCABULARY]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    with pytest.raises(FastflowError, match=r"vocab\.txt is not a BERT vocabulary: it has <s> and </s>"):
+        Tokenizer(tmp_path, 64)

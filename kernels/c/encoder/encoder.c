@@ -123,6 +123,18 @@ static void pool(const job *j, const ff_step *s, const ff_group *g, int64_t from
     }
 }
 
+static void rotate(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
+{
+    const ff_encoder *e = j->e;
+    const int64_t *at = j->in->offsets + g->text;
+    for (int64_t row = from; row < to; row++) {
+        while (at[1] - g->row <= row)
+            at++;
+        j->body->rotate((float *)(g->at[s->from] + row * e->strides[s->from]), e->heads, e->head,
+                        (const float *)(e->memory + s->scale) + (row - (at[0] - g->row)) * e->head);
+    }
+}
+
 /* Elements that a step of a group consists of, any range of which part() computes. */
 static int64_t elements(const job *j, const ff_step *s, const ff_group *g)
 {
@@ -130,6 +142,8 @@ static int64_t elements(const job *j, const ff_step *s, const ff_group *g)
     case FF_LINEAR: return j->e->linears[s->linear].columns / (2 * ff_isa_vector(j->e->isa));
     case FF_ATTEND: return g->texts * j->e->heads;
     case FF_NORM:
+    case FF_ROTATE:
+    case FF_GLU:
     case FF_CONVERT: return s->texts ? g->texts : g->rows;
     default: return g->texts;
     }
@@ -169,6 +183,11 @@ static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from
         for (int64_t r = from; r < to; r++)
             j->body->convert((const float *)(g->at[s->from] + r * lda), s->width, (int)s->format, g->at[s->to] + r * ldc);
         break;
+    case FF_ROTATE: rotate(j, s, g, from, to); break;
+    case FF_GLU:
+        for (int64_t r = from; r < to; r++)
+            j->body->glu((float *)(g->at[s->from] + r * lda), s->width, (int)s->activation);
+        break;
     default: pool(j, s, g, from, to, scratch);  /* attention's has room for a number a token */
     }
 }
@@ -190,7 +209,8 @@ static void together(job *j, float *scratch)
     for (int64_t i = 0; i < j->count; i++)
         for (const ff_step *s = j->e->steps; s < j->e->steps + j->e->count; s++, p++) {
             const ff_group *g = j->groups + i;
-            const int64_t n = elements(j, s, g), grain = s->kind == FF_NORM || s->kind == FF_CONVERT ? 8 : 1;
+            const int by_row = s->kind == FF_NORM || s->kind == FF_CONVERT || s->kind == FF_ROTATE || s->kind == FF_GLU;
+            const int64_t n = elements(j, s, g), grain = by_row ? 8 : 1;
             int64_t shares = (n + grain - 1) / grain;
             shares = shares < 4 * (int64_t)j->threads ? shares : 4 * (int64_t)j->threads;
             for (int64_t k; (k = atomic_fetch_add(&p->next, 1)) < shares; atomic_fetch_add(&p->done, 1))

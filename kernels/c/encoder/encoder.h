@@ -9,7 +9,9 @@ enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
-enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP, FF_STEP_KINDS };
+enum {
+    FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_ROTATE, FF_GLU, FF_UNIT, FF_MAP, FF_STEP_KINDS
+};
 enum { FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN };  /* FF_POOL */
 enum {  /* FF_MAP: activations as torch.nn defines them without arguments */
     FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU, FF_MAP_LEAKY_RELU,
@@ -20,12 +22,14 @@ void ff_trim(void);  /* give freed memory back to the system, where the C librar
 
 typedef struct {
     int64_t kind;
-    int64_t from, to;   /* buffers; FF_POOL and FF_FIRST read `from`, and write to `pooled` where `to` is -1 */
+    int64_t from, to;   /* buffers; FF_POOL and FF_FIRST read `from`, and write to `pooled` where `to` is -1;
+                           FF_ROTATE and FF_GLU change `from` */
     int64_t linear;     /* FF_LINEAR: which; FF_POOL: 1 to set the sum, 0 to add to it */
-    int64_t activation; /* FF_LINEAR; FF_MAP: one of its own */
+    int64_t activation; /* FF_LINEAR, FF_GLU; FF_MAP: one of its own */
     int64_t add;        /* FF_LINEAR, FF_MAP: buffer added to the result, or -1 */
-    int64_t scale, bias; /* FF_EMBED, FF_NORM: offsets of float32 vectors of the step's width */
-    int64_t width;      /* true columns; FF_CONVERT: padded columns */
+    int64_t scale, bias; /* FF_EMBED, FF_NORM: offsets of float32 vectors of the step's width; FF_ROTATE: `scale` is that of
+                            a table of [cosines | sines], a row of `head` floats a position */
+    int64_t width;      /* true columns; FF_CONVERT, FF_GLU: padded columns */
     int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
     int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
     int64_t format;     /* FF_CONVERT */
@@ -41,7 +45,7 @@ typedef struct {
     const ff_linear *linears;
     const ff_step *steps;
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
-    const float *positions;   /* (position rows, width of the embeddings), segment 0 added */
+    const float *positions;   /* (position rows, width of the embeddings), segment 0 added; NULL: none are added */
     const void *words;        /* (vocabulary, width) */
     const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all count alike */
     int32_t half;             /* words are IEEE half, not float32 */
@@ -49,7 +53,7 @@ typedef struct {
     int32_t heads, head;      /* head: padded columns of one head */
     int32_t hidden, outputs;  /* true columns of a hidden state, and of a pooled vector */
     int32_t position_start, pad_id;  /* pad_id -1: every token is numbered */
-    int32_t vocabulary, position_rows;
+    int32_t vocabulary, position_rows;  /* without a table: the most tokens of a text */
     int32_t layers;           /* wanted layers, whose means are averaged */
     int32_t isa;
     float eps;
@@ -92,6 +96,10 @@ typedef struct {
     /* the largest of `tokens` rows, each times its weight, column by column; NaN where one is not finite */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
     void (*convert)(const float *x, int64_t columns, int format, char *to);
+    /* one row [q|k|v] of every head, in place: channels i and i + head / 2 of q and k turn by a row of the table */
+    void (*rotate)(float *x, int heads, int head, const float *table);
+    /* the first `width` columns of a row, in place: activation(x) times the `width` columns behind them */
+    void (*glu)(float *x, int64_t width, int activation);
 } ff_body;
 const ff_body *ff_body_of(int isa);
 

@@ -1,0 +1,57 @@
+"""How attention knows where tokens stand, other than by a table of positions: rotary angles and relative biases.
+
+Shared by the reference and by what is laid out for the compiled kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+BUCKETS, FARTHEST = 32, 128  # of MPNet: rows of its bias table, and the distance from which on all share one
+
+
+def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:
+    """(count, head / 2) angles by which position p turns channel pair i: p base^(-2i / head) (Su et al. 2021).
+
+    They are products of float32 numbers rounded to float32, whatever is computed with them: models were trained with
+    such angles, and at position 8191 the exact ones differ by up to 5e-4.
+    """
+    exponents = np.arange(0, head, 2, dtype=np.float32) / np.float32(head)
+    frequencies = np.float32(1) / np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)
+    return np.arange(count, dtype=np.float32)[:, None] * frequencies
+
+
+def rotary_table(count: int, head: int, base: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Cosine and sine of ``rotary_angles``, each (count, head / 2)."""
+    angles = rotary_angles(count, head, base).astype(np.float64)
+    return np.cos(angles), np.sin(angles)
+
+
+def rotate(x: Array, base: float) -> Array:
+    """Turn the channel pairs (i, i + d/2) of x (..., T, d) by the angles of positions 0 to T - 1, in x's dtype."""
+    cos, sin = (table.astype(x.dtype) for table in rotary_table(x.shape[-2], x.shape[-1], base))
+    low, high = np.split(x, 2, axis=-1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
+def buckets(distances: Array) -> NDArray[np.int64]:
+    """The row of MPNet's bias table for each distance, key position less query position (Raffel et al. 2020).
+
+    Half of the rows are for keys behind the query: one a distance below 8, then ever wider ones up to FARTHEST.
+    """
+    half = BUCKETS // 2
+    exact = half // 2
+    away = np.abs(distances)
+    octaves = np.log2(np.maximum(away, 1) / exact) / np.log2(FARTHEST / exact)  # exact for powers of two
+    far = np.minimum(exact + np.floor(octaves * (half - exact)).astype(np.int64), half - 1)
+    return np.where(away < exact, away, far) + half * (distances > 0)
+
+
+def relative_bias(table: Array) -> Array:
+    """(heads, 2 FARTHEST + 1) biases of scores by distance from -FARTHEST, of MPNet's table (BUCKETS, heads)."""
+    return table[buckets(np.arange(-FARTHEST, FARTHEST + 1))].T
