@@ -29,6 +29,10 @@ class Prompting(ABC):
     def encode(self, inputs: Any = None, *arguments: Any, **options: Any) -> Any:
         """Embed one text or many."""
 
+    def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
+        """The text that ``encode`` puts before every text; raises a UsageError for a name that the model lacks."""
+        return self._model.prompts.resolve(prompt, prompt_name)
+
     def encode_query(
         self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:

@@ -119,8 +119,8 @@ class Runtime(Prompting):
         }
         with Progress("embed", len(texts), "texts", shown=bool(show_progress_bar)) as progress:
             blocks = []
-            prompts = {"prompt": prompt, "prompt_name": prompt_name}
-            for _, block in self.stream(texts, batch_size=batch_size, **prompts, **options):
+            options_of_stream = options | {"prompt": prompt, "prompt_name": prompt_name}
+            for _, block in self.stream(texts, batch_size=batch_size, **options_of_stream):
                 blocks.append(block)
                 progress.advance(len(block))
         out = np.concatenate(blocks) if blocks else self._nothing(**options)
@@ -208,7 +208,9 @@ class Runtime(Prompting):
         spread = self._model.spread_of(self._width, truncate_dim)
         return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread)
 
-    def log_prob(self, inputs: Any, batch_size: int | None = None) -> NDArray[np.float64]:
+    def log_prob(
+        self, inputs: Any, batch_size: int | None = None, prompt: str | None = None
+    ) -> NDArray[np.float64]:  # fmt: skip
         """(B,) natural-log densities of texts, or of pooled vectors (B, D), under the flow (``stages.density``).
 
         A text that is unlike those the flow was fitted to has a low one; ``likelihood`` says what is low. Texts and
@@ -220,14 +222,17 @@ class Runtime(Prompting):
         if self._tokenizer is None or getattr(inputs, "ndim", 1) == 2:
             pooled = check_pooled(inputs, calibrator.pooled_dim, self.dtype, "log_prob")
             return check_finite(calibrator.log_prob(pooled), "log_prob: row")
-        return check_finite(calibrator.log_prob(self.pool(inputs, batch_size)), "text")
+        return check_finite(calibrator.log_prob(self.pool(inputs, batch_size, prompt)), "text")
 
-    def pool(self, texts: Iterable[str], batch_size: int | None = None) -> NDArray[Any]:
-        """The pooled vectors (B, D) before calibration, as ``transform`` takes them. Raises as ``encode`` does."""
+    def pool(self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None) -> NDArray[Any]:
+        """The pooled vectors (B, D) before calibration, as ``transform`` takes them; ``prompt`` as in ``encode``.
+
+        Raises as ``encode`` does.
+        """
         check_count("batch_size", batch_size)
         checked, prompts = [check_text(t, i) for i, t in enumerate(in_order(texts))], self._model.prompts
         self._seen.add(checked)
-        tokens = self.tokenize.prompted(checked, prompts.resolve(), prompts.pooled)
+        tokens = self.tokenize.prompted(checked, prompts.resolve(prompt), prompts.pooled)
         self._count_truncated(len(tokens.cut))
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, None)), "text")
 

@@ -97,11 +97,15 @@ def use_standin(monkeypatch, **settings):
     def open_both(self, model, config):
         weights = load_weights(model.encoder, config, self._shape, np.float32)
         bodies = TorchBodies(weights, self._shape, model.pooling.layers, self.dtype, "cpu")
-        return bodies, Plans(fold(model.calibration, self._shape.hidden), model.pooling.weights)
+        return bodies, Plans(fold(model.calibration, self.pooled_dim), model.pooling.weights)
 
     monkeypatch.setattr(encoder_triton, "prepare", lambda _: (torch, 1))
     monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
+    monkeypatch.setattr(
+        backend_triton.TritonBackend, "_open_pooler",
+        lambda self, model: Plans(fold((), self._shape.hidden), model.pooling.weights),
+    )  # fmt: skip
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_device", lambda self: device)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_latent", lambda self: Plans(self.density_plans))
     return device

@@ -47,6 +47,10 @@ class Workbench:
     def _subject(self, label: str, model: str | None) -> Subject:
         if label not in self._made:
             loaded = load_model(model)
+            if loaded.modules is not None:
+                raise FastflowError(
+                    f"bench: {label} was saved by Sentence Transformers, whose modules are not timed here"
+                )
             if loaded.pooling.mode != "mean":
                 raise FastflowError(f"bench: {label} pools by {loaded.pooling.mode}; only the mean is known here")
             shape = encoder_shape(read_config(loaded.encoder), loaded.encoder)

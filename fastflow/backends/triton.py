@@ -23,6 +23,7 @@ from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.pipeline import Pipeline
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.kernels.encoder.reference import positions
+from fastflow.kernels.encoder.texts import apply_head
 from fastflow.model.architecture import CPU_ONLY, encoder_shape, read_config, whole_number
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
@@ -39,6 +40,20 @@ class Task(NamedTuple):
 
     calibrated: bool
     unit: bool
+
+
+def _check_pooling(model: Model) -> None:
+    """Raise a UsageError for a pooling that only other backends have."""
+    if not model.pooling.plain or not model.prompts.pooled or _has_zero(model.pooling.weights):
+        prompt = "" if model.prompts.pooled else " without the tokens of a prompt"
+        zero = " with token weights of 0" if _has_zero(model.pooling.weights) else ""
+        raise UsageError(
+            f"the triton backend does not pool by the {model.pooling.describe()}{prompt}{zero}; use cpu or torch"
+        )
+
+
+def _has_zero(weights: NDArray[np.float32] | None) -> bool:
+    return weights is not None and not weights.all()
 
 
 class TritonBackend(Backend):
@@ -67,7 +82,9 @@ class TritonBackend(Backend):
                 f"{model.encoder}: architecture {family!r} is not supported by the triton backend; cpu and torch run it"
             )
         self._vocabulary = whole_number(config, "vocab_size", model.encoder)
+        _check_pooling(model)
         self._encoder, self._flow = self._open(model, config)
+        self._pooler = self._open_pooler(model) if model.head else self._flow
         self._latent: Any = None  # the stages that give the density, put on the device when first asked for
         self._device = self._open_device()
         self._computing = self._device.stream()
@@ -86,13 +103,19 @@ class TritonBackend(Backend):
             raise FastflowError(f"{model.encoder} has no pooler: its weights lack pooler.dense")
         try:
             encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
-            plans = fold(model.calibration, self._shape.hidden)
+            plans = fold(model.calibration, self.pooled_dim)
             return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights)
         except ValueError as error:  # kernels know no FastflowError
             raise UsageError(str(error)) from error
         except RuntimeError as error:  # PyTorch's, of a device that is full or broken
             said = str(error).strip().partition("\n")[0]
             raise FastflowError(f"the triton backend cannot load the model onto the GPU: {said}") from error
+
+    def _open_pooler(self, model: Model) -> Any:
+        """The flow that only pools, to the encoder's width: modules behind the pooling are computed in NumPy."""
+        from fastflow.kernels.flow.triton import TritonFlow
+
+        return TritonFlow(fold((), self._shape.hidden), self.on, weights=model.pooling.weights)
 
     def _open_device(self) -> Device:
         return CudaDevice()
@@ -106,12 +129,15 @@ class TritonBackend(Backend):
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
         """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibrate`` shortens them."""
+        if self._head:
+            pooled = apply_head(self._head, self._run(tokens, batches, Task(False, False)))
+            return self.calibrate(pooled, normalize, truncate)
         unit = normalize and truncate is None  # else the length is that of the cut vector, and found after the cut
         return shorten(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate, self._order)
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors of one batch: encoder and pooling are one graph."""
-        return self._run(tokens, [np.arange(len(tokens.offsets) - 1)], Task(False, False))
+        return apply_head(self._head, self._run(tokens, [np.arange(len(tokens.offsets) - 1)], Task(False, False)))
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
@@ -166,7 +192,7 @@ class TritonBackend(Backend):
         if self._pooling.mode == "mean":
             if task.calibrated:
                 return self._flow(hidden, task.unit, offsets, ids)
-            return self._flow.pool(hidden, offsets, ids)
+            return self._pooler.pool(hidden, offsets, ids)
         pooled = self._encoder.first(hidden[0], offsets)
         if self._pooling.mode == "pooler":
             pooled = self._encoder.pooler(pooled)

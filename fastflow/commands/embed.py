@@ -6,6 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,10 @@ RESUME = click.option(
     show_default=True,
     help="right: cut a text that is longer than the model's limit; error: refuse it.",
 )
-@click.option("--prompt", metavar="S", help="Put S before every text.")
+@click.option("--prompt", metavar="S", help="Put S before every text.  [default: the model's default prompt]")
+@click.option(
+    "--prompt-name", metavar="NAME", help="Put the model's prompt NAME before every text (see fastflow info)."
+)
 @click.option(
     "--fit",
     is_flag=True,
@@ -108,6 +112,7 @@ def embed(
     resume: bool,
     fit: bool,
     save_model: Path | None,
+    prompt_name: str | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -125,6 +130,8 @@ def embed(
     settings = Settings(layout, shard=parse_shard(shard), **options)
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
+    if fit and prompt_name is not None:
+        raise UsageError("--fit makes a model without prompts of its own: give --prompt, or leave out --prompt-name")
     with contextlib.ExitStack() as stack:
         opened: Callable[[str], Input] = Input
         if fit:
@@ -132,6 +139,9 @@ def embed(
                 fitted_to(input, output, settings, model, device, save_model, resume, quiet)
             )
         runtime = open_runtime(model, device, dtype, threads, quiet)
+        prompt = runtime.resolve_prompt(settings.prompt, prompt_name)
+        if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
+            settings = replace(settings, prompt=prompt)
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts

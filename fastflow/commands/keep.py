@@ -24,15 +24,28 @@ def info(model: str | None) -> None:
 
 @click.command()
 @click.argument("model", required=False)
-def verify(model: str | None) -> None:
+@click.option(
+    "--with",
+    "other",
+    type=click.Choice(["st"]),
+    help="Also compare the vectors with those of Sentence Transformers, of a directory that it saved.",
+)
+def verify(model: str | None, other: str | None) -> None:
     """Check the files of a model directory.
 
-    Every file must match its sha256, no other file may lie there, and the model must load.
+    Every file must match its sha256, no other file may lie there, and the model must load. A directory that Sentence
+    Transformers saved has no sha256: its settings must be known, and its weights whole and finite.
     """
     from fastflow.model.artifact import named
     from fastflow.model.artifact import verify as check
 
     emit("\n".join(check(named(model))))
+    if other is not None:
+        from fastflow.evaluation.with_st import compare
+
+        found = compare(named(model))
+        emit(str(found))
+        found.check(named(model))
 
 
 @click.command()

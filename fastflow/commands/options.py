@@ -5,7 +5,11 @@ from __future__ import annotations
 import click
 
 MODEL = click.option(
-    "-m", "--model", metavar="MODEL", help="Model or Hugging Face encoder directory. [default: the one in the package]"
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder. "
+    "[default: the one in the package]",
 )
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 DTYPE = click.option(

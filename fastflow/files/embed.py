@@ -188,7 +188,7 @@ def _looked_at(
         if number == 0 and (warning := unsuited(runtime.tokenize, window.texts)):
             say(f"fastflow: WARNING: {warning}")
         if number == 0 and unlike is not None:
-            unlike.look(window.texts, runtime.log_prob([(prompt or "") + text for text in window.texts]))
+            unlike.look(window.texts, runtime.log_prob(window.texts, prompt=prompt))
         yield window
 
 

@@ -42,7 +42,8 @@ from fastflow.model.manifest import (
     takes_vectors,
 )
 from fastflow.model.reading import is_whole, short
-from fastflow.model.sentence_transformers import Modules, encoder_folder, read_modules
+from fastflow.model.sentence_transformers import MODULES, Modules, encoder_folder, read_modules
+from fastflow.model.sentence_verify import verify_modules
 from fastflow.model.sentence_weights import files_of, head_of, pooling_of
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
@@ -238,7 +239,12 @@ def _calibration(
 
 
 def verify(path: Path) -> list[str]:
-    """Check every file of a saved model, card included, and that it loads; returns what was checked, a line each."""
+    """Check every file of a saved model, card included, and that it loads; returns what was checked, a line each.
+
+    Of a directory of Sentence Transformers: that every setting is known, and that weights are whole and finite.
+    """
+    if not is_file(path / MANIFEST) and is_file(path / MODULES):
+        return verify_modules(load_model(path))
     manifest = read_manifest(path)
     check_hashes(path, manifest, list(manifest["files"]))
     known = {MANIFEST, *manifest["files"]}

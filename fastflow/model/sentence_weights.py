@@ -32,10 +32,7 @@ def head_of(modules: Modules) -> Head:
         if isinstance(module, DenseModule):
             head.append(_dense(module))
         elif isinstance(module, LayerNormModule):
-            arrays, size = _tensors(module.directory), (module.width,)
-            taken = [_take(arrays, module.directory, f"norm.{name}", size) for name in ("weight", "bias")]
-            _check_all_used(arrays, module.directory)
-            head.append(Norm(*taken))
+            head.append(_layer_norm(module))
         else:
             head.append(Unit())
     return tuple(head)
@@ -43,7 +40,8 @@ def head_of(modules: Modules) -> Head:
 
 def pooling_of(modules: Modules, depth: int) -> Pooling:
     """The pooling of the hidden states of an encoder of ``depth`` layers, with the weights of layers and tokens."""
-    mode, layers, shares = "+".join(modules.pooling.modes), (depth,), None
+    mode, layers = "+".join(modules.pooling.modes), [depth]
+    shares: list[float] | None = None
     if modules.layers is not None:
         layers, shares = _shares(modules.layers)
         if "max" in modules.pooling.modes and len(layers) > 1:
@@ -55,7 +53,7 @@ def pooling_of(modules: Modules, depth: int) -> Pooling:
         encoder = modules.transformer.directory
         vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
         table = read_word_weights(modules.word_weights.directory, vocabulary)
-    return Pooling(mode, layers, table, shares)
+    return Pooling(mode, tuple(layers), table, None if shares is None else tuple(shares))
 
 
 def files_of(modules: Modules) -> list[Path]:
@@ -67,7 +65,7 @@ def files_of(modules: Modules) -> list[Path]:
     return [*encoder_files(encoder), *(path for path in own if is_file(path))]
 
 
-def _shares(module: LayersModule) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
     """The layers of a WeightedLayerPooling whose weight is not 0, and the share of each in the sum."""
     arrays, count = _tensors(module.directory), module.last + 1 - module.start
     weights = _take(arrays, module.directory, "layer_weights", (count,)).astype(np.float64)
@@ -76,7 +74,14 @@ def _shares(module: LayersModule) -> tuple[tuple[int, ...], tuple[float, ...]]:
     if not abs(total) > LIGHTEST:
         raise FastflowError(f"{module.directory / WEIGHTS}: the sum of layer_weights is 0")
     kept = np.flatnonzero(weights)
-    return tuple(int(i) + module.start for i in kept), tuple(float(weights[i] / total) for i in kept)
+    return [int(i) + module.start for i in kept], [float(weights[i] / total) for i in kept]
+
+
+def _layer_norm(module: LayerNormModule) -> Norm:
+    arrays, where, size = _tensors(module.directory), module.directory, (module.width,)
+    scale, bias = _take(arrays, where, "norm.weight", size), _take(arrays, where, "norm.bias", size)
+    _check_all_used(arrays, where)
+    return Norm(scale, bias)
 
 
 def _dense(module: DenseModule) -> Dense:

@@ -136,8 +136,10 @@ def lowercase_first(tokenizer: Any) -> None:
     """Put Lowercase before the normalizer of ``tokenizer`` where none is in it."""
     from tokenizers import normalizers
 
-    found = tokenizer.normalizer
-    parts = [] if found is None else list(found) if isinstance(found, normalizers.Sequence) else [found]
+    found: Any = tokenizer.normalizer
+    parts: list[Any] = [] if found is None else [found]
+    if isinstance(found, normalizers.Sequence):
+        parts = [found[i] for i in range(len(found))]  # type: ignore[index, arg-type]
     if not any(isinstance(part, normalizers.Lowercase) for part in parts):
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from places import ROOT, USERS
+from sentence_dirs import NORMALIZE, make_directory, pooling
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"))]
@@ -102,10 +103,13 @@ def run_programs(folder: Path, page: Path, training: bool = False) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_the_quick_commands_and_the_programs_run(page, desk):
+def test_the_quick_commands_and_the_programs_run(page, desk, bert):
     copy_model(desk)
     if "plain-model" in page.read_text(encoding="utf-8"):
         copy_model(desk, "plain-model")
+    if "st-model" in page.read_text(encoding="utf-8"):
+        prompts = {"query": "query: ", "passage": "passage: "}
+        make_directory(desk / "st-model", bert, [pooling("mean"), NORMALIZE], prompts=prompts)
     for command in commands(page):
         if command not in NOT_RUN and not is_slow(command):
             run_command(desk, command)

@@ -72,7 +72,7 @@ def test_the_reference_changes_none_of_its_arguments(bert):
     for array in weights.values():
         array.flags.writeable = False
     tokens = random_tokens(bert, (4, 9))
-    for array in tokens:
+    for array in tokens[:3]:
         array.flags.writeable = False
     assert np.isfinite(reference.encode(weights, *tokens[:2], shape, (0, 3), np.dtype(np.float32))[3]).all()
 

@@ -1,0 +1,30 @@
+"""The check of a directory of Sentence Transformers, which holds no hashes to go by."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+
+from fastflow.errors import UnsupportedArchitecture
+from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.kinds import Model
+from fastflow.model.sentence_weights import files_of
+from fastflow.model.weights import load_weights
+
+
+def verify_modules(model: Model) -> list[str]:
+    """Check the encoder's weights and the tokenizer of an opened directory; returns what was checked, a line each.
+
+    Settings and the modules' weights were checked when it was opened. Raises a FastflowError that names the file.
+    """
+    assert model.modules is not None  # noqa: S101 - for the type checker: the caller looked for modules.json
+    model.tokenizer()
+    with suppress(UnsupportedArchitecture):  # PyTorch checks the weights of those when it opens them
+        config = read_config(model.encoder)
+        load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
+    return [
+        f"{len(files_of(model.modules))} files of Sentence Transformers: every setting is known",
+        f"modules {', '.join(model.modules.names())}: weights are whole and finite",
+        f"fingerprint {model.fingerprint}",
+    ]

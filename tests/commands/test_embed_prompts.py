@@ -1,0 +1,69 @@
+"""fastflow embed with the prompts of a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sentence_dirs import NORMALIZE, expected, make_directory, pooling
+
+from fastflow.cli import main
+
+TEXTS = ["the dog sings", "a cat", "seven rivers"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, bert):
+    settings = {"prompts": {"query": "the old ", "title": "a red "}, "default_prompt_name": "title"}
+    return make_directory(tmp_path_factory.mktemp("st") / "m", bert, [pooling("mean"), NORMALIZE], **settings)
+
+
+@pytest.fixture
+def embed(saved, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+
+    def run(*options, model=saved):
+        out = tmp_path / "out.npy"
+        out.unlink(missing_ok=True)
+        words = ["embed", str(tmp_path / "in.txt"), "-m", str(model), "-o", str(out), *options]
+        done = CliRunner().invoke(main, words)
+        return np.load(out) if out.exists() else None, done
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "prompt"),
+    [
+        ([], "a red "),
+        (["--prompt-name", "query"], "the old "),
+        (["--prompt-name", "document"], ""),
+        (["--prompt", "so "], "so "),
+        (["--prompt", ""], ""),
+        (["--prompt-name", "query", "--dedupe"], "the old "),
+    ],
+)
+def test_the_prompt_that_applies(embed, saved, options, prompt):
+    found, done = embed(*options)
+    assert done.exit_code == 0, done.stderr
+    assert np.abs(found - expected(saved, TEXTS, prompt)).max() <= 2e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt-name", "no"], "no prompt is called 'no': known are query, document, title"),
+        (["--prompt-name", "query", "--prompt", "x"], "give prompt or prompt_name, not both"),
+        (["--prompt-name", "query", "--fit"], "--fit makes a model without prompts of its own"),
+    ],
+)
+def test_prompts_that_cannot_be(embed, options, message):
+    found, done = embed(*options)
+    assert (found, done.exit_code) == (None, 2)
+    assert message in done.stderr
+
+
+def test_the_prompt_counts_in_the_length(embed):
+    found, done = embed("--truncate", "error", "--prompt", "a " * 70)
+    assert (found, done.exit_code) == (None, 1)
+    assert "line 1: longer than the model's 64 tokens" in done.stderr

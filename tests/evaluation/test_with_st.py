@@ -1,0 +1,88 @@
+"""Vectors beside those of Sentence Transformers, which need not be installed for any test but one."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sentence_dirs import NORMALIZE, expected, make_directory, pooling
+
+from fastflow.cli import main
+from fastflow.errors import FastflowError
+from fastflow.evaluation import with_st
+from fastflow.evaluation.with_st import Agreement, compare, probe_texts
+
+
+@pytest.fixture
+def saved(tmp_path, bert):
+    prompts = {"prompts": {"query": "the old "}}
+    return make_directory(tmp_path / "m", bert, [pooling("cls"), NORMALIZE], **prompts)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Sentence Transformers, as far as it is called here, with the definitions; ``off`` is added to its numbers."""
+
+    class Model:
+        off = 0.0
+
+        def __init__(self, path, **options):
+            self.path = path
+
+        def encode(self, texts, show_progress_bar, prompt_name=None):
+            from pathlib import Path
+
+            prompt = {None: "", "query": "the old "}[prompt_name]
+            return expected(Path(self.path), texts, prompt) + Model.off
+
+    monkeypatch.setattr(with_st, "find_spec", lambda name: True)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=Model))
+    return Model
+
+
+def test_the_same_vectors(saved, stand_in):
+    found = compare(saved)
+    assert found.texts == 2 * len(probe_texts())
+    assert 0 < found.difference <= with_st.TOLERANCE
+    assert found.cosine > 0.999999
+    shown = CliRunner().invoke(main, ["verify", str(saved), "--with", "st"])
+    assert shown.exit_code == 0
+    assert "texts in float32: largest difference to Sentence Transformers" in shown.stdout
+
+
+def test_others_fail(saved, stand_in):
+    stand_in.off = 1e-3
+    shown = CliRunner().invoke(main, ["verify", str(saved), "--with", "st"])
+    assert shown.exit_code == 1
+    assert "least cosine" in shown.stdout
+    assert "fastflow and Sentence Transformers give different vectors, 1.0e-03 apart where 2e-06 is" in shown.stderr
+
+
+@pytest.mark.parametrize("difference", [3e-6, np.nan, np.inf])
+def test_too_far_apart(tmp_path, difference):
+    Agreement(1, 2e-6, 1.0).check(tmp_path)
+    with pytest.raises(FastflowError, match="give different vectors"):
+        Agreement(1, difference, 1.0).check(tmp_path)
+
+
+def test_vectors_of_another_shape_are_infinitely_far():
+    assert with_st._apart(np.zeros((2, 3)), np.zeros((2, 4))) == (np.inf, -1.0)
+
+
+def test_it_is_not_installed(saved, monkeypatch):
+    monkeypatch.setattr(with_st, "find_spec", lambda name: None)
+    with pytest.raises(FastflowError, match=r"needs sentence_transformers, .* run pip install -e '\.\[st\]'"):
+        compare(saved)
+
+
+def test_a_directory_of_another_kind(bert, monkeypatch):
+    with pytest.raises(FastflowError, match=r"was not saved by Sentence Transformers: it has no modules\.json"):
+        compare(bert)
+
+
+def test_the_real_one(saved):
+    pytest.importorskip("sentence_transformers", exc_type=ImportError)
+    compare(saved).check(saved)

@@ -1,0 +1,76 @@
+"""Public facts about published models of Sentence Transformers: shapes, modules, limits and prompts. No weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builders import make_encoder
+from safetensors.torch import load_file, save_file
+from sentence_dirs import NORMALIZE, Module, dense, make_directory, pooling
+
+MEAN, CLS = pooling("mean"), pooling("cls")
+QUERY = "Represent this sentence for searching relevant passages: "
+
+
+@dataclass(frozen=True)
+class Published:
+    """Depth, width and heads of an encoder, what follows it, the limit of tokens and the prompts."""
+
+    layers: int
+    hidden: int
+    heads: int
+    modules: tuple[Module, ...]
+    length: int = 512
+    family: str = "bert"
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    dim: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", self.dim or self.hidden)
+
+    def shape(self, layers: int | None = None) -> dict[str, Any]:
+        """transformers' settings of the encoder, with as many ``layers`` (None: all of them)."""
+        depth, wide = layers or self.layers, 4 * self.hidden
+        if self.family == "distilbert":
+            return {"dim": self.hidden, "n_layers": depth, "n_heads": self.heads, "hidden_dim": wide,
+                    "max_position_embeddings": 512}  # fmt: skip
+        places = 514 if self.family == "xlm-roberta" else 512
+        return {"hidden_size": self.hidden, "num_hidden_layers": depth, "num_attention_heads": self.heads,
+                "intermediate_size": wide, "max_position_embeddings": places}  # fmt: skip
+
+
+def make_published(directory: Path, model: Published, layers: int | None = None) -> Path:
+    """The directory of ``model`` with drawn weights, as if saved by an older release; ``layers``: None for all."""
+    encoder = make_encoder(directory / "encoder", model.family, **model.shape(layers))
+    weights = load_file(encoder / "model.safetensors")
+    for name, tensor in weights.items():  # as large as trained ones are, or attention would saturate
+        if tensor.ndim == 2 and "embeddings" not in name:
+            weights[name] = tensor * (5 / model.hidden**0.5)  # drawn with deviation 0.2
+    save_file(weights, encoder / "model.safetensors", {"format": "pt"})
+    prompts = dict(model.prompts)
+    return make_directory(directory / "model", encoder, list(model.modules), length=model.length, prompts=prompts)
+
+
+MODELS = {
+    "all-MiniLM-L6-v2": Published(6, 384, 12, (MEAN, NORMALIZE), 256),
+    "all-MiniLM-L12-v2": Published(12, 384, 12, (MEAN, NORMALIZE), 128),
+    "bge-small-en-v1.5": Published(12, 384, 12, (CLS, NORMALIZE)),
+    "bge-base-en-v1.5": Published(12, 768, 12, (CLS, NORMALIZE)),
+    "bge-large-en-v1.5": Published(24, 1024, 16, (CLS, NORMALIZE)),
+    "e5-small-v2": Published(12, 384, 12, (MEAN, NORMALIZE)),
+    "e5-base-v2": Published(12, 768, 12, (MEAN, NORMALIZE)),
+    "multilingual-e5-small": Published(12, 384, 12, (MEAN, NORMALIZE)),  # BERT's layers
+    "gte-small": Published(12, 384, 12, (MEAN, NORMALIZE)),
+    "gte-base": Published(12, 768, 12, (MEAN, NORMALIZE)),
+    "paraphrase-multilingual-MiniLM-L12-v2": Published(12, 384, 12, (MEAN,), 128),
+    "distiluse-base-multilingual-cased-v2": Published(
+        6, 768, 12, (MEAN, dense(512, "Tanh")), 128, "distilbert", dim=512
+    ),
+    "mxbai-embed-large-v1": Published(24, 1024, 16, (CLS,), prompts={"query": QUERY, "passage": ""}),
+    "snowflake-arctic-embed-s": Published(12, 384, 12, (CLS, NORMALIZE), prompts={"query": QUERY}),
+    "snowflake-arctic-embed-m": Published(12, 768, 12, (CLS, NORMALIZE), prompts={"query": QUERY}),
+    "multilingual-e5-base": Published(12, 768, 12, (MEAN, NORMALIZE), family="xlm-roberta"),
+}
