@@ -37,7 +37,7 @@ class Published:
         if self.family == "distilbert":
             return {"dim": self.hidden, "n_layers": depth, "n_heads": self.heads, "hidden_dim": wide,
                     "max_position_embeddings": 512}  # fmt: skip
-        places = 514 if self.family == "xlm-roberta" else 512
+        places = 514 if self.family in ("xlm-roberta", "mpnet") else 512
         return {"hidden_size": self.hidden, "num_hidden_layers": depth, "num_attention_heads": self.heads,
                 "intermediate_size": wide, "max_position_embeddings": places}  # fmt: skip
 
@@ -72,5 +72,6 @@ MODELS = {
     "mxbai-embed-large-v1": Published(24, 1024, 16, (CLS,), prompts={"query": QUERY, "passage": ""}),
     "snowflake-arctic-embed-s": Published(12, 384, 12, (CLS, NORMALIZE), prompts={"query": QUERY}),
     "snowflake-arctic-embed-m": Published(12, 768, 12, (CLS, NORMALIZE), prompts={"query": QUERY}),
+    "all-mpnet-base-v2": Published(12, 768, 12, (MEAN, NORMALIZE), 384, "mpnet"),
     "multilingual-e5-base": Published(12, 768, 12, (MEAN, NORMALIZE), family="xlm-roberta"),
 }

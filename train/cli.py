@@ -66,8 +66,9 @@ class TrainCommand(click.Command):
 @click.option(
     "--pooling",
     default=DEFAULTS.pooling,
-    help="auto, first-last (layers 1 and L), last, cls, pooler or mean-of-layers:I,J,... auto: first-last, or last for "
-    "an encoder that was tuned for similarity.",
+    help="auto, first-last (layers 1 and L), last, cls, pooler, mean-of-layers:I,J,... or model. auto: first-last, or "
+    "last for an encoder that was tuned for similarity. model: all modules of a directory of Sentence Transformers, "
+    "with the calibration behind them.",
 )
 @click.option(
     "--token-weights",

@@ -13,11 +13,12 @@ from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.artifact import load_model, named
 from fastflow.model.hashing import encoder_files, file_hash
 from fastflow.model.kinds import Model
-from fastflow.model.manifest import ENCODER
+from fastflow.model.manifest import ENCODER, MODULES_FOLDER
+from fastflow.model.sentence_weights import files_of
 from fastflow.stages import calibration
 from fastflow.stages.pooling import parse_pooling
 from fastflow.train.data.corpus import clean, corpus_hash, draw
-from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.fitting import Run, calibrate
 from fastflow.train.options import Options
 from fastflow.train.ship.export import check_out
@@ -88,7 +89,9 @@ def _wanted(request: Request) -> tuple[str, Options]:
     model = load_model(directory)
     device = "cuda" if request.device == "cuda" else "cpu"
     given: dict[str, Any] = {"sample": SAMPLE, "device": device}
-    if model.manifest:
+    if model.modules is not None:
+        given |= {"pooling": OF_MODULES, "token_weights": "none"}
+    elif model.manifest:
         given |= {"pooling": _pooling_name(model), "max_length": model.max_length}
         given["token_weights"] = "none" if model.pooling.weights is None else "sif"
     return str(directory.absolute()), Options(**given)
@@ -103,19 +106,27 @@ def _pooling_name(model: Model) -> str:
     return name
 
 
+def _copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
+    """(name in a model, file) of the encoder's files, and of its modules' where they are run."""
+    if frozen.head is not None and frozen.modules is not None:
+        root = frozen.modules.path
+        return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]
+    files = encoder_files(frozen.directory)
+    return [(f"{ENCODER}/{path.name}", path) for path in files if not path.name.startswith(("tokenizer", "vocab"))]
+
+
 def check_same(keep: Path, texts: Texts, encoder: str, options: Options, name: str) -> None:
     """Raise unless the model at ``keep`` was fitted to ``texts`` with ``encoder`` and its pooling."""
     model, frozen = load_model(keep), open_encoder(encoder, options.pooling, options.max_length)
     weighted = options.token_weights != "none" and frozen.pooling.mode == "mean"  # noqa: S105
     training, files = model.manifest.get("training"), model.manifest.get("files", {})
     sample = draw(clean(texts()), name, SAMPLE, options.seed)
-    copies = [path for path in encoder_files(frozen.directory) if not path.name.startswith(("tokenizer", "vocab"))]
     same = (
         isinstance(training, dict)
         and training.get("corpus_sha256") == corpus_hash(sample)
         and (model.pooling, model.max_length) == (frozen.pooling, frozen.max_length)
-        and (model.pooling.weights is not None) == weighted
-        and all(files.get(f"{ENCODER}/{path.name}") == file_hash(path) for path in copies)
+        and ((model.pooling.weights is not None) == weighted or frozen.head is not None)
+        and all(files.get(name) == file_hash(path) for name, path in _copies(frozen))
     )
     if not same:
         raise FastflowError(

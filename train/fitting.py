@@ -19,7 +19,7 @@ from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
 from fastflow.train.choice.separability import Views, make_views
 from fastflow.train.choice.tuned import why_tuned
 from fastflow.train.data.corpus import clean, corpus_hash, draw
-from fastflow.train.data.embeddings import Embedder, FrozenEncoder, cache_key, embed_corpus, open_encoder
+from fastflow.train.data.embeddings import OF_MODULES, Embedder, FrozenEncoder, cache_key, embed_corpus, open_encoder
 from fastflow.train.data.moments import Moments, read_through
 from fastflow.train.data.token_weights import weigh, weigh_by_first
 from fastflow.train.methods.chain import SAMPLE, Fitted, check_chain, fit
@@ -116,7 +116,8 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     unasked = options.method == "auto" and options.token_weights != "sif"  # noqa: S105
     reason = why_tuned(encoder) if unasked else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
-    usual = {"method": method, "token_weights": "none" if reason else "sif"}
+    whole = options.pooling == OF_MODULES
+    usual = {"method": method, "token_weights": "none" if reason or whole else "sif"}
     usual["pooling"] = "last" if reason else "first-last"
     settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
     return replace(options, **settled), reason
@@ -130,6 +131,8 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
         raise UsageError("--stop likelihood is for vectors without an encoder: texts take --stop rule or budget")
     links = shipped(parse_method(options.method), options.latent)
     frozen = open_encoder(encoder, options.pooling, options.max_length)
+    if frozen.head is not None and options.token_weights != "none":  # noqa: S105
+        raise UsageError("--pooling model pools as the directory says: leave out --token-weights")
     if run.reference:
         check_reference(frozen)
     if options.stream and (_has_flow(options) or options.sample):
@@ -164,7 +167,7 @@ def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
         voice.say(
             f"corpus: {corpus.count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}"
         )
-    if frozen.modules is not None:
+    if frozen.modules is not None and frozen.head is None:
         concerns.append(frozen.modules.unused())
     words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
     if words > PARAGRAPH and options.method != "none" and not _weighted(options):  # weighted: as good as cut

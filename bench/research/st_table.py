@@ -3,8 +3,9 @@
     python -m fastflow.bench.research.st_table --out bench/results/sentence-transformers
 
 Shapes, heads, module lists, limits and prompts are public facts (tests/sentence_models.py). Weights are drawn at the
-size of trained ones and vocabularies are small, for no published weights are needed to show that two programs compute
-the same. ``--model`` names some of them, ``--real`` adds directories with weights of their own. Needs the st extra and a checkout with its tests.
+size of trained ones and vocabularies are small: that two programs compute the same needs no published weights.
+``--model`` names some of them, ``--real`` adds directories with weights of their own. Needs the st extra and a checkout
+with its tests.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fastflow.stages.vectors import paired_cosine
 TESTS = Path(__file__).parents[2] / "tests"
 TASKS = ("encode", "encode_query", "encode_document")
 LOWER = ("bfloat16", "int8")
+COMMAND = "python -m fastflow.bench.research.st_table --out bench/results/sentence-transformers"
 
 
 def row(name: str, directory: Path, texts: list[str]) -> dict[str, Any]:
@@ -61,15 +63,16 @@ def apart(a: NDArray[Any], b: NDArray[Any]) -> float:
     return float(np.abs(a - b).max()) / max(1.0, float(np.linalg.norm(b, axis=1).max()))
 
 
-def page(rows: list[dict[str, Any]], command: str, versions: str) -> str:
+def page(rows: list[dict[str, Any]], versions: str) -> str:
     """The Markdown of the table."""
     lines = [
         "# Directories of Sentence Transformers",
         "",
-        f"`{command}`, with {versions}. Float32: the largest difference of a number, over encode, encode_query and",
-        "encode_document, relative to the longest vector where that is longer than 1. Lower precisions of fastflow:",
-        "the least cosine to Sentence Transformers in float32. Depth, width, heads and modules are the published models';",
-        "weights are drawn and vocabularies small, where the name does not say 'real weights'.",
+        f"`{COMMAND}`, with {versions}.",
+        "Float32: the largest difference of a number, over encode, encode_query and encode_document, relative to the",
+        "longest vector where that is longer than 1. Lower precisions of fastflow: the least cosine to Sentence",
+        "Transformers in float32. Depth, width, heads and modules are the published models'; weights are drawn and",
+        "vocabularies small, where the name does not say 'real weights'.",
         "",
         "| model | modules | dimensions | texts | float32 | bfloat16 | int8 |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -95,17 +98,16 @@ def main(out: Path, names: tuple[str, ...], real: tuple[Path, ...]) -> None:
 
     warnings.simplefilter("ignore", UserWarning)  # texts that are cut
     texts, rows = probe_texts(), []
-    for directory in real:
-        rows.append(row(f"{directory.name}, real weights", directory, texts))
-    for name in names or MODELS:
-        with TemporaryDirectory() as folder:
-            rows.append(row(name, make_published(Path(folder), MODELS[name]), texts))
-        click.echo(json.dumps(rows[-1]), err=True)
-    command = "python -m fastflow.bench.research.st_table --out bench/results/sentence-transformers"
+    found = {f"{directory.name}, real weights": lambda _, directory=directory: directory for directory in real}
+    found |= {name: lambda folder, name=name: make_published(folder, MODELS[name]) for name in names or MODELS}
     versions = f"Sentence Transformers {sentence_transformers.__version__} and fastflow {__version__}"
-    out.with_suffix(".md").write_text(page(rows, command, versions), encoding="utf-8")
-    kept = {"command": command, "versions": versions, "machine": describe(), "rows": rows}
-    out.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    for name, made in found.items():
+        with TemporaryDirectory() as folder:
+            rows.append(row(name, made(Path(folder)), texts))
+        click.echo(json.dumps(rows[-1]), err=True)
+        out.with_suffix(".md").write_text(page(rows, versions), encoding="utf-8")  # each time: large models take long
+        kept = {"command": COMMAND, "versions": versions, "machine": describe(), "rows": rows}
+        out.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

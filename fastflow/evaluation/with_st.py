@@ -71,9 +71,9 @@ def compare(path: Path) -> Agreement:
     texts, differences, cosines = probe_texts(), [], []
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # texts that are cut
-        for options in ({}, *({"prompt_name": name} for name in modules.prompts)):
-            wanted = theirs.encode(texts, show_progress_bar=False, **options)
-            difference, cosine = _apart(ours.encode(texts, **options), np.asarray(wanted))
+        for name in (None, *modules.prompts):
+            wanted = theirs.encode(texts, show_progress_bar=False, prompt_name=name)
+            difference, cosine = _apart(ours.encode(texts, prompt_name=name), np.asarray(wanted))
             differences.append(difference)
             cosines.append(cosine)
     return Agreement(len(texts) * len(differences), max(differences), min(cosines))

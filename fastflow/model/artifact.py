@@ -35,6 +35,10 @@ from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
     ENCODER,
+    MODULES_FOLDER,
+    MODULES_POOLING,
+    MODULES_VERSION,
+    check_files_listed,
     check_listed,
     read_manifest,
     read_pooling,
@@ -139,14 +143,8 @@ class Opening:
 
     def _sentence(self, directory: Path, modules: Modules) -> Model:
         """The model of a directory that Sentence Transformers saved."""
-        encoder = modules.transformer.directory
-        size = encoder_size(read_config(encoder), encoder)
         self._identify(files_of(modules))
-        length = modules.transformer.max_seq_length or size.max_tokens
-        return Model(
-            directory, encoder, pooling_of(modules, size.layers), length, (), fingerprint="", modules=modules,
-            head=head_of(modules),
-        )  # fmt: skip
+        return _uncalibrated(directory, modules)
 
     def _encoder_alone(self, directory: Path) -> Model:
         size = encoder_size(read_config(directory), directory)
@@ -158,13 +156,16 @@ class Opening:
     def _saved(self, directory: Path) -> Model | VectorModel:
         manifest = read_manifest(directory)
         names = [name for name in manifest["files"] if name != CARD]
-        large = [name for name in names if name.startswith(f"{ENCODER}/") and name.endswith(".safetensors")]
+        folders = (f"{ENCODER}/", f"{MODULES_FOLDER}/")
+        large = [name for name in names if name.startswith(folders) and name.endswith(".safetensors")]
         check_present(directory, large)
         self._hashes.start([directory / name for name in large])
         self._checks.append(lambda: check_hashes(directory, manifest, large, self._hashes))
         check_hashes(directory, manifest, [name for name in names if name not in large])
         if takes_vectors(manifest):
             return _vector_model(directory, manifest)
+        if manifest["format_version"] == MODULES_VERSION:
+            return _model_of_modules(directory, manifest)
         return _model(directory, manifest, self._resolve_encoder(directory, manifest))
 
     def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
@@ -202,6 +203,37 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
     return Model(
         directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest,
         truncation=truncation, spread=spread, likelihood=read_likelihood(directory, manifest, stages),
+    )  # fmt: skip
+
+
+def _uncalibrated(directory: Path, modules: Modules) -> Model:
+    """The model of the modules alone."""
+    encoder = modules.transformer.directory
+    size = encoder_size(read_config(encoder), encoder)
+    length = modules.transformer.max_seq_length or size.max_tokens
+    return Model(
+        directory, encoder, pooling_of(modules, size.layers), length, (), "", modules=modules, head=head_of(modules)
+    )  # fmt: skip
+
+
+def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
+    """The model of a manifest that calibrates the vectors of a directory of Sentence Transformers, kept beside it."""
+    where = f"{directory / MANIFEST}, field"
+    if manifest["pooling"] != MODULES_POOLING:
+        raise FastflowError(f"{where} pooling: must be {MODULES_POOLING} in format version {MODULES_VERSION}")
+    if (modules := read_modules(directory / MODULES_FOLDER)) is None:
+        missing = directory / MODULES_FOLDER / MODULES
+        raise FastflowError(f"{missing} is missing: the model is incomplete; copy it again")
+    check_files_listed(directory, manifest, files_of(modules))
+    model = _uncalibrated(directory, modules)
+    if manifest["max_length"] != model.max_length:
+        raise FastflowError(f"{where} max_length: must be {model.max_length}, the limit of {MODULES_FOLDER}")
+    if modules.truncate_dim is not None:
+        raise FastflowError(f"{directory / MODULES_FOLDER}: a calibrated model has no truncate_dim of its own")
+    stages, truncation, spread = _calibration(directory, manifest, _arrays(directory, manifest), model.pooled_dim)
+    return replace(
+        model, calibration=stages, fingerprint=manifest["fingerprint"], manifest=manifest, truncation=truncation,
+        spread=spread, likelihood=read_likelihood(directory, manifest, stages),
     )  # fmt: skip
 
 

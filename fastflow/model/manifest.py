@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,20 @@ from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
 
 FORMAT_VERSION = 1
 VECTORS_VERSION = 2  # of a model without an encoder: readers that know only version 1 refuse it
+MODULES_VERSION = 3  # of a model with the modules of Sentence Transformers, which earlier readers would leave out
 CALIBRATION = "calibration.safetensors"
 WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
 ENCODER = "0_Transformer"
+MODULES_FOLDER = "0_SentenceTransformer"  # of version 3: the directory that Sentence Transformers saved
+MODULES_POOLING = {"mode": "modules", "calibration": "last"}  # the calibration comes behind every module
 CARD = "README.md"
 
 _FIELDS = {
     FORMAT_VERSION: {
+        "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
+        "fingerprint": str,
+    },
+    MODULES_VERSION: {
         "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
         "fingerprint": str,
     },
@@ -37,7 +45,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     manifest = read_object(path)
     if not is_whole(found := manifest.get("format_version"), min(_FIELDS), max(_FIELDS)):
-        known = " and ".join(map(str, _FIELDS))
+        known = f"{min(_FIELDS)} to {max(_FIELDS)}"
         raise FastflowError(f"{path}, field format_version: this fastflow reads versions {known}, not {short(found)}")
     for name, kind in _FIELDS[manifest["format_version"]].items():
         if not isinstance(manifest.get(name), kind):
@@ -84,7 +92,12 @@ def fingerprint(manifest: dict[str, Any]) -> str:
 
 def check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
     """Raise for a file that would be read though the manifest holds no hash of it."""
-    for path in encoder_files(encoder) if encoder == directory / ENCODER else []:
+    check_files_listed(directory, manifest, encoder_files(encoder) if encoder == directory / ENCODER else [])
+
+
+def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequence[Path]) -> None:
+    """Raise for one of ``files`` that the manifest holds no hash of."""
+    for path in files:
         if path.relative_to(directory).as_posix() not in manifest["files"]:
             raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
 

@@ -69,8 +69,8 @@ def test_it_opens_as_what_it_is(vector_model, model):
         ({"calibration": []}, "field calibration: a model without an encoder needs a stage, and there is none"),
         ({"calibration": ...}, "field calibration: missing or not a list"),
         ({"format_version": 1}, "field pooling: missing or not a dict"),
-        ({"format_version": True}, "field format_version: this fastflow reads versions 1 and 2, not True"),
-        ({"format_version": 3}, "field format_version: this fastflow reads versions 1 and 2, not 3"),
+        ({"format_version": True}, "field format_version: this fastflow reads versions 1 to 3, not True"),
+        ({"format_version": 4}, "field format_version: this fastflow reads versions 1 to 3, not 4"),
         (
             {"format_version": 1, "pooling": {"mode": "mean", "layers": [1]}, "max_length": 64},
             "field encoder: missing or not a dict",

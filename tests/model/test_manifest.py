@@ -32,10 +32,10 @@ def test_an_edited_manifest_is_noticed(model_copy, field):
         load_model(model_copy)
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None, ...])
+@pytest.mark.parametrize("version", [0, 4, "1", None, ...])
 def test_another_version_is_refused_before_anything_else(model_copy, version):
     change_manifest(model_copy, forge=False, format_version=version)
-    with pytest.raises(FastflowError, match="field format_version: this fastflow reads versions 1 and 2"):
+    with pytest.raises(FastflowError, match="field format_version: this fastflow reads versions 1 to 3"):
         load_model(model_copy)
 
 

@@ -6,6 +6,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.kernels.encoder.cpu import DTYPES
 from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokenizer
 from fastflow.train.ship import precision
 from fastflow.train.ship.precision import REDUCED, TEXTS, least_cosines
 
@@ -23,9 +24,9 @@ def test_the_least_cosine_is_that_of_the_vectors(model, sentences):
 
 def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
     asked = []
-    real = precision.Tokenizer
+    real = Tokenizer.prompted
     monkeypatch.setattr(
-        precision, "Tokenizer", lambda *given: lambda texts: asked.append(list(texts)) or real(*given)(texts)
+        Tokenizer, "prompted", lambda self, texts, *rest: asked.append(list(texts)) or real(self, texts, *rest)
     )
     least_cosines(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
     assert len(asked[0]) == TEXTS

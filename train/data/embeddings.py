@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,18 +26,20 @@ from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.cache import bytes_for_people, describe, locked
 from fastflow.files.cache import cache_directory as cache_directory
+from fastflow.kernels.encoder.texts import Head
 from fastflow.model.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.artifact import DEFAULT, load_model
 from fastflow.model.hashing import MANIFEST, encoder_hash
 from fastflow.model.hub import hub_snapshot
 from fastflow.model.kinds import Model
 from fastflow.model.sentence_transformers import Modules, read_modules
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.model.weights import has_pooler
 from fastflow.stages.pooling import Pooling, parse_pooling
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.voice import COMMAND, Voice
 
+OF_MODULES = "model"  # the pooling of a directory of Sentence Transformers, with all its modules
 WINDOW = 4096  # texts tokenized and length-sorted at a time, and kept when the pass is interrupted after them
 BATCH_TOKENS = 8192
 
@@ -46,7 +48,8 @@ BATCH_TOKENS = 8192
 class FrozenEncoder:
     """An encoder as training uses it: where it is, how to pool, and its identity.
 
-    ``modules`` are those of the directory that Sentence Transformers saved it in, None of any other.
+    ``modules`` are those of the directory that Sentence Transformers saved it in, None of any other. ``head`` is given
+    where they are run, pooling included, and ``hash`` is then that of all their files.
     """
 
     directory: Path
@@ -56,11 +59,13 @@ class FrozenEncoder:
     hub_id: str | None = None
     revision: str | None = None
     modules: Modules | None = None
+    head: Head | None = None
 
     @property
     def model(self) -> Model:
         """The uncalibrated model, as a backend runs it."""
-        return Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
+        plain = Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
+        return plain if self.head is None else replace(plain, modules=self.modules, head=self.head)
 
     @property
     def name(self) -> str:
@@ -71,7 +76,12 @@ class FrozenEncoder:
     @property
     def dim(self) -> int:
         """D, the width of a pooled embedding."""
-        return encoder_size(read_config(self.directory), self.directory).hidden
+        return self.model.pooled_dim
+
+    def tokenizing(self) -> Callable[[Sequence[str]], Tokens]:
+        """Texts -> tokens, with the default prompt of the modules that are run."""
+        tokenizer, prompts = self.model.tokenizer(), self.model.prompts
+        return lambda texts: tokenizer.prompted(texts, prompts.resolve(), prompts.pooled)
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
@@ -81,6 +91,8 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
     encoder that is missing or damaged, and a UsageError for a pooling or a length that it does not have.
     """
     directory, hub_id, revision = _locate(name)
+    if pooling == OF_MODULES:
+        return _open_modules(directory, max_length, hub_id, revision)
     if modules := read_modules(directory):
         directory = modules.transformer.directory
     size = encoder_size(read_config(directory), directory)
@@ -94,11 +106,31 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
     return FrozenEncoder(directory, pool, length, encoder_hash(directory), hub_id, revision, modules)
 
 
+def _open_modules(directory: Path, max_length: int | None, hub_id: str | None, revision: str | None) -> FrozenEncoder:
+    """The encoder in ``directory`` with the modules that Sentence Transformers saved with it."""
+    if (modules := read_modules(directory)) is None:
+        raise UsageError(f"--pooling model is for a directory of Sentence Transformers, and {directory} is none")
+    model = load_model(directory)
+    if max_length not in (None, model.max_length):
+        raise UsageError(f"--pooling model keeps the limit of {model.max_length} tokens: leave out --max-length")
+    if modules.truncate_dim is not None:
+        raise UsageError(
+            f"{directory} keeps {modules.truncate_dim} dimensions of its own (truncate_dim), and a calibration needs "
+            "all: remove that setting from config_sentence_transformers.json"
+        )
+    model.tokenizer()  # raises if it is missing or does not fit
+    return FrozenEncoder(
+        model.encoder, model.pooling, model.max_length, model.fingerprint, hub_id, revision, modules, model.head
+    )  # fmt: skip
+
+
 def _locate(name: str) -> tuple[Path, str | None, str | None]:
     """(directory, Hub id or None, revision or None)."""
     directory = DEFAULT if name == "default" else Path(name)
     if (directory / MANIFEST).is_file():
         model = load_model(directory)
+        if model.modules is not None:
+            return model.modules.path, None, None
         return model.encoder, model.manifest["encoder"].get("hub_id"), model.manifest["encoder"].get("revision")
     if directory.is_dir():
         return directory, None, None
@@ -131,7 +163,7 @@ class Embedder:
         name = "torch" if dropout else backend or who_runs(encoder.directory, device)
         if reason := cannot_run(name, device):
             raise reason
-        self._tokenizer = Tokenizer(encoder.directory, encoder.max_length)
+        self._tokenize = encoder.tokenizing()
         self.backend: Any
         if name == "cpu":
             self.backend = CpuBackend(encoder.model, "float32", device, None)
@@ -151,7 +183,7 @@ class Embedder:
 
     def _window(self, texts: Sequence[str], out: NDArray[np.float32], advance: Callable[[int], None]) -> None:
         """Fill ``out`` (n, D); batches are sorted by length, so little is spent on padding."""
-        tokens = self._tokenizer(texts)
+        tokens = self._tokenize(texts)
         for rows in tokens.batches(len(texts), BATCH_TOKENS):
             batch = tokens.select(rows)
             out[rows] = self.backend.pool(batch)

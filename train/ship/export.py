@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,20 @@ from fastflow import __version__
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import open_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
-from fastflow.model.kinds import Model
 from fastflow.model.likelihood import FIELD as LIKELIHOOD
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
     ENCODER,
     FORMAT_VERSION,
+    MODULES_FOLDER,
+    MODULES_POOLING,
+    MODULES_VERSION,
     VECTORS_VERSION,
     WEIGHTS_ARRAY,
     fingerprint,
 )
+from fastflow.model.sentence_weights import files_of
 from fastflow.model.tokens import load_tokenizer
 from fastflow.model.weights import weight_files
 from fastflow.stages import calibration
@@ -54,6 +58,10 @@ def check_out(out: Path, option: str = "--out") -> None:
 
 def check_reference(encoder: FrozenEncoder) -> None:
     """Raise if ``encoder`` cannot be referenced."""
+    if encoder.head is not None:
+        raise UsageError(
+            "--reference-encoder leaves an encoder on the Hub, and --pooling model needs its whole directory"
+        )
     if encoder.hub_id is None:
         raise UsageError(
             f"--reference-encoder is for an encoder from the Hub, and {encoder.name} is a local one: leave it out, and "
@@ -129,21 +137,24 @@ def _write(
     reference: bool,
 ) -> None:
     identity: dict[str, Any] = {"sha256": encoder.hash}
-    if reference:
+    if encoder.head is not None:
+        assert encoder.modules is not None  # noqa: S101 - for the type checker: the head is of them
+        _copy_files(files_of(encoder.modules), encoder.modules.path, directory / MODULES_FOLDER)
+    elif reference:
         identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}
     else:
         _copy_encoder(encoder.directory, directory / ENCODER)
         identity["sha256"] = encoder_hash(directory / ENCODER)
     arrays = _arrays(fitted, pooled)
-    if encoder.pooling.weights is not None:
+    if encoder.pooling.weights is not None and encoder.head is None:
         arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
     _save_arrays(directory, arrays)
     (directory / CARD).write_text(card, encoding="utf-8")
-    model = Model(directory, encoder.directory, encoder.pooling, encoder.max_length, tuple(fitted.stages), "")
+    model = replace(encoder.model, path=directory, calibration=tuple(fitted.stages))
     entries: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
         "encoder": identity,
-        "pooling": encoder.pooling.as_dict(),
+        "pooling": encoder.pooling.as_dict() if encoder.head is None else MODULES_POOLING,
         "max_length": encoder.max_length,
         "least_cosine": least_cosines(model, texts),
     }
@@ -191,6 +202,14 @@ def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     manifest["files"] = {str(path.relative_to(directory)): file_hash(path) for path in files}
     manifest["fingerprint"] = fingerprint(manifest)
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _copy_files(files: Sequence[Path], root: Path, target: Path) -> None:
+    """Copies of ``files`` at their places below ``root``."""
+    for path in files:
+        copy = target / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
 
 
 def _copy_encoder(source: Path, target: Path) -> None:

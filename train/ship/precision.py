@@ -8,7 +8,6 @@ import numpy as np
 
 from fastflow.backends.cpu import CpuBackend
 from fastflow.model.kinds import Model
-from fastflow.model.tokens import Tokenizer
 from fastflow.train.data.embeddings import who_runs
 
 TEXTS = 256
@@ -22,7 +21,8 @@ def least_cosines(model: Model, texts: Sequence[str]) -> dict[str, float]:
     """
     if who_runs(model.encoder, "cpu") != "cpu":
         return {}
-    tokens = Tokenizer(model.encoder, model.max_length)(texts[:: max(1, len(texts) // TEXTS)][:TEXTS])
+    some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
+    tokens = model.tokenizer().prompted(some, model.prompts.resolve(), model.prompts.pooled)
     found = {}
     for dtype in ("float32", *REDUCED):
         backend = CpuBackend(model, dtype, "cpu", None)

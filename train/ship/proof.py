@@ -17,7 +17,6 @@ from fastflow.backends.vectors import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.model.artifact import load_model, open_model
 from fastflow.model.kinds import VectorModel
-from fastflow.model.tokens import Tokenizer
 from fastflow.stages import calibration
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.chain import Fitted
@@ -29,7 +28,7 @@ EXACT = 1e-9  # relative, the flow alone in float64
 def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
     """Compare the saved model in NumPy with what it was made of in PyTorch: tokenizer, encoder, and every stage."""
     model = load_model(directory)
-    tokens = Tokenizer(model.encoder, model.max_length)(texts)
+    tokens = model.tokenizer().prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
         saved: Any = ReferenceBackend(model, "float32", "cpu", None)
     except UnsupportedArchitecture:  # only PyTorch runs this encoder: what is proved is files, tokenizer, calibration
