@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, MODEL, NO_HEADER, THREADS
+from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, KEEP, MODEL, NO_HEADER, NULL, THREADS
+from fastflow.commands.shards import arguments, checked_output
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
 
@@ -43,19 +44,22 @@ RESUME = click.option(
 
 
 @click.command()
-@click.argument("input", metavar="INPUT|-")
+@click.argument("inputs", metavar="INPUT...|-", nargs=-1, required=True)
 @MODEL
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="OUT.npy, .npz, .jsonl or .safetensors. [default: JSON Lines to a pipe, short lines to a terminal]",
+    type=click.Path(path_type=Path),
+    help="OUT.npy, .npz, .jsonl, .parquet or .safetensors; a folder with --shard. "
+    "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
 @FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
 @click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines or .npz.")
+@KEEP
 @DELIMITER
 @NO_HEADER
+@NULL
 @ERRORS
 @DTYPE
 @PRECISION
@@ -71,7 +75,12 @@ RESUME = click.option(
 )
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
 @RESUME
-@click.option("--shard", metavar="I/N", default="1/1", help="Take every N-th row, beginning with the I-th.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Make part I of N, from 1/N to N/N: rows that follow each other. The rows are counted first, so the inputs "
+    "must be files. fastflow status shows the parts in a folder, fastflow merge joins them.",
+)
 @click.option(
     "--truncate",
     type=click.Choice(["right", "error"]),
@@ -96,19 +105,21 @@ RESUME = click.option(
 )
 @QUIET
 def embed(
-    input: str,
+    inputs: tuple[str, ...],
     model: str | None,
     output: Path | None,
     format: str | None,
     text_field: str | None,
     id_field: str | None,
     errors: str,
+    keep: tuple[str, ...],
     delimiter: str | None,
     no_header: bool,
+    null: bool,
     device: str,
     dtype: str,
     threads: int | None,
-    shard: str,
+    shard: str | None,
     resume: bool,
     fit: bool,
     save_model: Path | None,
@@ -116,18 +127,22 @@ def embed(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Embed the texts of a file.
+    """Embed the texts of files, all of one format; 'data/*.txt' in quotes stands for the files that match, sorted.
 
-    A .txt holds one text a line. Row i of the output is text i of the file, empty texts too.
+    A .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too.
     """
     from fastflow.files.embed import embed_file
     from fastflow.files.inputs import Input
     from fastflow.files.records import Layout
-    from fastflow.files.settings import Settings, parse_shard
+    from fastflow.files.settings import Settings, parse_keep, parse_shard
+    from fastflow.files.sources import expanded
     from fastflow.files.tables import check_delimiter
 
-    layout = Layout(format, text_field, id_field, errors, check_delimiter(delimiter), not no_header)
-    settings = Settings(layout, shard=parse_shard(shard), **options)
+    marks = check_delimiter(delimiter), not no_header, null
+    layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
+    paths = expanded(inputs)
+    settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
+    output = checked_output(output, settings.shard)
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
     if fit and prompt_name is not None:
@@ -136,7 +151,7 @@ def embed(
         opened: Callable[[str], Input] = Input
         if fit:
             opened, model = stack.enter_context(
-                fitted_to(input, output, settings, model, device, save_model, resume, quiet)
+                fitted_to(paths, output, settings, model, device, save_model, resume, quiet)
             )
         runtime = open_runtime(model, device, dtype, threads, quiet)
         prompt = runtime.resolve_prompt(settings.prompt, prompt_name)
@@ -145,7 +160,7 @@ def embed(
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-            done = embed_file(runtime, input, output, settings, resume, quiet, not fit, opened)
+            done = embed_file(runtime, paths, output, settings, resume, quiet, not fit, opened, arguments())
     if not quiet:
         rate = done.texts / max(time.monotonic() - start, 1e-9)
         odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
@@ -156,7 +171,7 @@ def embed(
 
 @contextlib.contextmanager
 def fitted_to(
-    source: str,
+    paths: list[str],
     output: Path | None,
     settings: Settings,
     model: str | None,
@@ -165,32 +180,39 @@ def fitted_to(
     resume: bool,
     quiet: bool,
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
-    """How to open ``source``, and the directory of a model that was calibrated on its texts; both last as long as the
-    block. Everything that can be refused is refused before the fit.
+    """How to open an input, and the directory of a model that was calibrated on the texts of all; both last as long as
+    the block. Everything that can be refused is refused before the fit.
     """
     from fastflow.files.embed import check_resumable, check_target, texts_of
+    from fastflow.files.sources import Sources
     from fastflow.files.spool import Rereadable
     from fastflow.train.options import check_extra
 
-    if settings.shard != (1, 1):
+    if settings.shard is not None:
         raise UsageError(
             "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
             "each shard -m DIR"
         )
-    check_target(output, source, settings, resume)
+    check_target(output, paths, settings, resume)
     check_extra("fastflow embed --fit")
     from fastflow.train.fit_input import Request, fitted_model
 
-    with Rereadable(source) as opened:
-        if resume:
-            with opened(source) as file:
-                check_resumable(file)
+    with contextlib.ExitStack() as stack:
+        again = {path: stack.enter_context(Rereadable(path)) for path in paths}
+
+        def opened(path: str) -> Input:
+            return again[path](path)
+
+        with Sources(paths, opened) as sources:
+            name = sources.name
+            if resume:
+                check_resumable(sources)
 
         def texts() -> Iterator[str]:
-            with opened(source) as file:
-                yield from texts_of(file, settings)
+            with Sources(paths, opened) as sources:
+                yield from texts_of(sources, settings)
 
-        with fitted_model(texts, Request(source, model, device, keep, resume, quiet)) as directory:
+        with fitted_model(texts, Request(name, model, device, keep, resume, quiet)) as directory:
             yield opened, str(directory)
 
 

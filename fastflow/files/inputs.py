@@ -1,8 +1,7 @@
-"""An input while it is read: a file, gzipped or not, or standard input; its lines, and whether it stayed the same."""
+"""An input while it is read: a file, packed or not, or standard input; its lines, and whether it stayed the same."""
 
 from __future__ import annotations
 
-import gzip
 import os
 import select
 import stat
@@ -10,9 +9,10 @@ import sys
 import zlib
 from collections.abc import Iterator
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fastflow.errors import FastflowError
+from fastflow.files.packed import unpacked
 
 CHUNK = 1 << 16  # bytes read at a time
 PATIENCE = 50  # milliseconds in which the next line of a pipe still belongs to the lines before it
@@ -28,9 +28,11 @@ class Input:
     def __init__(self, path: str) -> None:
         self.path = path
         self._waiting = 0  # lines that have been read and not been given
+        self.digest: Any = None  # of hashlib, that takes the content of lines as they are read
+        self.done: float | None = None  # the share that has been read, of a file that is not read from start to end
         try:
             self._file = self._open(path)
-            self._handle: BinaryIO = gzip.GzipFile(fileobj=self._file) if path.endswith(".gz") else self._file  # type: ignore[assignment]
+            self._handle = unpacked(path, self._file)
             self.identity = self._stat()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -47,30 +49,33 @@ class Input:
         if self.path != "-":
             self._file.close()
 
-    def lines(self, errors: str = "strict") -> Iterator[str]:
+    def lines(self, errors: str = "strict", null: bool = False) -> Iterator[str]:
         """Lines without their ends; only \\n and \\r\\n end a line, and a byte-order mark is dropped.
 
-        ``errors``: strict or replace, for bytes that are not UTF-8. Raises a FastflowError naming the line, also for
-        a file that was changed between its opening and its end.
+        ``errors``: strict or replace, for bytes that are not UTF-8. ``null``: texts that end with a NUL instead, and
+        hold line ends. Raises a FastflowError naming the line or text, also for a file that was changed between its
+        opening and its end.
         """
-        number = 0
+        number, unit, end = 0, "text" if null else "line", b"" if null else b"\r"
         try:
-            for number, raw in enumerate(self._raw_lines(), 1):
+            for number, raw in enumerate(self.raw_lines(b"\0" if null else b"\n"), 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
-                yield raw.removesuffix(b"\r").decode("utf-8", errors)
+                yield raw.removesuffix(end).decode("utf-8", errors)
         except UnicodeDecodeError as error:
             raise FastflowError(
-                f"{self.path}, line {number}: byte {error.start + 1} is not UTF-8; convert the file, or use "
+                f"{self.path}, {unit} {number}: byte {error.start + 1} is not UTF-8; convert the file, or use "
                 "--errors replace"
             ) from error
         except (OSError, EOFError, zlib.error) as error:
             self.check_unchanged()
-            raise FastflowError(f"{self.path}, line {number + 1}: cannot be read: {error}") from error
+            raise FastflowError(f"{self.path}, {unit} {number + 1}: cannot be read: {error}") from error
         self.check_unchanged()
 
     def share(self) -> float | None:
         """The share of a file's bytes that has been read, compressed ones of a .gz; None of a pipe or an empty file."""
+        if self.done is not None:
+            return self.done
         size = self.identity[0] if self.identity else 0
         return min(1.0, self._file.tell() / size) if size else None
 
@@ -94,14 +99,22 @@ class Input:
         """The sentence for a file that did not stay the same."""
         return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
 
+    @property
+    def file(self) -> BinaryIO:
+        """The open file as it lies on disk, for a reader that seeks in it."""
+        return self._file
+
     def read_raw(self, size: int) -> bytes:
         """At most ``size`` of the next bytes as they lie in the file, compressed or not; b"" at its end."""
         return self._file.read(size)
 
-    def _raw_lines(self) -> Iterator[bytes]:
+    def raw_lines(self, end: bytes = b"\n") -> Iterator[bytes]:
+        """The bytes between ``end`` and ``end``, unpacked; those after the last one too, if there are any."""
         start: list[bytes] = []  # of a line whose end has not been read
-        while chunk := self._handle.read1(CHUNK):  # type: ignore[attr-defined]
-            *whole, rest = chunk.split(b"\n")
+        while chunk := self._handle.read1(CHUNK):
+            if self.digest is not None:
+                self.digest.update(chunk)
+            *whole, rest = chunk.split(end)
             if whole:
                 whole[0] = b"".join([*start, whole[0]])
                 start = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
 
@@ -12,11 +13,14 @@ Identity = str | int | float | bool | None  # an id as JSON holds it; a table's 
 
 
 class Record(NamedTuple):
-    """One line's texts (two for a pairs file), its id if one was asked for, and the line number, from 1."""
+    """One line's texts (two for a pairs file), its id if one was asked for, the line number, from 1, and the values of
+    the fields to keep.
+    """
 
     texts: tuple[str, ...]
     id: Identity
     line: int
+    kept: tuple[Any, ...] = ()
 
 
 class Layout(NamedTuple):
@@ -25,7 +29,8 @@ class Layout(NamedTuple):
     ``field`` names the column of the text; without it a column ``text`` or ``sentence`` is taken, or the only one of
     a JSON object, or both of a pairs file's ``sentence1`` and ``sentence2``. ``errors``: strict or replace, for bytes
     that are not UTF-8. ``delimiter`` and ``header`` are for csv and tsv: without a header the columns are called 1, 2,
-    3 and so on.
+    3 and so on. ``null``: the texts of a txt end with a NUL, not with a line end. ``keep`` names fields that are
+    carried along.
     """
 
     format: str | None = None
@@ -34,21 +39,22 @@ class Layout(NamedTuple):
     errors: str = "strict"
     delimiter: str | None = None
     header: bool = True
+    null: bool = False
+    keep: tuple[str, ...] = ()
 
 
-def text_fields(names: list[str], path: str, line: int, field: str | None) -> tuple[str, ...]:
+def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:
     """The columns that hold the texts; raises a FastflowError that names those there are."""
+    where = path if line is None else f"{path}, line {line}"
     if field is not None:
         if field not in names:
-            raise FastflowError(f"{path}, line {line}: no field {field!r}; the fields are {listed(names)}")
+            raise FastflowError(f"{where}: no field {field!r}; the fields are {listed(names)}")
         return (field,)
     if chosen := known_fields(names):
         return chosen
     if len(names) == 1:
         return (names[0],)
-    raise FastflowError(
-        f"{path}, line {line}: which field is the text? Use --text-field; the fields are {listed(names)}"
-    )
+    raise FastflowError(f"{where}: which field is the text? Use --text-field; the fields are {listed(names)}")
 
 
 def known_fields(names: list[str]) -> tuple[str, ...]:
@@ -61,3 +67,13 @@ def known_fields(names: list[str]) -> tuple[str, ...]:
 def listed(names: list[str]) -> str:
     """Column names for a message; long ones, and more than twenty, are cut."""
     return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in names[:20]) + ", …" * (len(names) > 20)
+
+
+def plain(value: Any) -> Any:
+    """A kept value as JSON holds it: a scalar of Arrow as its value; NaN and infinity, which JSON has not, as null."""
+    value = value.as_py() if hasattr(value, "as_py") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return {name: plain(each) for name, each in value.items()} if isinstance(value, dict) else value

@@ -29,8 +29,12 @@ CONFIG = {
     "model_type": [None, [], {}, "gpt2", "distilbert", "electra", "roberta", "mpnet", "modernbert", 3],
     "position_embedding_type": ["relative_key", None, [], {}, 3],
     "local_attention": SIZES, "global_attn_every_n_layers": SIZES, "norm_bias": [True, None, 3, []],
-    "layer_types": [None, [], {}, ["full_attention"] * 2, ["sliding_attention"] * 2, ["full_attention", []], "x", [3, 3]],
-    "rope_parameters": [None, [], {}, {"full_attention": {}}, {"sliding_attention": {"rope_theta": 1e300}}, {"a": 1}, 3],
+    "layer_types": [
+        None, [], {}, ["full_attention"] * 2, ["sliding_attention"] * 2, ["full_attention", []], "x", [3, 3],
+    ],
+    "rope_parameters": [
+        None, [], {}, {"full_attention": {}}, {"sliding_attention": {"rope_theta": 1e300}}, {"a": 1}, 3,
+    ],
 }  # fmt: skip
 STAGE = {
     "levels": SIZES, "depth": SIZES, "width": SIZES, "coupling": ["affine", "additive", [], None, "x", 3],
