@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, MODEL, NO_HEADER, THREADS
+from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, KEEP, MODEL, NO_HEADER, NULL, THREADS
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
 
@@ -43,7 +43,7 @@ RESUME = click.option(
 
 
 @click.command()
-@click.argument("input", metavar="INPUT|-")
+@click.argument("inputs", metavar="INPUT...|-", nargs=-1, required=True)
 @MODEL
 @click.option(
     "-o",
@@ -54,8 +54,10 @@ RESUME = click.option(
 @FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
 @click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines or .npz.")
+@KEEP
 @DELIMITER
 @NO_HEADER
+@NULL
 @ERRORS
 @DTYPE
 @PRECISION
@@ -96,15 +98,17 @@ RESUME = click.option(
 )
 @QUIET
 def embed(
-    input: str,
+    inputs: tuple[str, ...],
     model: str | None,
     output: Path | None,
     format: str | None,
     text_field: str | None,
     id_field: str | None,
     errors: str,
+    keep: tuple[str, ...],
     delimiter: str | None,
     no_header: bool,
+    null: bool,
     device: str,
     dtype: str,
     threads: int | None,
@@ -116,17 +120,20 @@ def embed(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Embed the texts of a file.
+    """Embed the texts of files, all of one format; 'data/*.txt' in quotes stands for the files that match, sorted.
 
-    A .txt holds one text a line. Row i of the output is text i of the file, empty texts too.
+    A .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too.
     """
     from fastflow.files.embed import embed_file
     from fastflow.files.inputs import Input
     from fastflow.files.records import Layout
-    from fastflow.files.settings import Settings, parse_shard
+    from fastflow.files.settings import Settings, parse_keep, parse_shard
+    from fastflow.files.sources import expanded
     from fastflow.files.tables import check_delimiter
 
-    layout = Layout(format, text_field, id_field, errors, check_delimiter(delimiter), not no_header)
+    marks = check_delimiter(delimiter), not no_header, null
+    layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
+    paths = expanded(inputs)
     settings = Settings(layout, shard=parse_shard(shard), **options)
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
@@ -136,7 +143,7 @@ def embed(
         opened: Callable[[str], Input] = Input
         if fit:
             opened, model = stack.enter_context(
-                fitted_to(input, output, settings, model, device, save_model, resume, quiet)
+                fitted_to(paths, output, settings, model, device, save_model, resume, quiet)
             )
         runtime = open_runtime(model, device, dtype, threads, quiet)
         prompt = runtime.resolve_prompt(settings.prompt, prompt_name)
@@ -145,7 +152,7 @@ def embed(
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-            done = embed_file(runtime, input, output, settings, resume, quiet, not fit, opened)
+            done = embed_file(runtime, paths, output, settings, resume, quiet, not fit, opened)
     if not quiet:
         rate = done.texts / max(time.monotonic() - start, 1e-9)
         odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
@@ -156,7 +163,7 @@ def embed(
 
 @contextlib.contextmanager
 def fitted_to(
-    source: str,
+    paths: list[str],
     output: Path | None,
     settings: Settings,
     model: str | None,
@@ -165,10 +172,11 @@ def fitted_to(
     resume: bool,
     quiet: bool,
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
-    """How to open ``source``, and the directory of a model that was calibrated on its texts; both last as long as the
-    block. Everything that can be refused is refused before the fit.
+    """How to open an input, and the directory of a model that was calibrated on the texts of all; both last as long as
+    the block. Everything that can be refused is refused before the fit.
     """
     from fastflow.files.embed import check_resumable, check_target, texts_of
+    from fastflow.files.sources import Sources
     from fastflow.files.spool import Rereadable
     from fastflow.train.options import check_extra
 
@@ -177,20 +185,26 @@ def fitted_to(
             "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
             "each shard -m DIR"
         )
-    check_target(output, source, settings, resume)
+    check_target(output, paths, settings, resume)
     check_extra("fastflow embed --fit")
     from fastflow.train.fit_input import Request, fitted_model
 
-    with Rereadable(source) as opened:
-        if resume:
-            with opened(source) as file:
-                check_resumable(file)
+    with contextlib.ExitStack() as stack:
+        again = {path: stack.enter_context(Rereadable(path)) for path in paths}
+
+        def opened(path: str) -> Input:
+            return again[path](path)
+
+        with Sources(paths, opened) as sources:
+            name = sources.name
+            if resume:
+                check_resumable(sources)
 
         def texts() -> Iterator[str]:
-            with opened(source) as file:
-                yield from texts_of(file, settings)
+            with Sources(paths, opened) as sources:
+                yield from texts_of(sources, settings)
 
-        with fitted_model(texts, Request(source, model, device, keep, resume, quiet)) as directory:
+        with fitted_model(texts, Request(name, model, device, keep, resume, quiet)) as directory:
             yield opened, str(directory)
 
 

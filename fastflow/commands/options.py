@@ -29,6 +29,15 @@ DELIMITER = click.option(
 NO_HEADER = click.option(
     "--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ..."
 )
+KEEP = click.option(
+    "--keep",
+    metavar="F,...",
+    multiple=True,
+    help="Fields to carry along into .jsonl, .parquet or .npz; may be repeated.",
+)
+NULL = click.option(
+    "-0", "--null", is_flag=True, help="The texts of a .txt end with NUL, as xargs -0 and find -print0 have it."
+)
 FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv or jsonl.  [default: by the suffix]")
 ERRORS = click.option(
     "--errors",

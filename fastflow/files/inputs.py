@@ -1,8 +1,7 @@
-"""An input while it is read: a file, gzipped or not, or standard input; its lines, and whether it stayed the same."""
+"""An input while it is read: a file, packed or not, or standard input; its lines, and whether it stayed the same."""
 
 from __future__ import annotations
 
-import gzip
 import os
 import select
 import stat
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from fastflow.errors import FastflowError
+from fastflow.files.packed import unpacked
 
 CHUNK = 1 << 16  # bytes read at a time
 PATIENCE = 50  # milliseconds in which the next line of a pipe still belongs to the lines before it
@@ -30,7 +30,7 @@ class Input:
         self._waiting = 0  # lines that have been read and not been given
         try:
             self._file = self._open(path)
-            self._handle: BinaryIO = gzip.GzipFile(fileobj=self._file) if path.endswith(".gz") else self._file  # type: ignore[assignment]
+            self._handle = unpacked(path, self._file)
             self.identity = self._stat()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -47,26 +47,27 @@ class Input:
         if self.path != "-":
             self._file.close()
 
-    def lines(self, errors: str = "strict") -> Iterator[str]:
+    def lines(self, errors: str = "strict", null: bool = False) -> Iterator[str]:
         """Lines without their ends; only \\n and \\r\\n end a line, and a byte-order mark is dropped.
 
-        ``errors``: strict or replace, for bytes that are not UTF-8. Raises a FastflowError naming the line, also for
-        a file that was changed between its opening and its end.
+        ``errors``: strict or replace, for bytes that are not UTF-8. ``null``: texts that end with a NUL instead, and
+        hold line ends. Raises a FastflowError naming the line or text, also for a file that was changed between its
+        opening and its end.
         """
-        number = 0
+        number, unit, end = 0, "text" if null else "line", b"" if null else b"\r"
         try:
-            for number, raw in enumerate(self._raw_lines(), 1):
+            for number, raw in enumerate(self.raw_lines(b"\0" if null else b"\n"), 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
-                yield raw.removesuffix(b"\r").decode("utf-8", errors)
+                yield raw.removesuffix(end).decode("utf-8", errors)
         except UnicodeDecodeError as error:
             raise FastflowError(
-                f"{self.path}, line {number}: byte {error.start + 1} is not UTF-8; convert the file, or use "
+                f"{self.path}, {unit} {number}: byte {error.start + 1} is not UTF-8; convert the file, or use "
                 "--errors replace"
             ) from error
         except (OSError, EOFError, zlib.error) as error:
             self.check_unchanged()
-            raise FastflowError(f"{self.path}, line {number + 1}: cannot be read: {error}") from error
+            raise FastflowError(f"{self.path}, {unit} {number + 1}: cannot be read: {error}") from error
         self.check_unchanged()
 
     def share(self) -> float | None:
@@ -98,10 +99,11 @@ class Input:
         """At most ``size`` of the next bytes as they lie in the file, compressed or not; b"" at its end."""
         return self._file.read(size)
 
-    def _raw_lines(self) -> Iterator[bytes]:
+    def raw_lines(self, end: bytes = b"\n") -> Iterator[bytes]:
+        """The bytes between ``end`` and ``end``, unpacked; those after the last one too, if there are any."""
         start: list[bytes] = []  # of a line whose end has not been read
-        while chunk := self._handle.read1(CHUNK):  # type: ignore[attr-defined]
-            *whole, rest = chunk.split(b"\n")
+        while chunk := self._handle.read1(CHUNK):
+            *whole, rest = chunk.split(end)
             if whole:
                 whole[0] = b"".join([*start, whole[0]])
                 start = []

@@ -1,4 +1,4 @@
-"""Writing embeddings to a .npy, .npz, .jsonl or .safetensors file.
+"""Writing embeddings to a .npy, .jsonl or .safetensors file, and what every output file has in common.
 
 A file is written under NAME.partial beside the target and renamed when whole, so the final name never holds half a
 result. Blocks go to disk as they come: memory does not grow with the input.
@@ -9,26 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import struct
-import zipfile
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
-from fastflow.errors import UsageError
 from fastflow.files.partial import archive_path, cannot_write, open_partial, partial_path
-from fastflow.files.printing import Block, json_lines
-from fastflow.files.records import Identity
+from fastflow.files.printing import FIELDS, Block, json_lines
 from fastflow.files.scored import column, joined
-
-SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
 
 
 class OutputFile:
@@ -37,6 +29,7 @@ class OutputFile:
     header_bytes = 0
     keeps_ids = False
     keeps_log_prob = True
+    own: tuple[str, ...] = ()  # fields that the output has itself
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         """``meta`` describes the run (fingerprint, precision ...). Nothing is changed before ``begin``."""
@@ -61,9 +54,9 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
         self.rows += len(block.rows)
 
-    def skip(self, rows: Sequence[int], ids: Sequence[Identity] | None) -> None:
-        """Count rows that an interrupted run has written already."""
-        self.rows += len(rows)
+    def skip(self, block: Block) -> None:
+        """Count rows that an interrupted run has written already; their vectors are not there."""
+        self.rows += len(block.rows)
 
     def sync(self) -> int:
         """Make sure that the written rows outlive a power cut; returns its size in bytes."""
@@ -78,9 +71,13 @@ class OutputFile:
         try:
             self.complete(self._handle)
             self.sync()
-            self.partial.replace(self.target)
+            self.name(self.partial)
         except OSError as error:
             raise cannot_write(self.target, error) from error
+
+    def name(self, whole: Path) -> None:
+        """Give the file ``whole`` its final name."""
+        whole.replace(self.target)
 
     def remove(self) -> None:
         """Remove the partial file."""
@@ -107,6 +104,7 @@ class JsonLinesFile(OutputFile):
     """.jsonl: the lines that standard output would get."""
 
     keeps_ids = True
+    own = FIELDS
 
     def encode(self, block: Block) -> bytes:
         return json_lines(block).encode("utf-8")
@@ -180,7 +178,7 @@ class SafetensorsFile(VectorFile):
                     out.writelines(self.column(name))
                 out.flush()
                 os.fsync(out.fileno())
-            apart.replace(self.target)
+            self.name(apart)
             self.remove()
         except OSError as error:
             raise cannot_write(self.target, error) from error
@@ -188,87 +186,7 @@ class SafetensorsFile(VectorFile):
             apart.unlink(missing_ok=True)
 
 
-class NpzFile(NpyFile):
-    """.npz with ``embeddings``, ``index``, ``ids`` and ``log_prob`` where asked for, and the run's description as
-    ``meta`` (JSON).
-    """
-
-    keeps_ids = keeps_log_prob = True
-
-    def __init__(self, target: Path, meta: dict[str, Any]) -> None:
-        super().__init__(target, meta)
-        self._rows = array("q")  # eight bytes a row, where a list would take forty
-        self._ids: list[Identity] = []
-
-    def write(self, block: Block) -> None:
-        super().write(block)
-        self._remember(block.rows, block.ids)
-
-    def skip(self, rows: Sequence[int], ids: Sequence[Identity] | None) -> None:
-        super().skip(rows, ids)
-        self._remember(rows, ids)
-
-    def _remember(self, rows: Sequence[int], ids: Sequence[Identity] | None) -> None:
-        self._rows.extend(rows)
-        self._ids.extend(ids or ())
-
-    def finish(self) -> None:
-        """Move the finished .npy into the archive, uncompressed, and rename that."""
-        archive = archive_path(self.target)
-        try:
-            self.complete(self._handle)
-            self._handle.flush()
-            with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as bundle:
-                self._add_rows(bundle)
-                _add(bundle, "index.npy", np.asarray(self._rows, np.int64))
-                if self._ids:
-                    _add(bundle, "ids.npy", id_array(self._ids))
-                _add(bundle, "meta.npy", np.asarray(json.dumps(self.meta)))
-            archive.replace(self.target)
-            self.remove()
-        except OSError as error:
-            raise cannot_write(self.target, error) from error
-        finally:
-            archive.unlink(missing_ok=True)
-
-    def _add_rows(self, bundle: zipfile.ZipFile) -> None:
-        """The vectors, and the log-densities if the rows hold any."""
-        with bundle.open("embeddings.npy", "w", force_zip64=True) as entry:
-            if self.scored:
-                entry.write(self.header())
-                entry.writelines(self.column("vector"))
-            else:
-                self._handle.seek(0)
-                shutil.copyfileobj(self._handle, entry, 1 << 20)
-        if self.scored:
-            with bundle.open("log_prob.npy", "w", force_zip64=True) as entry:
-                entry.write(npy_header((self.rows,), np.dtype("<f8"), self.header_bytes))
-                entry.writelines(self.column("log_prob"))
-
-
-def id_array(ids: Sequence[Identity]) -> NDArray[Any]:
-    """(rows,) ids: int64 where all are whole numbers that fit, else strings, those of other JSON values as JSON."""
-    if all(type(i) is int and -(2**63) <= i < 2**63 for i in ids):
-        return np.asarray(ids, np.int64)
-    return np.asarray([i if isinstance(i, str) else json.dumps(i) for i in ids])
-
-
-def _add(bundle: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    with bundle.open(name, "w", force_zip64=True) as handle:
-        npy.write_array(handle, array, allow_pickle=False)
-
-
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
     """A version 1.0 .npy header of exactly ``size`` bytes (a multiple of 64)."""
     fields = f"{{'descr': {npy.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     return npy.magic(1, 0) + struct.pack("<H", size - 10) + fields.ljust(size - 11).encode("latin1") + b"\n"
-
-
-WRITERS = {".npy": NpyFile, ".npz": NpzFile, ".jsonl": JsonLinesFile, ".safetensors": SafetensorsFile}
-
-
-def writer_for(target: Path) -> type[OutputFile]:
-    """The class that writes ``target``, by its suffix."""
-    if target.suffix not in WRITERS:
-        raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(SUFFIXES)}")
-    return WRITERS[target.suffix]

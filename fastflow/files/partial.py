@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -86,14 +87,15 @@ def cannot_write(path: Path, error: OSError) -> FastflowError:
 class State:
     """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
 
-    ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued;
-    ``run`` is everything else that must be the same for a run to be continued. ``rows`` counts those recorded.
+    ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued, and
+    a list of those of ``paths`` where these are given; ``run`` is everything else that must be the same for a run to be
+    continued. ``rows`` counts those recorded.
     """
 
-    def __init__(self, target: Path, source: tuple[int, int] | None, run: dict[str, Any]) -> None:
+    def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
         self.path, self._partial = state_path(target), partial_path(target)
         self.rows = 0
-        self._again = source is not None
+        self._again, self._paths = source is not None, paths
         self._run = json.loads(json.dumps({"input": source, **run}))  # as it will be read back
 
     def load(self) -> tuple[int, int | None]:
@@ -127,6 +129,10 @@ class State:
         if not isinstance(other, dict):
             return "version of fastflow"
         found = [names.get(name, name) for name, value in self._run.items() if other.get(name) != value]
+        before, now = other.get("input"), self._run["input"]
+        if "input" in found and len(self._paths) > 1 and isinstance(before, list) and len(before) == len(now):
+            changed = [path for path, a, b in zip(self._paths, before, now, strict=True) if a != b]
+            found[found.index("input")] = f"input {', '.join(changed[:3])}{', …' * (len(changed) > 3)}"
         return " and another ".join(found) or "file, of which a part is missing"
 
     def save(self, rows: int, position: int) -> None:

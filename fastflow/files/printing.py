@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastflow.console import check_stdout, lost_stdout, say
@@ -14,12 +14,13 @@ from fastflow.files.records import Identity
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+FIELDS = ("index", "id", "text", "log_prob", "embedding")  # of an object
 FIRST = 3  # numbers of a vector that a terminal shows
 
 
 class Block:
     """Consecutive rows ready to write: their input row numbers, texts, ids and log-densities (None: not asked for),
-    vectors (b, D').
+    vectors (b, D'), and the values of the fields to keep by name.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class Block:
         ids: Sequence[Identity] | None,
         vectors: NDArray[Any],
         log_probs: NDArray[Any] | None = None,
+        kept: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.rows, self.texts, self.ids, self.vectors, self.log_probs = rows, texts, ids, vectors, log_probs
+        self.kept = kept or {}
 
 
 def json_lines(block: Block) -> str:
@@ -38,8 +41,9 @@ def json_lines(block: Block) -> str:
     lines = []
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
         head = {"index": row} | ({} if block.ids is None else {"id": block.ids[at]})
+        kept = {name: values[at] for name, values in block.kept.items()}
         tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
-        start = json.dumps(head | {"text": text} | tail, ensure_ascii=False)[:-1]
+        start = json.dumps(head | {"text": text} | kept | tail, ensure_ascii=False)[:-1]
         if vector.dtype.kind == "f":
             numbers = ", ".join(["%.9g" % v for v in vector.tolist()])  # noqa: UP031 (twice as fast as format)
         else:
@@ -50,6 +54,8 @@ def json_lines(block: Block) -> str:
 
 class StandardOutput:
     """JSON Lines on standard output, in UTF-8 whatever the locale."""
+
+    own = FIELDS
 
     def __init__(self) -> None:
         check_stdout()

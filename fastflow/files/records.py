@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
 
@@ -12,11 +12,14 @@ Identity = str | int | float | bool | None  # an id as JSON holds it; a table's 
 
 
 class Record(NamedTuple):
-    """One line's texts (two for a pairs file), its id if one was asked for, and the line number, from 1."""
+    """One line's texts (two for a pairs file), its id if one was asked for, the line number, from 1, and the values of
+    the fields to keep.
+    """
 
     texts: tuple[str, ...]
     id: Identity
     line: int
+    kept: tuple[Any, ...] = ()
 
 
 class Layout(NamedTuple):
@@ -25,7 +28,8 @@ class Layout(NamedTuple):
     ``field`` names the column of the text; without it a column ``text`` or ``sentence`` is taken, or the only one of
     a JSON object, or both of a pairs file's ``sentence1`` and ``sentence2``. ``errors``: strict or replace, for bytes
     that are not UTF-8. ``delimiter`` and ``header`` are for csv and tsv: without a header the columns are called 1, 2,
-    3 and so on.
+    3 and so on. ``null``: the texts of a txt end with a NUL, not with a line end. ``keep`` names fields that are
+    carried along.
     """
 
     format: str | None = None
@@ -34,6 +38,8 @@ class Layout(NamedTuple):
     errors: str = "strict"
     delimiter: str | None = None
     header: bool = True
+    null: bool = False
+    keep: tuple[str, ...] = ()
 
 
 def text_fields(names: list[str], path: str, line: int, field: str | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fastflow.errors import UsageError
@@ -32,6 +33,15 @@ class Summary:
     empty: int = 0
     resumed: int = 0
     cut: int = 0
+
+
+def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
+    """The fields that ``--keep a,b --keep c`` names, each once."""
+    names = [name for each in given for name in each.split(",")]
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise UsageError(f"--keep {','.join(given)}: must name fields, each once, such as --keep title,url")
+    return tuple(names)
 
 
 def parse_shard(text: str) -> tuple[int, int]:

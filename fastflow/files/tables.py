@@ -32,9 +32,10 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
         head = next(rows) or [""]
         names = head if layout.header else [str(number) for number in range(1, len(head) + 1)]
         fields = [_place(names, name, path) for name in _text_fields(names, head, path, layout)]
-        key = None if layout.id_field is None else _id_place(names, layout.id_field, path)
+        key = None if layout.id_field is None else _named_place(names, layout.id_field, path, "to take the id from")
+        keep = [_named_place(names, name, path, "to keep") for name in layout.keep]
         if not layout.header:
-            yield _record(head, fields, key, rows.line_num)
+            yield _record(head, fields, key, keep, rows.line_num)
         blank, model = 0, "the header" if layout.header else "line 1"
         for values in rows:
             if not values and len(names) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
@@ -48,7 +49,7 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
                     f"{path}, line {rows.line_num}: has {len(values)} fields, {model} {len(names)}; "
                     f"quote a text that holds the delimiter, or name another --delimiter"
                 )
-            yield _record(values, fields, key, rows.line_num)
+            yield _record(values, fields, key, keep, rows.line_num)
     except csv.Error as error:
         raise FastflowError(f"{path}, line {rows.line_num}: {error}") from error
 
@@ -114,11 +115,12 @@ def _place(names: list[str], name: str, path: str) -> int:
     return names.index(name)
 
 
-def _id_place(names: list[str], name: str, path: str) -> int:
+def _named_place(names: list[str], name: str, path: str, purpose: str) -> int:
     if name not in names:
-        raise FastflowError(f"{path}, line 1: no field {name!r} to take the id from; the fields are {listed(names)}")
+        raise FastflowError(f"{path}, line 1: no field {name!r} {purpose}; the fields are {listed(names)}")
     return _place(names, name, path)
 
 
-def _record(values: list[str], fields: list[int], key: int | None, line: int) -> Record:
-    return Record(tuple(values[place] for place in fields), None if key is None else values[key], line)
+def _record(values: list[str], fields: list[int], key: int | None, keep: list[int], line: int) -> Record:
+    texts, kept = tuple(values[place] for place in fields), tuple(values[place] for place in keep)
+    return Record(texts, None if key is None else values[key], line, kept)

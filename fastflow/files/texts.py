@@ -1,4 +1,4 @@
-"""Reading texts from files: txt (one text a line), tsv, csv and jsonl, gzipped or not, or standard input."""
+"""Reading texts from files: txt (one text a line), tsv, csv and jsonl, packed or not, or standard input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.inputs import Input
-from fastflow.files.records import Identity, Layout, Record, text_fields
+from fastflow.files.packed import without_packing
+from fastflow.files.records import Identity, Layout, Record, listed, text_fields
 from fastflow.files.tables import table_records
 
 FORMATS = ("txt", "tsv", "csv", "jsonl")
@@ -25,12 +26,12 @@ OTHERS = {
 
 
 def format_of(path: str, given: str | None = None) -> str:
-    """The format of an input file by its suffix (.gz aside), unless ``given``; standard input is txt."""
+    """The format of an input file by its suffix (.gz and .zst aside), unless ``given``; standard input is txt."""
     if given is not None:
         if given not in FORMATS:
             raise UsageError(f"unknown format {given!r}; known are {', '.join(FORMATS)}")
         return given
-    suffix = Path(path.removesuffix(".gz")).suffix.lower().removeprefix(".")
+    suffix = Path(without_packing(path)).suffix.lower().removeprefix(".")
     if path == "-" or not suffix:
         return "txt"
     if suffix in OTHERS:
@@ -41,6 +42,11 @@ def format_of(path: str, given: str | None = None) -> str:
             f"--format {'|'.join(FORMATS)}"
         )
     return suffix
+
+
+def unit_of(path: str, layout: Layout) -> str:
+    """The name of a record's place in messages: a line, or the text itself where lines do not count."""
+    return "text" if layout.null else "line"
 
 
 def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
@@ -55,19 +61,26 @@ def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # n
 def records_of(source: Input, layout: Layout) -> Iterator[Record]:
     """The records of an input that is open already."""
     path, kind = source.path, format_of(source.path, layout.format)
-    if kind == "txt" and (layout.field or layout.id_field):
-        option = f"--text-field {layout.field}" if layout.field else f"--id-field {layout.id_field}"
-        raise UsageError(f"{path}: a txt file has no fields, so {option} cannot be read from it")
-    if kind not in TABLES and (layout.delimiter is not None or not layout.header):
-        option = "--no-header" if layout.delimiter is None else "--delimiter"
-        raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
-    lines = source.lines(layout.errors)
+    check_layout(path, kind, layout)
+    lines = source.lines(layout.errors, layout.null)
     if kind == "txt":
         yield from (Record((line,), None, number) for number, line in enumerate(lines, 1))
     elif kind == "jsonl":
         yield from _json_records(lines, path, layout)
     else:
         yield from table_records(lines, path, kind, layout)
+
+
+def check_layout(path: str, kind: str, layout: Layout) -> None:
+    """Raise a UsageError for an option that a file of the format ``kind`` cannot obey."""
+    fields = {"--text-field": layout.field, "--id-field": layout.id_field, "--keep": ",".join(layout.keep)}
+    if kind == "txt" and (asked := [f"{option} {name}" for option, name in fields.items() if name]):
+        raise UsageError(f"{path}: a txt file has no fields, so {asked[0]} cannot be read from it")
+    if kind not in TABLES and (layout.delimiter is not None or not layout.header):
+        option = "--no-header" if layout.delimiter is None else "--delimiter"
+        raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
+    if kind != "txt" and layout.null:
+        raise UsageError(f"{path}: --null is for txt, and this file is read as {kind}")
 
 
 def _json_records(lines: Iterator[str], path: str, layout: Layout) -> Iterator[Record]:
@@ -81,7 +94,8 @@ def _json_records(lines: Iterator[str], path: str, layout: Layout) -> Iterator[R
             raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
         names = text_fields(list(row), path, number, layout.field)
         texts = tuple(_string(row, name, path, number, layout.errors) for name in names)
-        yield Record(texts, _json_id(row, path, number, layout), number)
+        kept = tuple(_json_kept(row, name, path, number, layout) for name in layout.keep)
+        yield Record(texts, _json_id(row, path, number, layout), number, kept)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -135,3 +149,18 @@ def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Ident
         raise FastflowError(f"{path}, line {line}: field {name!r} must be a string, number, true, false or null")
     identity: Identity = _paired(value, layout.errors, name, path, line) if isinstance(value, str) else value
     return identity
+
+
+def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Layout) -> Any:
+    """Any JSON value; None where a later line than the first has no such field, which many files leave out."""
+    if name not in row and line == 1:
+        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {listed(list(row))}")
+    value = row.get(name)
+    if isinstance(value, str):
+        return _paired(value, layout.errors, name, path, line)
+    if isinstance(value, (list, dict, float)):
+        try:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+        except ValueError as error:
+            raise FastflowError(f"{path}, line {line}: field {name!r} is no JSON value: {error}") from error
+    return value

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.embed import numbers_of, stored
+from fastflow.files.embed import numbers_of
+from fastflow.files.encoding import stored
 from fastflow.files.growing import growing
 from fastflow.files.matrix import MatrixFile
-from fastflow.files.outputs import JsonLinesFile, OutputFile, writer_for
+from fastflow.files.outputs import JsonLinesFile, OutputFile
 from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block
+from fastflow.files.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
 
@@ -73,7 +75,7 @@ def _run(
         return stored(runtime.transform(vectors, truncate_dim=settings.dim, **options))
 
     summary, none = Summary(resumed=skip), np.zeros((0, source.matrix.shape[1]), np.float32)
-    writer.skip(range(skip), None)
+    writer.skip(Block(range(skip), [], None, np.zeros((0, 0))))
     writer.write(Block([], [], None, calibrated(none)))  # no rows still give a file of the right width and dtype
     with Progress("transform", len(source.matrix) - skip, "vectors", shown=not quiet) as progress:
         for block in source.blocks(ROWS, skip):

@@ -16,6 +16,7 @@ from tolerances import COMPANY
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
+from fastflow.files import encoding
 from fastflow.files.embed import embed_file
 from fastflow.files.records import Layout
 from fastflow.files.settings import Settings, Summary, parse_shard
@@ -107,7 +108,7 @@ def test_a_prompt_goes_before_every_text(runtime, corpus, sentences, target):
 @pytest.mark.parametrize("remembered", [5, 100_000])
 def test_dedupe_computes_a_repeated_text_once(runtime, tmp_path, target, sentences, monkeypatch, remembered):
     monkeypatch.setattr(module, "WINDOW", 16)
-    monkeypatch.setattr(module, "REMEMBERED", remembered)
+    monkeypatch.setattr(encoding, "REMEMBERED", remembered)
     lines = sentences[:20] * 3 + sentences[5:9]
     source = write(tmp_path / "in.txt", lines)
     plain = embed(runtime, source, target)

@@ -1,0 +1,67 @@
+"""Texts that are embedded together: windows of the input's rows, checked, and looked at for a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from fastflow.console import say
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.settings import Settings
+from fastflow.files.sources import Row, Sources
+from fastflow.files.texts import unit_of
+from fastflow.files.unlike import Unlike
+from fastflow.model.fragmentation import unsuited
+from fastflow.runtime import Runtime
+
+
+class Window(NamedTuple):
+    """Rows that are embedded together; ``share`` of the inputs' bytes had been read with the last of them."""
+
+    rows: list[Row]
+    texts: list[str]
+    share: float | None
+
+
+def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, size: int) -> Iterator[Window]:
+    """``size`` rows after another, fewer where a pipe has no more for now; raises for a text that is too long, if
+    that is an error.
+    """
+    while window := list(_while_ready(islice(rows, size), source)):
+        texts = [one_text(row) for row in window]
+        if s.truncate == "error" and len(cut := runtime.tokenize([(s.prompt or "") + t for t in texts]).cut):
+            _, path, record = window[cut[0]]
+            raise FastflowError(
+                f"{path}, {unit_of(path, s.layout)} {record.line}: longer than the model's "
+                f"{runtime.info()['max_length']} tokens"
+            )
+        yield Window(window, texts, source.share())
+
+
+def looked_at(
+    windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
+) -> Iterator[Window]:
+    """``windows``, with a warning if the texts of the first do not suit the encoder's vocabulary; ``unlike`` takes a
+    look at the first too, where log-densities cost another pass of the encoder.
+    """
+    for number, window in enumerate(windows):
+        if number == 0 and (warning := unsuited(runtime.tokenize, window.texts)):
+            say(f"fastflow: WARNING: {warning}")
+        if number == 0 and unlike is not None:
+            unlike.look(window.texts, runtime.log_prob(window.texts, prompt=prompt))
+        yield window
+
+
+def one_text(row: Row) -> str:
+    """The text of a row; raises a UsageError for a pair."""
+    if len(row.record.texts) != 1:
+        raise UsageError(f"{row.path} holds pairs of texts; choose one with --text-field sentence1 or sentence2")
+    return row.record.texts[0]
+
+
+def _while_ready(rows: Iterator[Row], source: Sources) -> Iterator[Row]:
+    for row in rows:
+        yield row
+        if source.waits():
+            return

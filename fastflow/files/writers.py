@@ -1,0 +1,23 @@
+"""Which class writes an output file: its suffix decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastflow.errors import UsageError
+from fastflow.files.npz import NpzFile
+from fastflow.files.outputs import JsonLinesFile, NpyFile, OutputFile, SafetensorsFile
+
+WRITERS: dict[str, type[OutputFile]] = {
+    ".npy": NpyFile,
+    ".npz": NpzFile,
+    ".jsonl": JsonLinesFile,
+    ".safetensors": SafetensorsFile,
+}
+
+
+def writer_for(target: Path) -> type[OutputFile]:
+    """The class that writes ``target``, by its suffix."""
+    if target.suffix not in WRITERS:
+        raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(WRITERS)}")
+    return WRITERS[target.suffix]

@@ -1,0 +1,47 @@
+"""Windows of rows over several files: an error names the file and the line in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastflow import Runtime
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.records import Layout
+from fastflow.files.settings import Settings
+from fastflow.files.sources import Sources
+from fastflow.files.windows import windows
+
+
+def listed(runtime, paths, settings, size=2):
+    with Sources([str(path) for path in paths]) as sources:
+        found = list(windows(sources.rows(settings.layout), runtime, sources, settings, size))
+    return [window.texts for window in found], [window.share for window in found]
+
+
+@pytest.fixture
+def pair(tmp_path):
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text("one\ntwo\nthree\n")
+    second.write_text("four\n" + "dog " * 70 + "\n")
+    return first, second
+
+
+def test_windows_go_over_the_end_of_a_file(model, pair):
+    texts, shares = listed(Runtime(model), pair, Settings())
+    assert [[text[:5] for text in window] for window in texts] == [["one", "two"], ["three", "four"], ["dog d"]]
+    assert shares[-1] == 1
+
+
+def test_too_long_a_text_is_named_by_its_file_and_line(model, pair):
+    with pytest.raises(FastflowError, match=r"/b\.txt, line 2: longer than the model's 64 tokens"):
+        listed(Runtime(model), pair, Settings(truncate="error"))
+    pair[0].write_text("a\0" + "dog " * 70 + "\0")
+    with pytest.raises(FastflowError, match=r"/a\.txt, text 2: longer than the model's 64 tokens"):
+        listed(Runtime(model), pair[:1], Settings(Layout(null=True), truncate="error"))
+
+
+def test_pairs_are_named_by_their_file(model, tmp_path):
+    (tmp_path / "a.tsv").write_text("text\nok\n")
+    (tmp_path / "b.tsv").write_text("sentence1\tsentence2\na\tb\n")
+    with pytest.raises(UsageError, match=r"/b\.tsv holds pairs of texts"):
+        listed(Runtime(model), [tmp_path / "a.tsv", tmp_path / "b.tsv"], Settings())
