@@ -31,13 +31,13 @@ WRONG = [
     (
         ["in.docx"],
         2,
-        "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl: if it is one of these, add --format",
+        "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl, parquet: if it is one of these, add --format",
     ),
     (["in.npy"], 2, "in.npy holds vectors, not texts"),
     (["in.csv"], 1, "in.csv, line 1: is this the header or the first text"),
     (["in.csv", "--no-header", "--delimiter", ";;"], 2, "--delimiter ';;': must be one character"),
     (["in.txt", "--no-header"], 2, "--no-header is for csv and tsv"),
-    (["in.txt", "-o", "out.parquet"], 2, "unknown suffix '.parquet'; the output can be .npy, .npz"),
+    (["in.txt", "-o", "out.arrow"], 2, "unknown suffix '.arrow'; the output can be .npy, .npz"),
     (["in.txt", "-o", "folder"], 2, "is a directory"),
     (
         ["in.txt", "-o", "absent/out.npy"],

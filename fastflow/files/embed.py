@@ -14,6 +14,7 @@ from fastflow.files.encoding import Encoder
 from fastflow.files.growing import growing
 from fastflow.files.inputs import Input
 from fastflow.files.outputs import OutputFile
+from fastflow.files.parquet import check_json
 from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block, StandardOutput, Terminal
 from fastflow.files.settings import Settings, Summary
@@ -46,6 +47,7 @@ def embed_file(
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, resume)
     with Sources(paths, opened) as sources:
+        types = check_types(sources, target, settings)
         if target is None:
             return _run(runtime, sources, _standard_output(), None, settings, 0, quiet, judge)
         if resume:
@@ -53,8 +55,10 @@ def embed_file(
         key = numbers_of(runtime, settings.precision, settings.normalize)
         options = vars(settings) | {"layout": settings.layout._asdict()}
         state = State(target, sources.identity, key | {"options": options}, paths)
-        with writer_for(target)(target, key) as writer, growing(writer, state, resume) as rows:
-            return _run(runtime, sources, writer, state, settings, rows, quiet, judge)
+        with writer_for(target)(target, key) as writer:
+            writer.types, writer.id_field = types, settings.layout.id_field
+            with growing(writer, state, resume) as rows:
+                return _run(runtime, sources, writer, state, settings, rows, quiet, judge)
 
 
 def check_target(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
@@ -68,13 +72,16 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
     kind = writer_for(target)
+    kind.check_extra(target)
     if settings.layout.id_field is not None and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for ids; write .npz or .jsonl, or leave out --id-field"
+            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl or .parquet, or leave out "
+            "--id-field"
         )
     if settings.layout.keep and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for fields; write .npz or .jsonl, or leave out --keep"
+            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl or .parquet, or leave out "
+            "--keep"
         )
     if settings.log_prob and not kind.keeps_log_prob:
         raise UsageError(
@@ -95,6 +102,14 @@ def check_keep(what: str, own: tuple[str, ...], settings: Settings) -> None:
     for name in settings.layout.keep:
         if name in own and name not in absent:
             raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out --keep {name}")
+
+
+def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
+    """The types of the inputs' columns; raises for one that the output cannot hold."""
+    types = sources.types(settings.layout)
+    if types and (target is None or target.suffix != ".parquet"):
+        check_json(types, sources.paths[0], settings.layout)
+    return types
 
 
 def check_resumable(sources: Sources) -> None:

@@ -28,6 +28,7 @@ class Input:
     def __init__(self, path: str) -> None:
         self.path = path
         self._waiting = 0  # lines that have been read and not been given
+        self.done: float | None = None  # the share that has been read, of a file that is not read from start to end
         try:
             self._file = self._open(path)
             self._handle = unpacked(path, self._file)
@@ -72,6 +73,8 @@ class Input:
 
     def share(self) -> float | None:
         """The share of a file's bytes that has been read, compressed ones of a .gz; None of a pipe or an empty file."""
+        if self.done is not None:
+            return self.done
         size = self.identity[0] if self.identity else 0
         return min(1.0, self._file.tell() / size) if size else None
 
@@ -94,6 +97,11 @@ class Input:
     def changed(self) -> FastflowError:
         """The sentence for a file that did not stay the same."""
         return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
+
+    @property
+    def file(self) -> BinaryIO:
+        """The open file as it lies on disk, for a reader that seeks in it."""
+        return self._file
 
     def read_raw(self, size: int) -> bytes:
         """At most ``size`` of the next bytes as they lie in the file, compressed or not; b"" at its end."""

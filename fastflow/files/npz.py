@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastflow.files.outputs import NpyFile, npy_header
 from fastflow.files.partial import archive_path, cannot_write
 from fastflow.files.printing import Block
-from fastflow.files.records import Identity
+from fastflow.files.records import Identity, plain
 
 
 class NpzFile(NpyFile):
@@ -93,7 +93,9 @@ def id_array(ids: Sequence[Identity]) -> NDArray[Any]:
 
 def text_array(values: Sequence[Any]) -> NDArray[np.str_]:
     """(rows,) strings; other JSON values as JSON."""
-    return np.asarray([v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values], np.str_)
+    return np.asarray(
+        [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)], np.str_
+    )
 
 
 def _add(bundle: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:

@@ -35,7 +35,13 @@ class OutputFile:
         """``meta`` describes the run (fingerprint, precision ...). Nothing is changed before ``begin``."""
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
+        self.id_field: str | None = None
+        self.types: dict[str, Any] = {}  # of the input's columns, where they have types
         self._handle: BinaryIO = open_partial(target)
+
+    @classmethod
+    def check_extra(cls, target: Path) -> None:
+        """Raise a FastflowError where a library that the format needs is absent."""
 
     def begin(self, resume_at: int | None = None) -> None:
         """Start empty, or go on after ``resume_at`` bytes of an interrupted run."""

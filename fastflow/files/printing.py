@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastflow.console import check_stdout, lost_stdout, say
-from fastflow.files.records import Identity
+from fastflow.files.records import Identity, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +41,7 @@ def json_lines(block: Block) -> str:
     lines = []
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
         head = {"index": row} | ({} if block.ids is None else {"id": block.ids[at]})
-        kept = {name: values[at] for name, values in block.kept.items()}
+        kept = {name: plain(values[at]) for name, values in block.kept.items()}
         tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
         start = json.dumps(head | {"text": text} | kept | tail, ensure_ascii=False)[:-1]
         if vector.dtype.kind == "f":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
@@ -42,19 +43,18 @@ class Layout(NamedTuple):
     keep: tuple[str, ...] = ()
 
 
-def text_fields(names: list[str], path: str, line: int, field: str | None) -> tuple[str, ...]:
+def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:
     """The columns that hold the texts; raises a FastflowError that names those there are."""
+    where = path if line is None else f"{path}, line {line}"
     if field is not None:
         if field not in names:
-            raise FastflowError(f"{path}, line {line}: no field {field!r}; the fields are {listed(names)}")
+            raise FastflowError(f"{where}: no field {field!r}; the fields are {listed(names)}")
         return (field,)
     if chosen := known_fields(names):
         return chosen
     if len(names) == 1:
         return (names[0],)
-    raise FastflowError(
-        f"{path}, line {line}: which field is the text? Use --text-field; the fields are {listed(names)}"
-    )
+    raise FastflowError(f"{where}: which field is the text? Use --text-field; the fields are {listed(names)}")
 
 
 def known_fields(names: list[str]) -> tuple[str, ...]:
@@ -67,3 +67,13 @@ def known_fields(names: list[str]) -> tuple[str, ...]:
 def listed(names: list[str]) -> str:
     """Column names for a message; long ones, and more than twenty, are cut."""
     return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in names[:20]) + ", …" * (len(names) > 20)
+
+
+def plain(value: Any) -> Any:
+    """A kept value as JSON holds it: a scalar of Arrow as its value; NaN and infinity, which JSON has not, as null."""
+    value = value.as_py() if hasattr(value, "as_py") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return {name: plain(each) for name, each in value.items()} if isinstance(value, dict) else value

@@ -7,10 +7,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.inputs import Input
+from fastflow.files.parquet import agreed_types
 from fastflow.files.records import Layout, Record
 from fastflow.files.texts import format_of, records_of
 
@@ -107,7 +108,9 @@ class Sources:
             if counts is not None and number + counts[at] <= skip:
                 number += counts[at]
                 continue
-            for record in records_of(self.open(at), layout):
+            before = max(0, skip - number) if counts is not None else 0
+            number += before
+            for record in records_of(self.open(at), layout, before):
                 if number >= skip:
                     yield Row(number, path, record)
                 number += 1
@@ -121,6 +124,19 @@ class Sources:
                 raise self._current.changed()
         self._fresh = False
         return self._current
+
+    def types(self, layout: Layout) -> dict[str, Any]:
+        """The Arrow types of id and fields to keep, where the inputs are Parquet; {} of others, whose values are text.
+
+        Raises a FastflowError where two inputs differ.
+        """
+        if format_of(self.paths[0], layout.format) != "parquet":
+            return {}
+        found: dict[str, Any] = {}
+        for path in self.paths:
+            with self._opened(path) as source:
+                agreed_types(found, source, layout)
+        return found
 
     def share(self) -> float | None:
         """The share of all inputs' bytes that has been read; None where an input is a pipe or all are empty."""

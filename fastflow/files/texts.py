@@ -1,27 +1,28 @@
-"""Reading texts from files: txt (one text a line), tsv, csv and jsonl, packed or not, or standard input."""
+"""Reading texts from files: txt (one text a line), tsv, csv and jsonl, packed or not, Parquet, or standard input."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.inputs import Input
 from fastflow.files.packed import without_packing
+from fastflow.files.parquet import parquet_records
 from fastflow.files.records import Identity, Layout, Record, listed, text_fields
 from fastflow.files.tables import table_records
 
-FORMATS = ("txt", "tsv", "csv", "jsonl")
+FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
 TABLES = ("tsv", "csv")
 # formats that users try and that hold no lines of text, with the remedy
 OTHERS = {
     "npy": "holds vectors, not texts; fastflow transform calibrates vectors",
     "npz": "holds vectors, not texts; save them as .npy for fastflow transform",
     "safetensors": "holds vectors, not texts; save them as .npy for fastflow transform",
-    "parquet": "is Parquet, which is not read yet; convert it to .jsonl or .csv first",
 }
 
 
@@ -46,7 +47,7 @@ def format_of(path: str, given: str | None = None) -> str:
 
 def unit_of(path: str, layout: Layout) -> str:
     """The name of a record's place in messages: a line, or the text itself where lines do not count."""
-    return "text" if layout.null else "line"
+    return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
 
 
 def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
@@ -58,10 +59,17 @@ def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # n
         yield from records_of(source, layout)
 
 
-def records_of(source: Input, layout: Layout) -> Iterator[Record]:
-    """The records of an input that is open already."""
+def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
+    """The records of an input that is open already, after the first ``skip``."""
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
+    if kind == "parquet":
+        return parquet_records(source, layout, skip)
+    return islice(_line_records(source, kind, layout), skip, None)
+
+
+def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
+    path = source.path
     lines = source.lines(layout.errors, layout.null)
     if kind == "txt":
         yield from (Record((line,), None, number) for number, line in enumerate(lines, 1))
@@ -79,6 +87,8 @@ def check_layout(path: str, kind: str, layout: Layout) -> None:
     if kind not in TABLES and (layout.delimiter is not None or not layout.header):
         option = "--no-header" if layout.delimiter is None else "--delimiter"
         raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
+    if kind == "parquet" and path != without_packing(path):
+        raise UsageError(f"{path}: Parquet packs its columns itself, and is not read out of another packing; unpack it")
     if kind != "txt" and layout.null:
         raise UsageError(f"{path}: --null is for txt, and this file is read as {kind}")
 

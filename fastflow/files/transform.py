@@ -15,6 +15,7 @@ from fastflow.files.encoding import stored
 from fastflow.files.growing import growing
 from fastflow.files.matrix import MatrixFile
 from fastflow.files.outputs import JsonLinesFile, OutputFile
+from fastflow.files.parquet_output import ParquetOutput
 from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block
 from fastflow.files.writers import writer_for
@@ -49,8 +50,11 @@ def transform_file(
     Raises a FastflowError for vectors of another width than the model's, and for NaN or infinity, naming the row.
     """
     kind = writer_for(target)
-    if kind is JsonLinesFile:
-        raise UsageError(f"{target}: the lines of a .jsonl file hold texts, and these are vectors; write .npy")
+    if kind in (JsonLinesFile, ParquetOutput):
+        parts = "lines" if kind is JsonLinesFile else "rows"
+        raise UsageError(
+            f"{target}: the {parts} of a {target.suffix} file hold texts, and these are vectors; write .npy"
+        )
     check_output(target, source)
     if resume:
         check_unfinished(target)

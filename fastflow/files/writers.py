@@ -7,12 +7,14 @@ from pathlib import Path
 from fastflow.errors import UsageError
 from fastflow.files.npz import NpzFile
 from fastflow.files.outputs import JsonLinesFile, NpyFile, OutputFile, SafetensorsFile
+from fastflow.files.parquet_output import ParquetOutput
 
 WRITERS: dict[str, type[OutputFile]] = {
     ".npy": NpyFile,
     ".npz": NpzFile,
     ".jsonl": JsonLinesFile,
     ".safetensors": SafetensorsFile,
+    ".parquet": ParquetOutput,
 }
 
 

@@ -388,7 +388,7 @@ def test_a_file_that_is_written_on_the_way_is_never_the_input(runtime, tmp_path,
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_ids_are_refused_where_the_output_has_no_place_for_them(runtime, tmp_path, target, suffix):
     (tmp_path / "in.csv").write_text("key,text\nk1,the dog\n")
-    with pytest.raises(UsageError, match=r"has no place for ids; write \.npz or \.jsonl"):
+    with pytest.raises(UsageError, match=r"has no place for ids; write \.npz, \.jsonl or \.parquet"):
         embed_file(runtime, str(tmp_path / "in.csv"), target.with_suffix(suffix), Settings(Layout(id_field="key")))
     assert list(target.parent.iterdir()) == []
 

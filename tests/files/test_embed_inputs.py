@@ -68,11 +68,13 @@ def interrupted(model, target, settings, paths):
         embed_file(Interrupt(model), paths, target, settings, quiet=True)
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".parquet"])
 def test_a_run_over_files_is_continued_to_the_same_bytes(model, desk, monkeypatch, suffix):
     monkeypatch.setattr(module, "WINDOW", 16)
     paths, target = ["data/b.jsonl", "data/a.jsonl", "data/c.jsonl"], desk / f"out{suffix}"
-    settings = Settings(Layout(keep=("url", "n"), id_field="id") if suffix in (".npz", ".jsonl") else Layout())
+    settings = Settings(
+        Layout(keep=("url", "n"), id_field="id") if suffix in (".npz", ".jsonl", ".parquet") else Layout()
+    )
     embed_file(Runtime(model), paths, target, settings, quiet=True)
     whole = target.read_bytes()
     target.unlink()

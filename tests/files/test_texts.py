@@ -144,7 +144,6 @@ def test_unknown_formats_are_wrong_usage(path, given_format):
     ("path", "message"),
     [
         ("a.npy", "a.npy holds vectors, not texts"), ("b.npz", "holds vectors"), ("c.safetensors", "holds vectors"),
-        ("d.parquet", "is Parquet, which is not read yet; convert it to .jsonl or .csv"),
     ],
 )  # fmt: skip
 def test_files_without_lines_of_text_are_told_what_to_do_that_works(path, message):

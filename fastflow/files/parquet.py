@@ -1,0 +1,161 @@
+"""Reading texts from Parquet: row group after row group, only the columns that are asked for, in constant memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.files.inputs import Input
+from fastflow.files.records import Layout, Record, listed, text_fields
+
+BATCH = 4096  # rows that become Python values at a time
+
+
+def arrow(purpose: str) -> Any:
+    """(pyarrow, pyarrow.parquet); raises a FastflowError that names the command to install them."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise missing_extra("parquet", "pyarrow", purpose) from None
+    return pyarrow, pyarrow.parquet
+
+
+def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
+    """The records after the first ``skip``, whose row groups are not read; ``line`` counts rows from 1.
+
+    Fields to keep come as scalars of Arrow, which have a type. Raises a FastflowError naming file and row.
+    """
+    file = _opened(source)
+    fields, columns = _names(source.path, file.schema_arrow, layout)
+    row, total = 0, file.metadata.num_rows
+    try:
+        for group in range(file.metadata.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            if row + count <= skip:
+                row += count
+                continue
+            for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns):
+                first = max(0, skip - row)
+                yield from _records(batch.slice(first), fields, source.path, row + first, layout)
+                row += batch.num_rows
+                source.done = row / total
+    except (OSError, ValueError) as error:
+        source.check_unchanged()
+        raise FastflowError(f"{source.path}, row {row + 1}: cannot be read: {error}") from error
+    source.check_unchanged()
+
+
+def row_count(source: Input) -> int:
+    """The rows of the file, of which only the footer is read."""
+    return int(_opened(source).metadata.num_rows)
+
+
+def footer(source: Input) -> bytes:
+    """The bytes of the footer, which holds the places, sizes and statistics of all columns."""
+    _opened(source)
+    file = source.file
+    file.seek(-8, 2)
+    size = int.from_bytes(file.read(4), "little")
+    file.seek(-8 - size, 2)
+    return file.read(size)
+
+
+def agreed_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
+    """Add the Arrow types of id and fields to keep to ``found``; raises a FastflowError where it has another."""
+    schema = _opened(source).schema_arrow
+    _names(source.path, schema, layout)
+    for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
+        kind = _plain_type(schema.field(name).type)
+        if found.setdefault(name, kind) != kind:
+            raise FastflowError(
+                f"{source.path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one type"
+            )
+
+
+def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
+    """Raise a UsageError for a column to keep whose type JSON has no value for."""
+    for name in layout.keep:
+        if not _fits_json(types[name]):
+            raise UsageError(
+                f"{path}: the column {name!r} is {types[name]}, which JSON and text cannot hold; write .parquet, or "
+                f"leave out --keep {name}"
+            )
+
+
+def _opened(source: Input) -> Any:
+    pa, parquet = arrow(f"{source.path}: reading Parquet")
+    if source.identity is None:
+        raise UsageError(f"{source.path}: Parquet is read from its end, which a pipe does not have yet; give a file")
+    try:
+        return parquet.ParquetFile(source.file, pre_buffer=False)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = str(error).split(".")[0].split("\n")[0]
+        raise FastflowError(f"{source.path} is no Parquet file, or damaged: {reason}") from error
+
+
+def _names(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
+    """The columns of the texts, and all that are read; raises for one that is absent, twice there or of no fit type."""
+    names, key = schema.names, layout.id_field
+    texts = text_fields(names, path, None, layout.field)
+    wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))
+    for name in wanted:
+        if name not in names:
+            purpose = "to keep" if name in layout.keep else "to take the id from"
+            raise FastflowError(f"{path}: no column {name!r} {purpose}; the columns are {listed(names)}")
+        if names.count(name) > 1:
+            raise FastflowError(f"{path}: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+    kinds = {name: _plain_type(schema.field(name).type) for name in wanted}
+    for name in texts:
+        if not _is_text(kinds[name]):
+            raise FastflowError(f"{path}: the column {name!r} is {kinds[name]}, not text")
+    if key is not None and not (_is_text(kinds[key]) or _is_number(kinds[key])):
+        raise FastflowError(f"{path}: the column {key!r} is {kinds[key]}; an id must be text, a number, true or false")
+    return texts, wanted
+
+
+def _records(batch: Any, fields: tuple[str, ...], path: str, row: int, layout: Layout) -> Iterator[Record]:
+    """The records of a batch, whose first row is ``row`` + 1."""
+
+    def column(name: str) -> Any:
+        found = batch.column(name)
+        return found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
+
+    texts = [column(name).to_pylist() for name in fields]
+    ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
+    kept = [[value if value.is_valid else None for value in column(name)] for name in layout.keep]
+    for at in range(batch.num_rows):
+        row += 1
+        found = tuple(values[at] for values in texts)
+        if None in found:
+            raise FastflowError(f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text")
+        if isinstance(identity := ids[at], float) and not math.isfinite(identity):
+            raise FastflowError(f"{path}, row {row}: field {layout.id_field!r} must be a finite number")
+        yield Record(found, identity, row, tuple(values[at] for values in kept))
+
+
+def _plain_type(kind: Any) -> Any:
+    """The type of a column's values: a dictionary is another way to store them."""
+    return getattr(kind, "value_type", kind) if str(kind).startswith("dictionary<") else kind
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _fits_json(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _fits_json(kind.value_type)
+    if types.is_struct(kind):
+        return all(_fits_json(kind.field(at).type) for at in range(kind.num_fields))
+    return _is_text(kind) or _is_number(kind) or bool(types.is_null(kind))
