@@ -8,6 +8,7 @@ from fastflow import __version__
 from fastflow.commands.embed import embed, transform
 from fastflow.commands.keep import cache, info, verify
 from fastflow.commands.measure import bench, eval_command, report
+from fastflow.commands.shards import merge, status
 from fastflow.console import Commands
 
 
@@ -29,5 +30,5 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (embed, transform, eval_command, report, info, verify, bench, cache):
+for command in (embed, merge, status, transform, eval_command, report, info, verify, bench, cache):
     main.add_command(command)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, KEEP, MODEL, NO_HEADER, NULL, THREADS
+from fastflow.commands.shards import arguments, checked_output
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
 
@@ -48,8 +49,9 @@ RESUME = click.option(
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="OUT.npy, .npz, .jsonl or .safetensors. [default: JSON Lines to a pipe, short lines to a terminal]",
+    type=click.Path(path_type=Path),
+    help="OUT.npy, .npz, .jsonl, .parquet or .safetensors; a folder with --shard. "
+    "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
 @FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
@@ -73,7 +75,12 @@ RESUME = click.option(
 )
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
 @RESUME
-@click.option("--shard", metavar="I/N", default="1/1", help="Take every N-th row, beginning with the I-th.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Make part I of N, from 1/N to N/N: rows that follow each other. The rows are counted first, so the inputs "
+    "must be files. fastflow status shows the parts in a folder, fastflow merge joins them.",
+)
 @click.option(
     "--truncate",
     type=click.Choice(["right", "error"]),
@@ -112,7 +119,7 @@ def embed(
     device: str,
     dtype: str,
     threads: int | None,
-    shard: str,
+    shard: str | None,
     resume: bool,
     fit: bool,
     save_model: Path | None,
@@ -134,7 +141,8 @@ def embed(
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
     paths = expanded(inputs)
-    settings = Settings(layout, shard=parse_shard(shard), **options)
+    settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
+    output = checked_output(output, settings.shard)
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
     if fit and prompt_name is not None:
@@ -152,7 +160,7 @@ def embed(
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-            done = embed_file(runtime, paths, output, settings, resume, quiet, not fit, opened)
+            done = embed_file(runtime, paths, output, settings, resume, quiet, not fit, opened, arguments())
     if not quiet:
         rate = done.texts / max(time.monotonic() - start, 1e-9)
         odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
@@ -180,7 +188,7 @@ def fitted_to(
     from fastflow.files.spool import Rereadable
     from fastflow.train.options import check_extra
 
-    if settings.shard != (1, 1):
+    if settings.shard is not None:
         raise UsageError(
             "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
             "each shard -m DIR"

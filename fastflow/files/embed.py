@@ -10,6 +10,7 @@ from typing import Any
 
 from fastflow.console import say
 from fastflow.errors import UsageError
+from fastflow.files.counting import Split, split_of
 from fastflow.files.encoding import Encoder
 from fastflow.files.growing import growing
 from fastflow.files.inputs import Input
@@ -17,7 +18,9 @@ from fastflow.files.outputs import OutputFile
 from fastflow.files.parquet import check_json
 from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block, StandardOutput, Terminal
+from fastflow.files.records import Layout
 from fastflow.files.settings import Settings, Summary
+from fastflow.files.shards import is_done, manifest_of
 from fastflow.files.sources import Row, Sources, check_formats
 from fastflow.files.unlike import Unlike
 from fastflow.files.windows import looked_at, one_text, windows
@@ -36,29 +39,41 @@ def embed_file(
     quiet: bool = False,
     judge: bool = True,
     opened: Callable[[str], Input] = Input,
+    given: Sequence[str] = (),
 ) -> Summary:
     """Embed the texts of ``source``, one path or several, into ``target`` (None: JSON Lines on standard output).
 
     The target appears only when whole. Rows that were finished before an error or an interruption stay in
     NAME.partial, to be continued with ``resume``; without it, a run replaces the rows that an earlier one left there.
     ``judge``: say at the end if many texts are unlike the model's corpus, where the model knows and not ``quiet``.
-    ``opened`` opens an input.
+    ``opened`` opens an input. ``given`` are the arguments of the command, for the manifest of a shard.
     """
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, resume)
     with Sources(paths, opened) as sources:
         types = check_types(sources, target, settings)
-        if target is None:
-            return _run(runtime, sources, _standard_output(), None, settings, 0, quiet, judge)
         if resume:
             check_resumable(sources)
+        split = None if settings.shard is None else split_of(sources, settings.layout, settings.shard)
+        if target is None:
+            return _run(runtime, sources, _standard_output(), None, settings, split, 0, quiet, judge)
         key = numbers_of(runtime, settings.precision, settings.normalize)
         options = vars(settings) | {"layout": settings.layout._asdict()}
-        state = State(target, sources.identity, key | {"options": options}, paths)
+        state, part = State(target, sources.identity, key | {"options": options}, paths), None
+        if settings.shard is not None and split is not None:
+            part = manifest_of(target, settings.shard, paths, split.inputs, key | {"options": options}, list(given))
+            if not quiet:
+                say(f"fastflow: {part.describe()}")
+            if resume and is_done(target, part):
+                return Summary(resumed=split.stop - split.start)
         with writer_for(target)(target, key) as writer:
             writer.types, writer.id_field = types, settings.layout.id_field
+            if part is not None:
+                begun = part
+                begun.write(target)
+                writer.seal = lambda whole: begun.sealed(whole).write(target)
             with growing(writer, state, resume) as rows:
-                return _run(runtime, sources, writer, state, settings, rows, quiet, judge)
+                return _run(runtime, sources, writer, state, settings, split, rows, quiet, judge)
 
 
 def check_target(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
@@ -91,7 +106,7 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings)
     for path in paths:
         check_output(target, path)
-    if resume:
+    if resume and settings.shard is None:
         check_unfinished(target)
 
 
@@ -148,13 +163,14 @@ def _run(
     writer: OutputFile | StandardOutput,
     state: State | None,
     settings: Settings,
+    split: Split | None,
     skip: int,
     quiet: bool,
     judge: bool,
 ) -> Summary:
     s, summary = settings, Summary(resumed=skip)
     unlike = Unlike(runtime.likelihood) if judge and not quiet and runtime.likelihood is not None else None
-    rows = _sharded(source.rows(s.layout), s.shard)
+    rows = source.rows(s.layout) if split is None else _part(source, s.layout, split)
     while skip and isinstance(writer, OutputFile) and (done := list(islice(rows, min(skip, WINDOW)))):
         writer.skip(_block(done, [], None, None, s))
         skip -= len(done)
@@ -190,6 +206,6 @@ def _block(rows: Sequence[Row], texts: Sequence[str], vectors: Any, log_probs: A
     return Block([row.number for row in rows], texts, ids, vectors, log_probs if s.log_prob else None, kept)
 
 
-def _sharded(rows: Iterator[Row], shard: tuple[int, int]) -> Iterator[Row]:
-    """The rows that belong to ``shard``."""
-    return islice(rows, shard[0] - 1, None, shard[1])
+def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
+    """The rows that belong to the shard."""
+    return islice(source.rows(layout, split.start, split.counts), split.stop - split.start)

@@ -9,7 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fastflow.errors import FastflowError
 from fastflow.files.packed import unpacked
@@ -28,6 +28,7 @@ class Input:
     def __init__(self, path: str) -> None:
         self.path = path
         self._waiting = 0  # lines that have been read and not been given
+        self.digest: Any = None  # of hashlib, that takes the content of lines as they are read
         self.done: float | None = None  # the share that has been read, of a file that is not read from start to end
         try:
             self._file = self._open(path)
@@ -111,6 +112,8 @@ class Input:
         """The bytes between ``end`` and ``end``, unpacked; those after the last one too, if there are any."""
         start: list[bytes] = []  # of a line whose end has not been read
         while chunk := self._handle.read1(CHUNK):
+            if self.digest is not None:
+                self.digest.update(chunk)
             *whole, rest = chunk.split(end)
             if whole:
                 whole[0] = b"".join([*start, whole[0]])

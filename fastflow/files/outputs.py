@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -36,6 +36,7 @@ class OutputFile:
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
         self.id_field: str | None = None
+        self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
         self.types: dict[str, Any] = {}  # of the input's columns, where they have types
         self._handle: BinaryIO = open_partial(target)
 
@@ -53,12 +54,16 @@ class OutputFile:
 
     def write(self, block: Block) -> None:
         """Append the rows of ``block``."""
+        self.append(self.encode(block))
+        self.rows += len(block.rows)
+
+    def append(self, data: bytes) -> None:
+        """Append rows as they lie in the file."""
         try:
-            self._handle.write(self.encode(block))
+            self._handle.write(data)
             self._handle.flush()
         except OSError as error:
             raise cannot_write(self.target, error) from error
-        self.rows += len(block.rows)
 
     def skip(self, block: Block) -> None:
         """Count rows that an interrupted run has written already; their vectors are not there."""
@@ -67,6 +72,7 @@ class OutputFile:
     def sync(self) -> int:
         """Make sure that the written rows outlive a power cut; returns its size in bytes."""
         try:
+            self._handle.flush()  # a header that was patched last is in Python's buffer still
             os.fsync(self._handle.fileno())
         except OSError as error:
             raise cannot_write(self.target, error) from error
@@ -83,6 +89,8 @@ class OutputFile:
 
     def name(self, whole: Path) -> None:
         """Give the file ``whole`` its final name."""
+        if self.seal is not None:
+            self.seal(whole)
         whole.replace(self.target)
 
     def remove(self) -> None:

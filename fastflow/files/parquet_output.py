@@ -50,13 +50,17 @@ class ParquetOutput(OutputFile):
         return head + (self._batch(block).serialize().to_pybytes() if len(block.rows) else b"")
 
     def finish(self) -> None:
-        """Put the stream into row groups, in another file, and give that the final name."""
+        """Put the stream into row groups, and give them the final name."""
+        self.sync()
+        self._handle.seek(0)
+        with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
+            self.put(stream.schema, stream)
+
+    def put(self, schema: Any, batches: Iterable[Any]) -> None:
+        """Write ``batches`` in row groups, in another file, and give that the final name."""
         apart = archive_path(self.target)
         try:
-            self.sync()
-            self._handle.seek(0)
-            with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
-                write_groups(apart, stream.schema, stream)
+            write_groups(apart, schema, batches)
             self.name(apart)
             self.remove()
         except OSError as error:

@@ -19,7 +19,7 @@ class Settings:
     normalize: bool = False
     batch_tokens: int | None = None
     dedupe: bool = False
-    shard: tuple[int, int] = (1, 1)
+    shard: tuple[int, int] | None = None
     truncate: str = "right"
     prompt: str | None = None
     log_prob: bool = False
@@ -45,7 +45,7 @@ def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """``I/N`` with 1 <= I <= N: this run takes rows I-1, I-1+N, I-1+2N, ..."""
+    """``I/N`` with 1 <= I <= N, the I-th of N parts; from 1, as people and xargs count them."""
     part, _, parts = text.partition("/")
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/4")

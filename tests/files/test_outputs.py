@@ -151,3 +151,17 @@ def test_a_target_that_became_a_folder(tmp_path, suffix):
             writer.finish()
         writer.remove()
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_a_file_is_whole_when_it_gets_its_name(tmp_path, suffix):
+    """Its header is written last: a run that is killed right after the renaming must leave it behind."""
+    path = tmp_path / f"x{suffix}"
+    named = []
+    with writer_for(path)(path, META) as writer:
+        writer.begin()
+        writer.write(block(vectors_of("float32")))
+        writer.seal = lambda whole: named.append(whole.read_bytes())
+        writer.finish()
+        assert named == [path.read_bytes()]
+    assert named == [path.read_bytes()]

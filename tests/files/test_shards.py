@@ -1,0 +1,134 @@
+"""Parts and their manifests: names, what is recorded, what cannot be joined, and a part that is finished already."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from commands import assert_one_sentence, run
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.shards import file_sha256, manifest_path, manifests, part_name, part_path, read_manifest
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, sentences):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("".join(text + "\n" for text in sentences[:50]))
+    return tmp_path
+
+
+def make(model, shard, *options, out="parts", source="in.txt"):
+    result = run("embed", source, "-m", model, "--shard", shard, "-o", out, *options)
+    assert result.exit_code == 0, result.stderr
+    return result.stderr
+
+
+def test_names_sort_as_the_parts_do(tmp_path):
+    names = [part_name((i, 123_456), ".npy") for i in (1, 2, 10, 123_456)]
+    assert names == sorted(names)
+    assert part_name((3, 16), ".parquet") == "part-00003-of-00016.parquet"
+    assert part_path(tmp_path / "new" / "parts", (1, 2)) == tmp_path / "new" / "parts" / "part-00001-of-00002.npy"
+    assert (tmp_path / "new" / "parts").is_dir()
+    assert part_path(tmp_path / "mine.jsonl", (1, 2)) == tmp_path / "mine.jsonl"
+    (tmp_path / "parts.v1").mkdir()
+    assert part_path(tmp_path / "parts.v1", (1, 2)).parent == tmp_path / "parts.v1"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FastflowError, match="cannot be written: File exists"):
+        part_path(tmp_path / "file", (1, 2))
+
+
+def test_the_manifest_names_rows_inputs_model_options_and_hash(model, desk):
+    said = make(model, "2/3", "--precision", "int8", "--no-normalize", "--prompt", "so it's ")
+    part = desk / "parts" / "part-00002-of-00003.npy"
+    manifest = read_manifest(manifest_path(part))
+    assert "fastflow: part 2 of 3, rows 16 to 32 of 50\n" in said
+    assert (manifest.part, manifest.shard, manifest.rows, manifest.total) == (part.name, (2, 3), (16, 33), 50)
+    size = (desk / "in.txt").stat().st_size
+    assert manifest.inputs == [{"name": "in.txt", "rows": 50, "size": size, "sha256": file_sha256(desk / "in.txt")}]
+    assert manifest.run["options"]["prompt"] == "so it's "
+    assert (manifest.bytes, manifest.sha256) == (part.stat().st_size, file_sha256(part))
+    words = ["in.txt", "--model", str(model), "--precision", "int8", "--no-normalize", "--prompt", "so it's "]
+    assert sorted(manifest.arguments) == sorted(words)
+    assert len(np.load(part)) == 17
+
+
+def test_a_finished_part_is_left_as_it_is(model, desk):
+    make(model, "1/2")
+    part = desk / "parts" / "part-00001-of-00002.npy"
+    before = part.stat().st_mtime_ns
+    assert "0 texts (25 done before)" in make(model, "1/2", "--resume")
+    assert part.stat().st_mtime_ns == before
+    for options, message in (
+        (["--normalize"], "is of other options: normalized is False, and True"),
+        (["--prompt", "x"], "is of other options: prompt is None, and 'x'"),
+    ):
+        result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet", *options)
+        assert_one_sentence(result, 1, message)
+    (desk / "in.txt").write_text("another\n")
+    result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet")
+    assert_one_sentence(result, 1, "part-00001-of-00002.npy is of another input, in.txt; choose another -o")
+    part.write_bytes(part.read_bytes()[:-1])
+    assert "1 texts" in make(model, "1/1", "--resume", out="other")
+
+
+def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
+    run("embed", "in.txt", "-m", model, "-o", "out.npy", "--quiet")
+    result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "out.npy", "--resume", "--quiet")
+    assert_one_sentence(result, 2, "out.npy is finished, and nothing is left to resume")
+
+
+def test_a_folder_is_for_parts(model, desk):
+    (desk / "parts").mkdir()
+    result = run("embed", "in.txt", "-m", model, "-o", "parts", "--quiet")
+    assert_one_sentence(result, 2, "parts is a directory; name a file in it, or make a part in it with --shard I/N")
+    result = run("embed", "-", "-m", model, "--shard", "1/2", "-o", "parts", "--quiet", stdin="a\n")
+    assert_one_sentence(result, 2, "cannot read standard input twice; give a file")
+
+
+def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
+    make(model, "1/2")
+    for shard, which, options, source, message in (
+        ("2/2", model, ["--normalize"], "in.txt", "other options: normalized is True, and False"),
+        ("2/2", bert, [], "in.txt", "another model"),
+        ("2/3", model, [], "in.txt", "3 parts, and of 2"),
+        ("2/2", model, [], "other.txt", "another input, other.txt"),
+        ("1/2", model, [], "in.txt", "are both part 1; remove one of them"),
+    ):
+        (desk / "other.txt").write_text("a\nb\n")
+        make(which, shard, *options, out="parts/x.npy", source=source)
+        with pytest.raises(FastflowError, match=message):
+            manifests(desk / "parts")
+
+
+def test_equal_content_under_another_name_is_one_input(model, desk):
+    make(model, "1/2")
+    (desk / "copy.txt").write_bytes((desk / "in.txt").read_bytes())
+    make(model, "2/2", source="copy.txt")
+    assert [manifest.shard for manifest in manifests(desk / "parts")] == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m | {"fastflow_shard": 2}, "is of version 2 of the manifest, and this fastflow reads 1; update"),
+        (lambda m: m | {"rows": [0, 26]}, "is damaged; remove it"),
+        (lambda m: m | {"part": "../x.npy"}, "is damaged; remove it"),
+        (lambda m: {k: v for k, v in m.items() if k != "run"}, "is damaged, or no manifest of a part"),
+        (lambda m: [m], "is damaged, or no manifest of a part"),
+    ],
+)
+def test_manifests_that_are_damaged(model, desk, change, message):
+    make(model, "1/2")
+    path = manifest_path(desk / "parts" / "part-00001-of-00002.npy")
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(FastflowError, match=message):
+        manifests(desk / "parts")
+
+
+def test_a_folder_without_parts(tmp_path):
+    with pytest.raises(FastflowError, match="holds no parts; make them with fastflow embed INPUT --shard I/N -o"):
+        manifests(tmp_path)
+    with pytest.raises(UsageError, match="absent cannot be read: No such file or directory; name the folder"):
+        manifests(tmp_path / "absent")
