@@ -65,6 +65,7 @@ def embed_file(
             if not quiet:
                 say(f"fastflow: {part.describe()}")
             if resume and is_done(target, part):
+                state.forget()  # of a run that was killed right after the part got its name
                 return Summary(resumed=split.stop - split.start)
         with writer_for(target)(target, key) as writer:
             writer.types, writer.id_field = types, settings.layout.id_field
