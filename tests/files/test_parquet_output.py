@@ -96,3 +96,13 @@ def test_small_integers_take_a_byte_each(tmp_path):
     vectors = np.random.default_rng(0).integers(-128, 128, (20_000, 64)).astype(np.int8)
     write(tmp_path / "x.parquet", [block(vectors)])
     assert (tmp_path / "x.parquet").stat().st_size < 1.15 * vectors.nbytes
+
+
+def test_pages_do_not_depend_on_the_batches(tmp_path):
+    vectors = vectors_of("float32", rows=20_000, width=64)
+    schema = pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.field("element", pa.float32()), 64))])
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 64)
+    whole = pa.record_batch([pa.array([str(i) * (i % 7) for i in range(20_000)]), rows], schema=schema)
+    write_groups(tmp_path / "whole", schema, [whole])
+    write_groups(tmp_path / "parts", schema, [whole.slice(at, 7) for at in range(0, 20_000, 7)])
+    assert (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes()
