@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.prompts import TASKS
-from fastflow.stages.similarity import SIMILARITIES
 from fastflow.stages.vectors import check_vectors
 
 
@@ -59,6 +58,8 @@ class Prompting(ABC):
         They are cosines, or what the model's own settings name: dot products, or distances, negated.
         Raises a FastflowError for embeddings of two widths, or that are not finite numbers.
         """
+        from fastflow.stages.similarity import SIMILARITIES
+
         return SIMILARITIES[self._model.similarity](*(self._vectors(side) for side in (a, b)))
 
     def _vectors(self, side: Any) -> NDArray[Any]:

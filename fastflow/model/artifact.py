@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fastflow.errors import FastflowError
 from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.hashing import (
     MANIFEST,
+    MODULES,
     Hashes,
     check_hashes,
     check_present,
@@ -46,9 +47,6 @@ from fastflow.model.manifest import (
     takes_vectors,
 )
 from fastflow.model.reading import is_whole, short
-from fastflow.model.sentence_transformers import MODULES, Modules, encoder_folder, read_modules
-from fastflow.model.sentence_verify import verify_modules
-from fastflow.model.sentence_weights import files_of, head_of, pooling_of
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
@@ -56,6 +54,9 @@ from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import read_spread
 from fastflow.stages.truncation import Truncation, read_truncation
+
+if TYPE_CHECKING:
+    from fastflow.model.sentence_transformers import Modules
 
 DEFAULT = Path(__file__).parent.parent / "default"
 
@@ -106,8 +107,8 @@ class Opening:
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
-            elif modules := read_modules(directory):
-                self.model = self._sentence(directory, modules)
+            elif is_file(directory / MODULES):
+                self.model = self._sentence(directory)
             elif is_file(directory / "config.json"):
                 self.model = self._encoder_alone(directory)
             elif not directory.exists():
@@ -141,8 +142,13 @@ class Opening:
         self._identity = files
         self._hashes.start(files)
 
-    def _sentence(self, directory: Path, modules: Modules) -> Model:
+    def _sentence(self, directory: Path) -> Model:
         """The model of a directory that Sentence Transformers saved."""
+        from fastflow.model.sentence_transformers import read_modules  # few models need its many readers
+        from fastflow.model.sentence_weights import files_of
+
+        modules = read_modules(directory)
+        assert modules is not None  # noqa: S101 - for the type checker: modules.json is there
         self._identify(files_of(modules))
         return _uncalibrated(directory, modules)
 
@@ -175,6 +181,8 @@ class Opening:
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
+        from fastflow.model.sentence_transformers import encoder_folder
+
         found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))
         files = encoder_files(found)
         self._hashes.start(files)
@@ -208,6 +216,8 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
 
 def _uncalibrated(directory: Path, modules: Modules) -> Model:
     """The model of the modules alone."""
+    from fastflow.model.sentence_weights import head_of, pooling_of
+
     encoder = modules.transformer.directory
     size = encoder_size(read_config(encoder), encoder)
     length = modules.transformer.max_seq_length or size.max_tokens
@@ -218,6 +228,9 @@ def _uncalibrated(directory: Path, modules: Modules) -> Model:
 
 def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
     """The model of a manifest that calibrates the vectors of a directory of Sentence Transformers, kept beside it."""
+    from fastflow.model.sentence_transformers import read_modules
+    from fastflow.model.sentence_weights import files_of
+
     where = f"{directory / MANIFEST}, field"
     if manifest["pooling"] != MODULES_POOLING:
         raise FastflowError(f"{where} pooling: must be {MODULES_POOLING} in format version {MODULES_VERSION}")
@@ -276,6 +289,8 @@ def verify(path: Path) -> list[str]:
     Of a directory of Sentence Transformers: that every setting is known, and that weights are whole and finite.
     """
     if not is_file(path / MANIFEST) and is_file(path / MODULES):
+        from fastflow.model.sentence_verify import verify_modules
+
         return verify_modules(load_model(path))
     manifest = read_manifest(path)
     check_hashes(path, manifest, list(manifest["files"]))

@@ -12,6 +12,7 @@ from fastflow.errors import FastflowError
 from fastflow.model.weights import WEIGHT_INDEX, weight_files
 
 MANIFEST = "fastflow.json"
+MODULES = "modules.json"  # of a directory that Sentence Transformers saved
 BLOCK = 1 << 20  # bytes read at a time; hashlib lets other threads run while it computes
 
 

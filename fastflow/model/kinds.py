@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,14 @@ from fastflow.kernels.encoder.texts import Head, head_width
 from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.likelihood import Likelihood
 from fastflow.model.prompts import TASKS, Prompts
-from fastflow.model.sentence_transformers import Modules
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import unit_variance
 from fastflow.stages.truncation import Truncation
+
+if TYPE_CHECKING:
+    from fastflow.model.sentence_transformers import Modules
 
 
 class Calibrated:

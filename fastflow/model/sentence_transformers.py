@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import encoder_size, read_config
-from fastflow.model.hashing import is_file
+from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.reading import read_json, short
 from fastflow.model.sentence_modules import (
     DenseModule,
@@ -32,7 +32,6 @@ from fastflow.model.sentence_modules import (
 from fastflow.model.sentence_settings import read_settings
 from fastflow.model.sentence_tokens import LayersModule, WordWeightsModule, read_layers
 
-MODULES = "modules.json"
 KNOWN = (
     *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),
     *("WordWeights", "WeightedLayerPooling"),

@@ -12,11 +12,11 @@ from fastflow.kernels.encoder.reference import LIGHTEST
 from fastflow.kernels.encoder.texts import Dense, Head, Norm, Unit
 from fastflow.kernels.panels import usable
 from fastflow.model.architecture import read_config, whole_number
-from fastflow.model.hashing import encoder_files, is_file
+from fastflow.model.hashing import MODULES, encoder_files, is_file
 from fastflow.model.sentence_modules import TRANSFORMER_FILES, DenseModule, LayerNormModule
 from fastflow.model.sentence_settings import SETTINGS
 from fastflow.model.sentence_tokens import LayersModule, read_word_weights
-from fastflow.model.sentence_transformers import MODULES, Modules
+from fastflow.model.sentence_transformers import Modules
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import BAD
 from fastflow.stages.pooling import Pooling
