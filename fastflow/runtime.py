@@ -17,7 +17,7 @@ from fastflow.backends.base import Backend, Calibrator
 from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.backends.info import describe
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import DEFAULT, Opening, named
+from fastflow.model.artifact import DEFAULT, Opening, located
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.likelihood import Likelihood
@@ -43,14 +43,14 @@ class Runtime(Prompting):
 
     Safe to call from several threads; survives fork; pickles to its path.
 
-    ``model``: a fastflow model directory, one that Sentence Transformers saved, or a Hugging Face encoder directory;
-    None is the model in the package; or a model that is open already.
+    ``model``: a fastflow model directory, one that Sentence Transformers saved, or a Hugging Face encoder directory; or
+    the Hub id of one; None is the model in the package; or a model that is open already.
     ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
     int8, where the backend has it; without an encoder that of the calibration, float32 or float64.
     ``threads``: None is OMP_NUM_THREADS, else the cores that the machine allows this process.
     ``backend``: auto, cpu (compiled), triton, reference (NumPy) or torch.
-    ``allow_download``: the encoder of a model that only names it on the Hub may be fetched; else it has to lie in the
-    local Hub cache, and nothing here touches the network.
+    ``allow_download``: a Hub id, and the encoder of a model that only names it on the Hub, may be fetched; else it has
+    to lie in the local Hub cache, and nothing here touches the network.
     Raises FastflowError for a model that is absent, damaged or unsupported, and for a choice that cannot run here.
     """
 
@@ -67,7 +67,8 @@ class Runtime(Prompting):
         if not (model is None or isinstance(model, Model | VectorModel)):
             if not isinstance(model, str | os.PathLike):
                 raise UsageError(f"a model is the path of a directory, not {short(model)}")
-            model = None if named(Path(model)) == DEFAULT else Path(os.path.abspath(model))  # a pickle may move
+            found = located(Path(model), allow_download)
+            model = None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
         self._arguments = (model, device, dtype, threads, backend, allow_download)
         self._tokenizer: Tokenizer | None = None
         self._opened: Calibrator | None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.architecture import encoder_size, read_config
-from fastflow.model.artifact import load_model, named
+from fastflow.model.artifact import load_model, located
 from fastflow.model.hashing import encoder_files, file_hash
 from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
@@ -85,7 +85,7 @@ def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
 
 def _wanted(request: Request) -> tuple[str, Options]:
     """The encoder of -m, and the options of the fit: pooling and length limit are the model's, where it is a model."""
-    directory = named(request.model)
+    directory = located(request.model)
     model = load_model(directory)
     device = "cuda" if request.device == "cuda" else "cpu"
     given: dict[str, Any] = {"sample": SAMPLE, "device": device}

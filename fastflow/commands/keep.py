@@ -36,16 +36,16 @@ def verify(model: str | None, other: str | None) -> None:
     Every file must match its sha256, no other file may lie there, and the model must load. A directory that Sentence
     Transformers saved has no sha256: its settings must be known, and its weights whole and finite.
     """
-    from fastflow.model.artifact import named
+    from fastflow.model.artifact import located
     from fastflow.model.artifact import verify as check
 
-    emit("\n".join(check(named(model))))
+    emit("\n".join(check(located(model))))
     if other is not None:
         from fastflow.evaluation.with_st import compare
 
-        found = compare(named(model))
+        found = compare(located(model))
         emit(str(found))
-        found.check(named(model))
+        found.check(located(model))
 
 
 @click.command()

@@ -8,7 +8,7 @@ MODEL = click.option(
     "-m",
     "--model",
     metavar="MODEL",
-    help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder. "
+    help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded. "
     "[default: the one in the package]",
 )
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")

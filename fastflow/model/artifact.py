@@ -29,7 +29,7 @@ from fastflow.model.hashing import (
     encoder_files,
     is_file,
 )
-from fastflow.model.hub import referenced_encoder
+from fastflow.model.hub import hub_model, referenced_encoder
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.likelihood import read_likelihood
 from fastflow.model.manifest import (
@@ -66,10 +66,18 @@ def named(model: str | Path | None) -> Path:
     return DEFAULT if model is None or (str(model) == "default" and not Path(model).exists()) else Path(model)
 
 
-def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
-    """The model of texts at ``path``; None is the one in the package; a plain Hugging Face encoder is accepted too.
+def located(model: str | Path | None, allow_download: bool = False) -> Path:
+    """``named``, or the local folder of a Hub id where no such directory is."""
+    directory = named(model)
+    return directory if directory.exists() else hub_model(str(directory), allow_download) or directory
 
-    ``allow_download``: the encoder of a model that only names it may be fetched from the Hub, not just from its cache.
+
+def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
+    """The model of texts at ``path``; None is the one in the package; a plain Hugging Face encoder is accepted too, and
+    the Hub id of either where no such directory is.
+
+    ``allow_download``: a Hub id, and the encoder of a model that only names it, may be fetched from the Hub, not just
+    from its cache.
     Raises a UsageError for a model without an encoder, which ``open_model`` gives too.
     """
     model = open_model(path, allow_download)
@@ -103,7 +111,7 @@ class Opening:
         if isinstance(path, Model | VectorModel):
             self.model = path
             return
-        directory = named(path)
+        directory = located(path, allow_download)
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
@@ -114,7 +122,7 @@ class Opening:
             elif not directory.exists():
                 raise FastflowError(
                     f"{directory}: no such model directory; make one with fastflow-train, or download an encoder from "
-                    "the Hub into a folder with: hf download NAME --local-dir FOLDER"
+                    "the Hub with: hf download ORGANISATION/NAME, and give that name"
                 )
             else:
                 raise FastflowError(f"{directory} is not a model: it holds neither {MANIFEST} nor config.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ PATTERNS = [
     *(f"*/{name}" for name in OF_ENCODER),
     "*/sentence_*_config.json",
 ]
+
+
+HUB_ID = re.compile(r"[^\W_][\w.-]{0,95}/[^\W_][\w.-]{0,95}", re.ASCII)
 
 
 class NotCached(FastflowError):
@@ -38,6 +42,13 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
     folders = [found, *(path for path in found.iterdir() if path.is_dir())]  # of Sentence Transformers' modules
     whole = any((path / "config.json").is_file() and any(path.glob("*.safetensors")) for path in folders)
     return found if whole else None  # not a tokenizer alone
+
+
+def hub_model(name: str, allow_download: bool) -> Path | None:
+    """The folder of the Hub's repository ``name``, from the local cache or, if allowed, fetched; None: no such name."""
+    if not HUB_ID.fullmatch(name):
+        return None
+    return hub_snapshot(name) if allow_download else cached_snapshot(name)
 
 
 def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:

@@ -105,3 +105,34 @@ def test_a_cache_that_holds_only_a_tokenizer_does_not_pass_for_the_encoder(hub, 
     assert asked == [True, False]
     assert hub_snapshot("someone/tiny") == hub  # and now nothing is fetched
     assert asked == [True, False, True]
+
+
+def test_a_hub_id_opens_as_its_directory_does(hub, bert, sentences, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    by_name = Runtime("someone/tiny")
+    assert by_name.fingerprint == Runtime(bert).fingerprint
+    assert np.array_equal(by_name.encode(sentences[:5]), Runtime(bert).encode(sentences[:5]))
+    assert pickle.loads(pickle.dumps(by_name)).fingerprint == by_name.fingerprint
+    (tmp_path / "someone").mkdir()
+    shutil.copytree(bert, tmp_path / "someone" / "tiny")
+    assert load_model("someone/tiny").encoder == Path("someone/tiny")  # a directory of that name comes first
+
+
+def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, monkeypatch):
+    asked = []
+
+    def fetched(hub_id, local_files_only=False, **options):
+        asked.append((hub_id, local_files_only))
+        if local_files_only:
+            raise FileNotFoundError(hub_id)
+        return str(hub)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
+    with pytest.raises(FastflowError, match=r"someone/other: no such model directory.*hf download ORGANISATION/NAME"):
+        load_model("someone/other")
+    assert load_model("someone/other", allow_download=True).encoder == hub
+    assert asked == [("someone/other", True), ("someone/other", True), ("someone/other", False)]
+    for name in ("a/b/c", "../b", "/a/b", "a", "a/b c"):
+        with pytest.raises(FastflowError, match="no such model directory"):
+            load_model(name, allow_download=True)
+    assert len(asked) == 3
