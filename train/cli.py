@@ -211,8 +211,8 @@ def main(
 ) -> None:
     """Calibrate a frozen encoder on a corpus, or vectors made elsewhere, without labels.
 
-    A CORPUS is .txt (one text a line), .tsv, .csv or .jsonl, also gzipped; - is standard input. A pairs file counts as
-    two texts a row. Repeated texts count once.
+    A CORPUS is .txt (one text a line), .tsv, .csv, .jsonl or .parquet, also as .gz or .zst; - is standard input. A
+    pairs file counts as two texts a row. Repeated texts count once.
 
     \b
     fastflow-train examples/novels.txt --encoder default --out my-model

@@ -55,7 +55,7 @@ RESUME = click.option(
 )
 @FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
-@click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines or .npz.")
+@click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines, .parquet or .npz.")
 @KEEP
 @DELIMITER
 @NO_HEADER

@@ -71,7 +71,7 @@ def embed_file(
             writer.types, writer.id_field = types, settings.layout.id_field
             if part is not None:
                 begun = part
-                begun.write(target)
+                writer.started = lambda: begun.write(target)
                 writer.seal = lambda whole: begun.sealed(whole).write(target)
             with growing(writer, state, resume) as rows:
                 return _run(runtime, sources, writer, state, settings, split, rows, quiet, judge)

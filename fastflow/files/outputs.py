@@ -36,6 +36,7 @@ class OutputFile:
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
         self.id_field: str | None = None
+        self.started: Callable[[], None] | None = None  # called before the first rows are written
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
         self.types: dict[str, Any] = {}  # of the input's columns, where they have types
         self._handle: BinaryIO = open_partial(target)
@@ -54,6 +55,9 @@ class OutputFile:
 
     def write(self, block: Block) -> None:
         """Append the rows of ``block``."""
+        if len(block.rows) and self.started is not None:
+            self.started()
+            self.started = None
         self.append(self.encode(block))
         self.rows += len(block.rows)
 

@@ -1,7 +1,7 @@
 """Parts of a run that several machines make: which rows, under which name, and the manifest beside each.
 
-PART.shard.json is written when a part is begun, and again with the hash of the part just before the part gets its name.
-So a part with a hash in its manifest is whole, and one without is not, whenever the run was killed.
+PART.shard.json is written before the first rows of a part, and again with the hash of the part just before the part
+gets its name. So a part with a hash in its manifest is whole, and one without is not, whenever the run was killed.
 """
 
 from __future__ import annotations

@@ -20,9 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from fastflow.files.shards import manifest_path
+
 FASTFLOW = str(Path(sysconfig.get_path("scripts")) / "fastflow")
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]
-SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
+SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors", ".parquet")
 LINES = 6000
 SIGNALS = (None, None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 REFUSED = ("is being written by another run",)
@@ -106,7 +108,7 @@ def _judge(
             wrong += _continue(folder, commands[0], target, alone[0], counts) if not claimed else []
         elif code != 0:
             wrong.append(f"run {i} ended with {code}: {last!r}")
-    left = sorted(path.name for path in target.parent.iterdir())
+    left = sorted(path.name for path in target.parent.iterdir() if path != manifest_path(target))
     if claimed and len(claimed) == len(codes) and left != [target.name]:
         wrong.append(f"left behind: {left}")
     return wrong
@@ -117,7 +119,7 @@ def _continue(folder: Path, command: list[str], target: Path, alone: bytes, coun
     counts["resumed"] += 1
     if done.returncode or target.read_bytes() != alone:
         return [f"--resume after the signal gives other bytes than a whole run: {done.returncode} {done.stderr!r}"]
-    return [f"left behind: {p.name}" for p in target.parent.iterdir() if p != target]
+    return [f"left behind: {p.name}" for p in target.parent.iterdir() if p not in (target, manifest_path(target))]
 
 
 if __name__ == "__main__":

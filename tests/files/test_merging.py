@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from commands import assert_one_sentence, run
 
 from fastflow.errors import FastflowError
 from fastflow.files import merging as module
 from fastflow.files import parquet_output
+from fastflow.files.counting import Counted
 from fastflow.files.merging import merge
-from fastflow.files.shards import manifest_path, read_manifest
+from fastflow.files.printing import Block
+from fastflow.files.shards import manifest_of, manifest_path, read_manifest
+from fastflow.files.writers import writer_for
 
 SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet"]
 KEEPING = (".npz", ".jsonl", ".parquet")
@@ -100,3 +104,45 @@ def test_a_merge_that_fails_leaves_nothing(model, desk, suffix, monkeypatch):
     with pytest.raises(FastflowError):
         merge(desk / "parts", desk / f"out{suffix}")
     assert not list(desk.glob("out*"))
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from fastflow.files.counting import Counted
+from fastflow.files.merging import merge
+from fastflow.files.printing import Block
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+folder = Path(sys.argv[1])
+merge(folder / "small", folder / f"small{sys.argv[2]}")
+before = peak()
+merge(folder / "large", folder / f"large{sys.argv[2]}")
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
+    """Two parts of 40 MB; a .npz holds its row numbers, 1 MB, in memory as a run does."""
+    meta = {"fingerprint": "f", "options": {}}
+    for name, rows in (("small", 100), ("large", 80_000)):
+        (tmp_path / name).mkdir()
+        for number in (1, 2):
+            part = tmp_path / name / f"{number}{suffix}"
+            shard = (number, 2)
+            found = [Counted(2 * rows, 1, "0")]
+            manifest = manifest_of(part, shard, ["in.txt"], found, meta, [])
+            with writer_for(part)(part, {"fingerprint": "f"}) as writer:
+                writer.begin()
+                for start in range(0, rows, 1000):
+                    vectors = np.zeros((min(1000, rows - start), 128), np.float32)
+                    at = range(start, start + len(vectors))
+                    writer.write(Block(at, [""] * len(at), None, vectors))
+                writer.finish()
+            manifest.sealed(part).write(part)
+    done = run_python(MEMORY, tmp_path, suffix)
+    assert done.stderr == ""
+    assert int(done.stdout) < 40_000
+    assert (tmp_path / f"large{suffix}").stat().st_size > (
+        0 if suffix == ".parquet" else 60e6
+    )  # zeros are short in text

@@ -132,3 +132,20 @@ def test_a_folder_without_parts(tmp_path):
         manifests(tmp_path)
     with pytest.raises(UsageError, match="absent cannot be read: No such file or directory; name the folder"):
         manifests(tmp_path / "absent")
+
+
+def test_a_run_that_fails_before_its_first_rows_leaves_no_manifest_and_an_older_one_as_it_was(model, desk):
+    bad = ("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--dim", 33, "--quiet")
+    assert run(*bad).exit_code == 2
+    assert list((desk / "parts").iterdir()) == []
+    make(model, "1/2")
+    before = {path.name: path.read_bytes() for path in (desk / "parts").iterdir()}
+    assert run(*bad).exit_code == 2
+    assert {path.name: path.read_bytes() for path in (desk / "parts").iterdir()} == before
+
+
+def test_more_parts_than_rows_have_manifests_too(model, desk):
+    (desk / "few.txt").write_text("the dog\n")
+    for number in (1, 2):
+        make(model, f"{number}/2", source="few.txt")
+    assert [manifest.rows for manifest in manifests(desk / "parts")] == [(0, 0), (0, 1)]
