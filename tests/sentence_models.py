@@ -17,7 +17,10 @@ QUERY = "Represent this sentence for searching relevant passages: "
 
 @dataclass(frozen=True)
 class Published:
-    """Depth, width and heads of an encoder, what follows it, the limit of tokens and the prompts."""
+    """Depth, width and heads of an encoder, what follows it, the limit of tokens and the prompts.
+
+    ``wide``: of the feed-forward layers, 0 for four times the width; ``dim``: of an embedding, 0 for the width.
+    """
 
     layers: int
     hidden: int
@@ -27,19 +30,22 @@ class Published:
     family: str = "bert"
     prompts: Mapping[str, str] = field(default_factory=dict)
     dim: int = 0
+    wide: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", self.dim or self.hidden)
+        object.__setattr__(self, "wide", self.wide or 4 * self.hidden)
 
     def shape(self, layers: int | None = None) -> dict[str, Any]:
         """transformers' settings of the encoder, with as many ``layers`` (None: all of them)."""
-        depth, wide = layers or self.layers, 4 * self.hidden
+        depth = layers or self.layers
         if self.family == "distilbert":
-            return {"dim": self.hidden, "n_layers": depth, "n_heads": self.heads, "hidden_dim": wide,
+            return {"dim": self.hidden, "n_layers": depth, "n_heads": self.heads, "hidden_dim": self.wide,
                     "max_position_embeddings": 512}  # fmt: skip
-        places = 514 if self.family in ("xlm-roberta", "mpnet") else 512
+        places = {"xlm-roberta": 514, "mpnet": 514, "modernbert": 8192}.get(self.family, 512)
+        window = {"local_attention": 128} if self.family == "modernbert" else {}
         return {"hidden_size": self.hidden, "num_hidden_layers": depth, "num_attention_heads": self.heads,
-                "intermediate_size": wide, "max_position_embeddings": places}  # fmt: skip
+                "intermediate_size": self.wide, "max_position_embeddings": places, **window}  # fmt: skip
 
 
 def make_published(directory: Path, model: Published, layers: int | None = None) -> Path:
@@ -74,4 +80,5 @@ MODELS = {
     "snowflake-arctic-embed-m": Published(12, 768, 12, (CLS, NORMALIZE), prompts={"query": QUERY}),
     "all-mpnet-base-v2": Published(12, 768, 12, (MEAN, NORMALIZE), 384, "mpnet"),
     "multilingual-e5-base": Published(12, 768, 12, (MEAN, NORMALIZE), family="xlm-roberta"),
+    "gte-modernbert-base": Published(22, 768, 12, (CLS,), 8192, "modernbert", wide=1152),
 }
