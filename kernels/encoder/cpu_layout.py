@@ -53,15 +53,17 @@ Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
 class EncoderProgram:
-    """Steps, products and the memory that they read, for one encoder, panel width and format of products.
+    """Steps, products and the memory they read, for one encoder, panel width, format of products and of attention.
 
     ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read.
     """
 
     def __init__(
-        self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int
-    ) -> None:
+        self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
+        attention: int = FLOAT,
+    ) -> None:  # fmt: skip
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
+        self.attention = attention
         self.head = self._pad(shape.hidden // shape.heads)
         self._steps: list[Array] = []
         self._linears: list[Array] = []
@@ -120,7 +122,7 @@ class EncoderProgram:
 
     def _attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
         """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled."""
-        fields = {"window": -1 if window is None else window}
+        fields = {"window": -1 if window is None else window, "format": self.attention}
         if bias is not None:
             if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")

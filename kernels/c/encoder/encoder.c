@@ -237,7 +237,7 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     for (int i = 0; i < e->buffers; i++)
         j.row_bytes += (size_t)e->strides[i];
     j.attention = 4 * (ff_keys_floats(longest, e->head, ff_isa_vector(e->isa)) +
-                       ff_attention_floats(longest, ff_isa_vector(e->isa), ff_isa_rows(e->isa)));
+                       ff_attention_floats(longest, e->head, ff_isa_vector(e->isa), ff_isa_rows(e->isa)));
     const size_t space = j.attention + j.largest * j.row_bytes;
     const size_t phases = shared ? sizeof(phase) * (size_t)count * (size_t)e->count : 0;
     char *scratch = ff_scratch(space + phases + sizeof(ff_group) * (size_t)count);

@@ -23,7 +23,7 @@ typedef struct {
     int64_t width;      /* FF_EMBED, FF_NORM, FF_POOL, FF_FIRST: true columns; FF_CONVERT: padded columns */
     int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
     int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
-    int64_t format;     /* FF_CONVERT */
+    int64_t format;     /* FF_CONVERT, FF_ATTEND */
     int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
     int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; below 0: none */
     int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
@@ -72,9 +72,13 @@ typedef struct {         /* attention's work on one head of one text */
 } ff_head;
 
 typedef struct {
-    void (*pack_keys)(const ff_head *, float *keys);  /* to ff_keys_floats */
+    void (*pack_keys)(const ff_head *, float *keys);  /* and values, to ff_keys_floats */
     /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; scratch as ff_attention_floats says */
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
+} ff_attention;
+const ff_attention *ff_attention_of(int isa, int format);  /* FF_FLOAT or FF_BF16; NULL where this machine has none */
+
+typedef struct {
     /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
@@ -97,9 +101,10 @@ int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *lar
 int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
-size_t ff_attention_floats(int64_t tokens, int vector, int rows);  /* scratch beside the keys */
+size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);  /* scratch beside the keys */
 /* The step FF_ATTEND of texts [from, to) x heads of a group whose rows lie at `q` and `out`. */
 void ff_attend(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *, int64_t from, int64_t to, float *scratch);
+extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16;
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
 
 #endif
