@@ -93,7 +93,7 @@ cdef class Flow:
 
 
 cdef extern from "encoder/encoder.h":
-    enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT
+    enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_PACK
     enum: FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
     enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
     enum: FF_ZERO_POINT
@@ -144,7 +144,7 @@ cdef extern from "encoder/encoder.h":
 
 
 EMBED, LINEAR, ATTEND, NORM = FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM
-POOL, FIRST, CONVERT = FF_POOL, FF_FIRST, FF_CONVERT
+POOL, FIRST, CONVERT, PACK = FF_POOL, FF_FIRST, FF_CONVERT, FF_PACK
 LINEAR_ONLY, GELU, GELU_TANH, RELU_ONLY, TANH = FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
 FLOAT, BF16, BF16_WIDE = FF_FLOAT, FF_BF16, FF_BF16_WIDE
 INT8, INT8_SIGNED, INT8_TILES = FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES
@@ -241,7 +241,7 @@ cdef class Encoder:
         attended = attention_formats(isa)
         if any(linears[i].format not in formats(isa) for i in range(linears.shape[0])):
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
-        if any(steps[i].kind == FF_ATTEND and steps[i].format not in attended for i in range(steps.shape[0])):
+        if any(steps[i].kind in (FF_PACK, FF_ATTEND) and steps[i].format not in attended for i in range(steps.shape[0])):
             raise ValueError(f"attention's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or words.shape[1] != positions.shape[1] or positions.shape[0] == 0:
             raise ValueError("the tables of words and positions must have rows of one width")

@@ -32,6 +32,7 @@ from fastflow.kernels._cpu import (
     LINEAR_FIELDS,
     LINEAR_ONLY,
     NORM,
+    PACK,
     POOL,
     RELU_ONLY,
     STEP_FIELDS,
@@ -128,7 +129,8 @@ class EncoderProgram:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
             ends = np.pad(bias.astype(np.float32), ((0, 0), (BIAS_MARGIN, BIAS_MARGIN)), mode="edge")
             fields |= {"table": self._vector(ends.reshape(-1)), "reach": bias.shape[1] // 2}
-        self._step(ATTEND, source=source, target=target, **fields)
+        for kind in (PACK, ATTEND):
+            self._step(kind, source=source, target=target, **fields)
 
     def _step(self, kind: int, **fields: Any) -> None:
         fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "window": -1, "table": -1} | fields

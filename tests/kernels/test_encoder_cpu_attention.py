@@ -13,7 +13,7 @@ from tolerances import FUSED_FACTOR, FUSED_FLOOR
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu_layout, reference
-from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 200)
 LONG = (511, 512, 513, 1100)  # on both sides of one block of keys, and more than two
@@ -163,6 +163,27 @@ def test_an_encoder_whose_layers_have_windows_and_biases(monkeypatch, isa, threa
     for i in range(6):
         alone = encoder.states(ids[offsets[i] : offsets[i + 1]], np.array([0, offsets[i + 1] - offsets[i]]))[2]
         assert np.array_equal(alone, found[offsets[i] : offsets[i + 1]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_long_text_has_the_same_bits_however_many_threads_share_it(monkeypatch, isa, dtype):
+    monkeypatch.setattr("packed.POSITIONS", 1100)
+    monkeypatch.setattr(
+        cpu_layout.EncoderProgram, "_attend", partial_method(cpu_layout.EncoderProgram._attend, 300, table(9, heads=2))
+    )
+    weights, shape = random_encoder(3, 2, 32, 2, 64)
+    ids, offsets = pack([193, 200, 5, 1100, 192, 700], seed=5)
+    encoder = CpuEncoder(weights, shape, "mean", (2,), dtype, threads=1, isa=isa)
+    want = encoder(ids, offsets)
+    assert np.isfinite(want).all()
+    for i in range(6):
+        text = ids[offsets[i] : offsets[i + 1]]
+        for encoder.threads in (1, 2, 5):  # a text alone is shared by all of them
+            assert np.array_equal(encoder(text, np.array([0, len(text)]))[0], want[i]), (i, encoder.threads)
+    for encoder.threads in (2, 5):
+        assert np.array_equal(encoder(ids, offsets), want), encoder.threads
+        two = encoder(ids[: offsets[2]], offsets[:3])  # two long texts in a group
+        assert np.array_equal(two, want[:2]), encoder.threads
 
 
 def partial_method(attend, window, bias):

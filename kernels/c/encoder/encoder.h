@@ -9,7 +9,7 @@ enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
-enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_STEP_KINDS };
+enum { FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_PACK, FF_STEP_KINDS };
 
 void ff_trim(void);  /* give freed memory back to the system, where the C library keeps it and can */
 
@@ -23,7 +23,7 @@ typedef struct {
     int64_t width;      /* FF_EMBED, FF_NORM, FF_POOL, FF_FIRST: true columns; FF_CONVERT: padded columns */
     int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
     int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
-    int64_t format;     /* FF_CONVERT, FF_ATTEND */
+    int64_t format;     /* FF_CONVERT, FF_ATTEND and the FF_PACK before it, which has all its fields */
     int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
     int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; below 0: none */
     int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
@@ -92,6 +92,7 @@ const ff_body *ff_body_of(int isa);
 typedef struct {  /* neighbouring texts and their buffers */
     int64_t text, texts, row, rows;
     char *at[FF_BUFFERS];
+    float *keys;  /* as ff_shared_floats says; NULL: one thread does whole steps */
 } ff_group;
 
 /* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, sets `largest` to the most
@@ -102,7 +103,10 @@ int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);  /* scratch beside the keys */
-/* The step FF_ATTEND of texts [from, to) x heads of a group whose rows lie at `q` and `out`. */
+/* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows`. */
+size_t ff_shared_floats(const ff_encoder *, int64_t rows);
+/* Elements [from, to) of the step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK. */
+int64_t ff_attend_elements(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *);
 void ff_attend(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *, int64_t from, int64_t to, float *scratch);
 extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16;
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
