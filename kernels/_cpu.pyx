@@ -94,7 +94,7 @@ cdef class Flow:
 
 cdef extern from "encoder/encoder.h":
     enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
-    enum: FF_ROTATE, FF_GLU
+    enum: FF_ROTATE, FF_GLU, FF_PACK
     enum: FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
     enum: FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU
     enum: FF_MAP_LEAKY_RELU, FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
@@ -102,7 +102,7 @@ cdef extern from "encoder/encoder.h":
     enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
     enum: FF_ZERO_POINT
     enum: FF_TILE_STEPS
-    enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_QUERIES
+    enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_KEYS, FF_QUERIES
     ctypedef struct ff_linear:
         int64_t weights, bias, scale, shift, columns, steps, format
     ctypedef struct ff_step:
@@ -117,7 +117,7 @@ cdef extern from "encoder/encoder.h":
         const float *bias
         float *out
         int size
-    ctypedef struct ff_body:
+    ctypedef struct ff_attention:
         void (*pack_keys)(const ff_head *, float *) nogil
         void (*attend)(const ff_head *, int64_t, int64_t, const float *, float *) nogil
     ctypedef struct ff_encoder:
@@ -140,15 +140,15 @@ cdef extern from "encoder/encoder.h":
     int ff_encoder_run(const ff_encoder *, const ff_texts *, int) nogil
     int64_t ff_check_texts(const ff_encoder *, const ff_texts *) nogil
     void *ff_product_of(int isa, int format)
-    const ff_body *ff_body_of(int isa)
+    const ff_attention *ff_attention_of(int isa, int format)
     size_t ff_keys_floats(int64_t tokens, int head, int vector)
-    size_t ff_attention_floats(int64_t tokens, int vector, int rows)
+    size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
     void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
 
 
 EMBED, LINEAR, ATTEND, NORM = FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM
-ROTATE, GLU = FF_ROTATE, FF_GLU
+ROTATE, GLU, PACK = FF_ROTATE, FF_GLU, FF_PACK
 POOL, FIRST, CONVERT, UNIT, MAP = FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
 MEAN, MEAN_SQRT, POSITION_MEAN = FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN
 LARGEST_OF, FIRST_TOKEN, LAST_TOKEN = FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
@@ -162,6 +162,7 @@ LINEAR_ONLY, GELU, GELU_TANH, RELU_ONLY, TANH = FF_LINEAR_ONLY, FF_GELU, FF_GELU
 FLOAT, BF16, BF16_WIDE = FF_FLOAT, FF_BF16, FF_BF16_WIDE
 INT8, INT8_SIGNED, INT8_TILES = FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES
 ZERO_POINT, TILE_STEPS, BIAS_MARGIN = FF_ZERO_POINT, FF_TILE_STEPS, FF_BIAS_MARGIN
+KEYS = FF_KEYS
 cdef ff_linear _linear
 cdef ff_step _step
 LINEAR_FIELDS = np.asarray(<ff_linear[:1]>&_linear).dtype
@@ -176,6 +177,11 @@ def trim():
 def formats(int isa):
     """Numbers of the formats of ``c/gemm/gemm.h`` whose products can be computed on instruction set ``isa`` here."""
     return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
+
+
+def attention_formats(int isa):
+    """Those whose attention can be computed: FLOAT, and BF16 where it is the processor's own."""
+    return [f for f in range(FF_FORMATS) if ff_attention_of(isa, f) != NULL]
 
 
 def amx_missing():
@@ -194,13 +200,13 @@ def tile_trial(
     ff_trial(isa, whole, &a[0, 0], &b[0, 0], &c[0, 0])
 
 
-def attend_head(int isa, const float[:, ::1] qkv, float[:, ::1] out, int64_t window, const float[::1] bias):
+def attend_head(int isa, int format, const float[:, ::1] qkv, float[:, ::1] out, int64_t window, const float[::1] bias):
     """Attention of one head of one text: qkv (T, 3 size) -> out (T, size) in place; size in whole panels.
 
-    ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
+    ``format`` is one of ``attention_formats(isa)``; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
     """
-    if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
-        raise ValueError(f"instruction set {isa} cannot run on this machine")
+    if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or format not in attention_formats(isa):
+        raise ValueError(f"instruction set {isa} has no attention of format {format} on this machine")
     cdef int vector = ff_isa_vector(isa)
     cdef int64_t tokens = qkv.shape[0], blocks = (tokens + FF_QUERIES - 1) // FF_QUERIES, b
     if tokens < 1 or out.shape[0] != tokens or out.shape[1] < 1 or qkv.shape[1] != 3 * out.shape[1] or out.shape[1] % (2 * vector):
@@ -213,12 +219,12 @@ def attend_head(int isa, const float[:, ::1] qkv, float[:, ::1] out, int64_t win
             raise ValueError(f"a table of biases has 2 (reach + {FF_BIAS_MARGIN}) + 1 numbers")
         head.bias, head.reach = &bias[0], bias.shape[0] // 2 - FF_BIAS_MARGIN
     cdef float[::1] keys = np.empty(ff_keys_floats(tokens, head.size, vector), np.float32)
-    cdef float[::1] scratch = np.empty(ff_attention_floats(tokens, vector, ff_isa_rows(isa)), np.float32)
-    cdef const ff_body *body = ff_body_of(isa)
+    cdef float[::1] scratch = np.empty(ff_attention_floats(tokens, head.size, vector, ff_isa_rows(isa)), np.float32)
+    cdef const ff_attention *attention = ff_attention_of(isa, format)
     with nogil:
-        body.pack_keys(&head, &keys[0])
+        attention.pack_keys(&head, &keys[0])
         for b in range(blocks):
-            body.attend(&head, b * tokens // blocks, (b + 1) * tokens // blocks, &keys[0], &scratch[0])
+            attention.attend(&head, b * tokens // blocks, (b + 1) * tokens // blocks, &keys[0], &scratch[0])
 
 
 cdef class Encoder:
@@ -247,8 +253,11 @@ cdef class Encoder:
             raise ValueError("the memory of a packed encoder must be 64-byte aligned")
         if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
             raise ValueError(f"instruction set {isa} cannot run on this machine")
+        attended = attention_formats(isa)
         if any(linears[i].format not in formats(isa) for i in range(linears.shape[0])):
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
+        if any(steps[i].kind in (FF_PACK, FF_ATTEND) and steps[i].format not in attended for i in range(steps.shape[0])):
+            raise ValueError(f"attention's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or position_rows < 1:
             raise ValueError("an encoder needs words and positions")
         if positions is not None and (words.shape[1] != positions.shape[1] or positions.shape[0] != position_rows):

@@ -24,6 +24,7 @@
                      first + 19, first + 3, first + 18, first + 2, first + 17, first + 1, first + 16, first)
 #define LOW(a, b) _mm512_permutex2var_ps(a, INDEX(0), b)
 #define HIGH(a, b) _mm512_permutex2var_ps(a, INDEX(8), b)
+#define LARGEST(v) _mm512_reduce_max_ps(v)
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 typedef __m512 vec;
 

@@ -18,6 +18,7 @@ from fastflow.kernels._cpu import (
     LARGEST_BITS,
     Encoder,
     amx_missing,
+    attention_formats,
     convert,
     formats,
     isas,
@@ -66,6 +67,12 @@ def described(name: str, form: int, isa: str | None = None) -> str:
     return name + SAID[form] + (f" (not AMX: {why})" if why else "")
 
 
+def attends(isa: int, form: int) -> int:
+    """The format of attention beside products of ``form``: bfloat16 if these are reduced and the processor has it."""
+    reduced = form not in (FLOAT, BF16_WIDE)
+    return BF16 if reduced and BF16 in attention_formats(isa) else FLOAT
+
+
 def multiplies_bfloat16() -> bool:
     """Whether ``choose`` gives bfloat16 products of the processor, not widened weights."""
     try:
@@ -103,7 +110,9 @@ class CpuEncoder:
         self.how = described(self.isa, form, isa)
         number, _, vector, _ = isas()[self.isa]
         everything = {**weights, **head_weights(head)}
-        program = EncoderProgram(everything, shape, mode, self.layers, 2 * vector, form, shares, head)
+        program = EncoderProgram(
+            everything, shape, mode, self.layers, 2 * vector, form, attends(number, form), shares, head
+        )
         self.outputs = program.outputs
         if token_weights is not None:
             token_weights = _token_weights(token_weights, mode, weights)

@@ -33,6 +33,7 @@ from fastflow.kernels._cpu import (
     LINEAR_FIELDS,
     LINEAR_ONLY,
     NORM,
+    PACK,
     RELU_ONLY,
     ROTATE,
     STEP_FIELDS,
@@ -57,7 +58,7 @@ Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
 class EncoderProgram:
-    """Steps, products and the memory that they read, for one encoder, panel width and format of products.
+    """Steps, products and the memory they read, for one encoder, panel width, format of products and of attention.
 
     ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read. ``outputs``: the
     width of a pooled vector behind ``head``. ``shares``: of the layers, whose sum need not be 1.
@@ -65,10 +66,11 @@ class EncoderProgram:
 
     def __init__(
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
-        shares: Sequence[float] | None = None, head: Head = (),
+        attention: int = FLOAT, shares: Sequence[float] | None = None, head: Head = (),
     ) -> None:  # fmt: skip
         check_pooling(mode, len(layers), head)
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
+        self.attention = attention
         self._shares = [1 / len(layers)] * len(layers) if shares is None else list(shares)
         self._head, pooled = head, shape.hidden * len(mode.split("+"))
         self.outputs = head_width(head, pooled)
@@ -177,13 +179,14 @@ class EncoderProgram:
 
     def _attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
         """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled."""
-        fields = {"window": -1 if window is None else window}
+        fields = {"window": -1 if window is None else window, "format": self.attention}
         if bias is not None:
             if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
             ends = np.pad(bias.astype(np.float32), ((0, 0), (BIAS_MARGIN, BIAS_MARGIN)), mode="edge")
             fields |= {"table": self._vector(ends.reshape(-1)), "reach": bias.shape[1] // 2}
-        self._step(ATTEND, source=source, target=target, **fields)
+        for kind in (PACK, ATTEND):
+            self._step(kind, source=source, target=target, **fields)
 
     def _step(self, kind: int, **fields: Any) -> None:
         fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "number": -1, "window": -1, "table": -1} | fields

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
+from halved import attention as attention_in_bfloat16
 from packed import bits, coarse, pack, random_modernbert, random_mpnet, rounded, select
 from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
-from fastflow.kernels._cpu import BF16_WIDE
+from fastflow.kernels import isa as instructions
+from fastflow.kernels._cpu import BF16, BF16_WIDE
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder, choose
+from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder, attends, choose
 from fastflow.kernels.panels import NotFinite
 
 LENGTHS = [17, 1, 129, 64, 33, 2, 16, 128, 130, 15, 31, 32, 63, 65]
@@ -83,8 +87,8 @@ def test_the_last_layer_is_normalised_and_no_other():
     assert np.array_equal(fewer, states[2])
 
 
-def emulated(weights, shape, ids, offsets, weight, operand):
-    """The reference's last state in float64, its products in a lower precision."""
+def emulated(weights, shape, ids, offsets, weight, operand, attention=reference.attention):
+    """The reference's last state in float64, its products, and attention, in a lower precision."""
 
     class Product(np.ndarray):
         def __rmatmul__(self, x):
@@ -92,7 +96,8 @@ def emulated(weights, shape, ids, offsets, weight, operand):
 
     wide = {name: array.astype(np.float64) for name, array in weights.items()}
     wide |= {n: a.view(Product) for n, a in wide.items() if n.startswith("layer.") and n.endswith(".weight")}
-    return reference.encode(wide, ids, offsets, shape, (shape.layers,), np.dtype(np.float64))[shape.layers]
+    with mock.patch.object(reference, "attention", attention):
+        return reference.encode(wide, ids, offsets, shape, (shape.layers,), np.dtype(np.float64))[shape.layers]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
@@ -102,15 +107,17 @@ def test_products_are_those_of_the_format(isa, family, dtype, hidden, heads, int
     weights, shape = MADE[family](3, 2, hidden, heads, intermediate, half=True)
     ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
     found = CpuEncoder(weights, shape, "mean", (2,), dtype, threads=2, isa=isa).states(ids, offsets)[2]
-    wide = choose(dtype, isa)[1] == BF16_WIDE
+    name, form = choose(dtype, isa)
+    wide, halved = form == BF16_WIDE, attends(instructions.isas()[name][0], form) == BF16
     functions = {"bfloat16": (rounded, (lambda x: x) if wide else rounded), "int8": (coarse, coarse)}[dtype]
-    want = emulated(weights, shape, ids, offsets, *functions)
+    want = emulated(weights, shape, ids, offsets, *functions, attention_in_bfloat16 if halved else reference.attention)
     full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
     assert np.isfinite(found).all()
     lost = np.abs(want - full)  # what the format costs: far more than float32 rounding
     assert lost.mean() > 1e-4
     assert np.abs(found - full).max() <= FUSED_FACTOR * lost.max()
-    assert np.abs(found - want).mean() <= 0.5 * lost.mean()  # a sum near a tie may be rounded the other way
+    near = 0.7 if halved else 0.5  # a sum near a tie may be rounded the other way; independent errors would give 1.4
+    assert np.abs(found - want).mean() <= near * lost.mean()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import halved
 import numpy as np
 import pytest
 from packed import pack, random_encoder
@@ -12,7 +13,7 @@ from tolerances import FUSED_FACTOR, FUSED_FLOOR
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu_layout, reference
-from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 200)
 LONG = (511, 512, 513, 1100)  # on both sides of one block of keys, and more than two
@@ -24,7 +25,7 @@ def table(reach, seed=0, heads=1):
     return np.random.default_rng(seed).normal(size=(heads, 2 * reach + 1)).astype(np.float32) * 2
 
 
-def one_head(isa, qkv, window=None, bias=None):
+def one_head(isa, qkv, window=None, bias=None, form=_cpu.FLOAT):
     """The kernel's attention of one head: qkv (T, 3 size) -> (T, size)."""
     number, _, vector, _ = instructions.isas()[isa]
     size = qkv.shape[1] // 3
@@ -34,7 +35,7 @@ def one_head(isa, qkv, window=None, bias=None):
     given[:, 0] *= np.float32(size**-0.5)
     out = np.full((len(qkv), padded), np.nan, np.float32)
     ends = None if bias is None else np.pad(bias[0], _cpu.BIAS_MARGIN, mode="edge")
-    _cpu.attend_head(number, given.reshape(len(qkv), -1), out, -1 if window is None else window, ends)
+    _cpu.attend_head(number, form, given.reshape(len(qkv), -1), out, -1 if window is None else window, ends)
     assert not out[:, size:].any()
     return out[:, :size]
 
@@ -67,6 +68,39 @@ def test_windows_and_biases_at_every_length(float_isa, window, reach):
 def test_long_texts(float_isa, tokens, window):
     assert_attends(float_isa, random_head(tokens, 24, tokens), window)
     assert_attends(float_isa, random_head(tokens, 24, tokens), window, table(128))
+
+
+@pytest.fixture
+def half_isa(isa):
+    """Every instruction set whose attention can be in bfloat16."""
+    if _cpu.BF16 not in _cpu.attention_formats(instructions.isas()[isa][0]):
+        pytest.skip(f"{isa} has no attention in bfloat16 here")
+    return isa
+
+
+@pytest.mark.parametrize("window", [None, 0, 31, 64])
+@pytest.mark.parametrize("reach", [None, 40])
+def test_attention_in_bfloat16(half_isa, window, reach):
+    """Against its definition in float64: what is left is a term near a tie that is rounded the other way."""
+    bias = None if reach is None else table(reach)
+    for tokens in (*LENGTHS, *LONG):
+        qkv, offsets = random_head(tokens, 40, tokens), np.array([0, tokens])
+        found = one_head(half_isa, qkv, window, bias, _cpu.BF16)
+        want = halved.attention(qkv.astype(np.float64), offsets, 1, window, bias)
+        exact = reference.attention(qkv.astype(np.float64), offsets, 1, window, bias)
+        assert np.isfinite(found).all()
+        lost = np.abs(want - exact).mean()
+        assert lost > 1e-4  # it is not float32 under another name
+        near = 0.3 if tokens <= _cpu.KEYS else 0.6  # a block's terms are rounded below its own maximum, not the row's
+        assert np.abs(found - want).mean() <= near * lost
+        assert np.abs(found - exact).max() <= 2**-6 * np.abs(qkv).max()
+
+
+def test_shares_in_bfloat16_add_up_to_one(half_isa):
+    qkv = random_head(600, 32)
+    qkv[:, 64:] = 1
+    assert np.abs(one_head(half_isa, qkv, None, None, _cpu.BF16) - 1).max() <= 1e-6
+    assert np.abs(one_head(half_isa, qkv, 64, None, _cpu.BF16) - 1).max() <= 1e-6
 
 
 @pytest.mark.parametrize("rising", [False, True])
@@ -129,17 +163,37 @@ def test_an_encoder_whose_layers_have_windows_and_biases(isa, threads):
         assert np.array_equal(alone, found[offsets[i] : offsets[i + 1]])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_long_text_has_the_same_bits_however_many_threads_share_it(monkeypatch, isa, dtype):
+    monkeypatch.setattr("packed.POSITIONS", 1100)
+    weights, shape = random_encoder(3, 2, 32, 2, 64)
+    weights |= {"relative": np.random.default_rng(9).normal(0, 2, (32, 2)).astype(np.float32)}
+    shape = replace(shape, windows=(300, 300))
+    ids, offsets = pack([193, 200, 5, 1100, 192, 700], seed=5)
+    encoder = CpuEncoder(weights, shape, "mean", (2,), dtype, threads=1, isa=isa)
+    want = encoder(ids, offsets)
+    assert np.isfinite(want).all()
+    for i in range(6):
+        text = ids[offsets[i] : offsets[i + 1]]
+        for encoder.threads in (1, 2, 5):  # a text alone is shared by all of them
+            assert np.array_equal(encoder(text, np.array([0, len(text)]))[0], want[i]), (i, encoder.threads)
+    for encoder.threads in (2, 5):
+        assert np.array_equal(encoder(ids, offsets), want), encoder.threads
+        two = encoder(ids[: offsets[2]], offsets[:3])  # two long texts in a group
+        assert np.array_equal(two, want[:2]), encoder.threads
+
+
 def test_attention_that_does_not_fit_is_refused(float_isa):
     number, _, vector, _ = instructions.isas()[float_isa]
     size = 2 * vector
     qkv, out = np.zeros((3, 3 * size), np.float32), np.zeros((3, size), np.float32)
     for wrong in (np.zeros((2, size), np.float32), np.zeros((3, size + 1), np.float32), np.zeros((3, 0), np.float32)):
         with pytest.raises(ValueError, match="attention maps"):
-            _cpu.attend_head(number, qkv, wrong, -1, None)
+            _cpu.attend_head(number, _cpu.FLOAT, qkv, wrong, -1, None)
     with pytest.raises(ValueError, match="a table of biases has"):
-        _cpu.attend_head(number, qkv, out, -1, np.zeros(2 * _cpu.BIAS_MARGIN, np.float32))
-    with pytest.raises(ValueError, match="instruction set 99 cannot run"):
-        _cpu.attend_head(99, qkv, out, -1, None)
+        _cpu.attend_head(number, _cpu.FLOAT, qkv, out, -1, np.zeros(2 * _cpu.BIAS_MARGIN, np.float32))
+    with pytest.raises(ValueError, match="instruction set 99 has no attention of format 0"):
+        _cpu.attend_head(99, _cpu.FLOAT, qkv, out, -1, None)
     weights, shape = random_encoder(0, 1, 32, 4, 64)
     program = cpu_layout.EncoderProgram(weights, shape, "mean", (0,), 32, _cpu.FLOAT)
     for bias in (table(3, heads=3), np.zeros((4, 6), np.float32)):

@@ -6,21 +6,22 @@ import weakref
 
 import numpy as np
 import pytest
+from halved import attention as attention_in_bfloat16
 from packed import coarse, pack, random_encoder, rounded
 from tolerances import COSINE
 
 import fastflow
 from fastflow.kernels import isa as instructions
-from fastflow.kernels._cpu import BF16, BF16_WIDE
+from fastflow.kernels._cpu import BF16, BF16_WIDE, FLOAT, attention_formats, formats
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.cpu import CpuEncoder, choose
+from fastflow.kernels.encoder.cpu import CpuEncoder, attends, choose
 from fastflow.kernels.panels import quantised
 
 REDUCED = ("bfloat16", "int8")
 
 
-def emulated(weights, shape, ids, offsets, weight, operand):
-    """Hidden states of the last layer in float64, with the layers' products in a lower precision."""
+def emulated(weights, shape, ids, offsets, weight, operand, attention=reference.attention):
+    """Hidden states of the last layer in float64, with the layers' products, and attention, in a lower precision."""
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     x = reference.embed_tokens(w, ids, offsets, shape, np.dtype(np.float64))
     for i in range(shape.layers):
@@ -31,9 +32,15 @@ def emulated(weights, shape, ids, offsets, weight, operand):
         def norm(x, name, prefix=f"layer.{i}."):
             return reference.layer_norm(x, w[f"{prefix}{name}.scale"], w[f"{prefix}{name}.bias"], shape.eps)
 
-        x = norm(x + linear(reference.attention(linear(x, "qkv"), offsets, shape.heads), "out"), "norm1")
+        x = norm(x + linear(attention(linear(x, "qkv"), offsets, shape.heads), "out"), "norm1")
         x = norm(x + linear(reference.activate(linear(x, "up"), shape.activation), "down"), "norm2")
     return x
+
+
+def attended(dtype, isa):
+    """The format of attention that an encoder of ``dtype`` has on ``isa``."""
+    name, form = choose(dtype, isa)
+    return attends(instructions.isas()[name][0], form)
 
 
 @pytest.mark.parametrize("dtype", REDUCED)
@@ -44,12 +51,14 @@ def test_products_are_those_of_the_format(isa, dtype, hidden, heads, intermediat
     found = CpuEncoder(weights, shape, "mean", (1,), dtype, threads=2, isa=isa).states(ids, offsets)[1]
     wide = choose(dtype, isa)[1] == BF16_WIDE
     functions = {"bfloat16": (rounded, (lambda x: x) if wide else rounded), "int8": (coarse, coarse)}[dtype]
-    want = emulated(weights, shape, ids, offsets, *functions)
+    attention = {FLOAT: reference.attention, BF16: attention_in_bfloat16}[attended(dtype, isa)]
+    want = emulated(weights, shape, ids, offsets, *functions, attention)
     full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
     assert np.isfinite(found).all()
     lost = np.abs(want - full).mean()  # what the format costs: far more than float32 rounding
     assert lost > 1e-4
-    near = 0.3 if choose(dtype, isa)[1] == BF16 else 0.01  # a sum near a tie may be rounded the other way as an operand
+    ties = BF16 in (choose(dtype, isa)[1], attended(dtype, isa))
+    near = 0.3 if ties else 0.01  # a sum near a tie may be rounded the other way as an operand
     assert np.abs(found - want).mean() <= near * lost
     assert np.abs(found - want).max() <= 5 * lost
 
@@ -89,6 +98,15 @@ def test_what_runs_is_chosen_by_what_the_machine_has(monkeypatch):
     assert choose("int8")[0] in instructions.usable_isas()
     with pytest.raises(ValueError, match="dtype 'int4' does not run here; usable are float32, bfloat16, int8"):
         choose("int4")
+
+
+def test_attention_is_in_bfloat16_where_the_processor_multiplies_it(isa):
+    number = instructions.isas()[isa][0]
+    own = BF16 in attention_formats(number)
+    assert own == (isa not in ("portable", "avx2") and BF16 in formats(instructions.isas()["avx512"][0]))
+    assert attended("float32", isa) == FLOAT
+    assert attended("int8", isa) == (BF16 if own else FLOAT)
+    assert attends(number, BF16_WIDE) == FLOAT  # whose operands are float32 everywhere
 
 
 def test_packing_lets_go_of_the_unpacked_weights():

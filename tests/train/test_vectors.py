@@ -288,7 +288,7 @@ def test_the_fit_in_python_is_that_of_the_command(npy, tmp_path):
         warnings.simplefilter("error")
         fit = fastflow.fit(np.load(npy), method="flow", seed=4, batch_size=32)
     assert repr(fit) == (
-        "<Fit: flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.75, mean share 0, 0 demoted), "
+        "<Fit: flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.75, mean share 0, 2 demoted), "
         "fitted on 400 vectors>"
     )
     assert (fit.encoder, fit.texts, fit.report["pooling"]) == (None, [], None)

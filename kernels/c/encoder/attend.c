@@ -1,4 +1,6 @@
-/* Attention's share of a group: which head of which text, and where its memory is. */
+/* Attention's share of a group: which queries of which head of which text, and where its memory is. Keys of a text with
+   several blocks of queries are packed once: by the thread that attends to all of them, or where threads share the step by
+   the step FF_PACK before it, for all. */
 #include "encoder.h"
 
 static size_t whole(size_t count, size_t unit)
@@ -11,30 +13,77 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
     return whole(whole((size_t)tokens, 2 * (size_t)vector) * (size_t)head, 16);
 }
 
-size_t ff_attention_floats(int64_t tokens, int vector, int rows)
+size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
 {
     const size_t padded = whole((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    return whole(2 * FF_QUERIES + (size_t)rows * (padded + FF_SCORES_SPARE), 16);
+    return whole(2 * FF_QUERIES + (size_t)rows * (padded + (size_t)head / 2 + 2 * FF_SCORES_SPARE), 16);
+}
+
+const ff_attention *ff_attention_of(int isa, int format)
+{
+#if defined(__x86_64__)
+    if (format == FF_BF16)
+        return isa >= FF_AVX512 && __builtin_cpu_supports("avx512bf16") ? &ff_attention_avx512_bf16 : NULL;
+    if (format == FF_FLOAT && isa != FF_PORTABLE)
+        return isa == FF_AVX2 ? &ff_attention_avx2 : &ff_attention_avx512;
+#endif
+    return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
+}
+
+static ff_head head_of(const ff_encoder *e, const ff_step *s, const ff_group *g, const int64_t *at, int64_t h)
+{
+    const ptrdiff_t ldq = e->strides[s->from] / 4, ldout = e->strides[s->to] / 4;
+    const int64_t row = at[0] - g->row;
+    const float *table = s->table < 0 ? NULL : (const float *)(e->memory + s->table);
+    return (ff_head){
+        .q = (const float *)g->at[s->from] + row * ldq + h * 3 * e->head, .ldq = ldq,
+        .out = (float *)g->at[s->to] + row * ldout + h * e->head, .ldout = ldout,
+        .tokens = at[1] - at[0], .size = e->head, .window = s->window, .reach = s->reach,
+        .bias = table ? table + h * (2 * (s->reach + FF_BIAS_MARGIN) + 1) : NULL,
+    };
+}
+
+static int64_t blocks_of(int64_t tokens)
+{
+    return (tokens + FF_QUERIES - 1) / FF_QUERIES;
+}
+
+size_t ff_shared_floats(const ff_encoder *e, int64_t rows)
+{
+    _Static_assert(4 * 2 * FF_AVX512_VECTOR <= FF_QUERIES, "a whole panel more for each text is less than a quarter");
+    return rows > FF_QUERIES ? (size_t)e->heads * ff_keys_floats(rows + rows / 4, e->head, ff_isa_vector(e->isa)) : 0;
+}
+
+int64_t ff_attend_elements(const ff_encoder *e, const ff_step *s, const ff_texts *in, const ff_group *g)
+{
+    int64_t elements = 0;
+    for (const int64_t *at = in->offsets + g->text; at < in->offsets + g->text + g->texts; at++) {
+        const int64_t blocks = blocks_of(at[1] - at[0]);
+        elements += s->kind == FF_ATTEND ? e->heads * blocks : g->keys && blocks > 1 ? e->heads : 0;
+    }
+    return elements;
 }
 
 void ff_attend(const ff_encoder *e, const ff_step *s, const ff_texts *in, const ff_group *g, int64_t from, int64_t to,
                float *scratch)
 {
-    const ff_body *body = ff_body_of(e->isa);
-    const ptrdiff_t ldq = e->strides[s->from] / 4, ldout = e->strides[s->to] / 4;
-    const float *table = s->table < 0 ? NULL : (const float *)(e->memory + s->table);
-    for (int64_t i = from; i < to; i++) {
-        const int64_t *at = in->offsets + g->text + i / e->heads, row = at[0] - g->row, h = i % e->heads;
-        const ff_head head = {
-            .q = (const float *)g->at[s->from] + row * ldq + h * 3 * e->head, .ldq = ldq,
-            .out = (float *)g->at[s->to] + row * ldout + h * e->head, .ldout = ldout,
-            .tokens = at[1] - at[0], .size = e->head, .window = s->window, .reach = s->reach,
-            .bias = table ? table + h * (2 * (s->reach + FF_BIAS_MARGIN) + 1) : NULL,
-        };
-        const int64_t blocks = (head.tokens + FF_QUERIES - 1) / FF_QUERIES;
-        float *keys = scratch, *rest = scratch + ff_keys_floats(head.tokens, e->head, ff_isa_vector(e->isa));
-        body->pack_keys(&head, keys);
-        for (int64_t b = 0; b < blocks; b++)
-            body->attend(&head, b * head.tokens / blocks, (b + 1) * head.tokens / blocks, keys, rest);
+    const ff_attention *attention = ff_attention_of(e->isa, (int)s->format);
+    float *shared = g->keys;
+    for (const int64_t *at = in->offsets + g->text; at < in->offsets + g->text + g->texts && to > 0; at++) {
+        const int64_t tokens = at[1] - at[0], blocks = blocks_of(tokens), own = !g->keys || blocks == 1;
+        const int64_t each = s->kind == FF_ATTEND ? blocks : !own, count = e->heads * each;
+        const size_t floats = ff_keys_floats(tokens, e->head, ff_isa_vector(e->isa));
+        for (int64_t i = from > 0 ? from : 0; i < to && i < count; i++) {
+            const int64_t h = i / each, b = i % each;
+            const ff_head head = head_of(e, s, g, at, h);
+            float *keys = own ? scratch : shared + (size_t)h * floats;
+            if (s->kind == FF_PACK || (own && (b == 0 || i == from)))
+                attention->pack_keys(&head, keys);
+            if (s->kind == FF_ATTEND)
+                attention->attend(&head, b * tokens / blocks, (b + 1) * tokens / blocks, keys, own ? scratch + floats : scratch);
+        }
+        shared += own ? 0 : (size_t)e->heads * floats;
+        from -= count;
+        to -= count;
     }
 }

@@ -8,6 +8,7 @@
 FF_TARGET(FF_AVX2_FEATURES)
 
 #define BODY ff_body_avx2
+#define ATTENTION ff_attention_avx2
 #define FLOAT ff_float_avx2
 #define WIDE ff_wide_avx2
 #define SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)

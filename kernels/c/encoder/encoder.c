@@ -140,7 +140,8 @@ static int64_t elements(const job *j, const ff_step *s, const ff_group *g)
 {
     switch (s->kind) {
     case FF_LINEAR: return j->e->linears[s->linear].columns / (2 * ff_isa_vector(j->e->isa));
-    case FF_ATTEND: return g->texts * j->e->heads;
+    case FF_PACK:
+    case FF_ATTEND: return ff_attend_elements(j->e, s, j->in, g);
     case FF_NORM:
     case FF_ROTATE:
     case FF_GLU:
@@ -163,6 +164,7 @@ static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from
                                               add ? e->strides[s->add] / 4 : 0);
         break;
     }
+    case FF_PACK:
     case FF_ATTEND: ff_attend(e, s, j->in, g, from, to, scratch); break;
     case FF_NORM:
         for (int64_t r = from; r < to; r++)
@@ -248,6 +250,16 @@ static void work(void *context, int thread)
     ff_set_mxcsr(csr);
 }
 
+/* A thread's own scratch: keys of texts of up to `own` tokens and scores, or pool's weights of the longest text. */
+static size_t attention_bytes(const ff_encoder *e, int64_t own, int64_t longest)
+{
+    const int vector = ff_isa_vector(e->isa);
+    const size_t floats = ff_keys_floats(own, e->head, vector) +
+                          ff_attention_floats(longest, e->head, vector, ff_isa_rows(e->isa));
+    const size_t weights = ((size_t)longest + 15) / 16 * 16;
+    return sizeof(float) * (floats > weights ? floats : weights);
+}
+
 int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
 {
     if (in->texts <= 0)
@@ -269,21 +281,23 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     job j = {.e = e, .in = in, .body = ff_body_of(e->isa), .count = count, .threads = threads, .largest = room_for(largest)};
     for (int i = 0; i < e->buffers; i++)
         j.row_bytes += (size_t)e->strides[i];
-    j.attention = 4 * (ff_keys_floats(longest, e->head, ff_isa_vector(e->isa)) +
-                       ff_attention_floats(longest, ff_isa_vector(e->isa), ff_isa_rows(e->isa)));
+    j.attention = attention_bytes(e, shared && longest > FF_QUERIES ? FF_QUERIES : longest, longest);
     const size_t space = j.attention + j.largest * j.row_bytes;
+    const size_t keys = shared ? sizeof(float) * ff_shared_floats(e, largest) : 0;
     const size_t phases = shared ? sizeof(phase) * (size_t)count * (size_t)e->count : 0;
-    char *scratch = ff_scratch(space + phases + sizeof(ff_group) * (size_t)count);
+    char *scratch = ff_scratch(space + keys + phases + sizeof(ff_group) * (size_t)count);
     if (!scratch)
         return -1;
     j.workspace = scratch;
-    j.groups = (ff_group *)(scratch + space + phases);
+    j.groups = (ff_group *)(scratch + space + keys + phases);
     ff_cut(in, limit, j.groups, &largest);
     if (shared) {
-        j.phases = (phase *)(scratch + space);
+        j.phases = (phase *)(scratch + space + keys);
         memset(j.phases, 0, phases);
-        for (int64_t i = 0; i < count; i++)
+        for (int64_t i = 0; i < count; i++) {
             place(e, j.groups + i, scratch + j.attention);
+            j.groups[i].keys = (float *)(scratch + space);
+        }
     }
     ff_run(work, &j, threads < count || shared ? threads : (int)count);
     return 0;

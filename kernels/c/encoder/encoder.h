@@ -10,7 +10,8 @@ enum { FF_BUFFERS = 16 };  /* at most */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
 enum {
-    FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_ROTATE, FF_GLU, FF_UNIT, FF_MAP, FF_STEP_KINDS
+    FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_ROTATE, FF_GLU, FF_UNIT, FF_MAP, FF_PACK,
+    FF_STEP_KINDS
 };
 enum { FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN };  /* FF_POOL */
 enum {  /* FF_MAP: activations as torch.nn defines them without arguments */
@@ -32,7 +33,7 @@ typedef struct {
     int64_t width;      /* true columns; FF_CONVERT, FF_GLU: padded columns */
     int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
     int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
-    int64_t format;     /* FF_CONVERT */
+    int64_t format;     /* FF_CONVERT, FF_ATTEND and the FF_PACK before it, which has all its fields */
     int64_t mode, column; /* FF_POOL: which pooling, and its first column in the target */
     int64_t number;     /* offset of a float32; FF_POOL: the layer's share; FF_NORM: epsilon, -1 for the encoder's */
     int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
@@ -84,9 +85,13 @@ typedef struct {         /* attention's work on one head of one text */
 } ff_head;
 
 typedef struct {
-    void (*pack_keys)(const ff_head *, float *keys);  /* to ff_keys_floats */
+    void (*pack_keys)(const ff_head *, float *keys);  /* and values, to ff_keys_floats */
     /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; scratch as ff_attention_floats says */
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
+} ff_attention;
+const ff_attention *ff_attention_of(int isa, int format);  /* FF_FLOAT or FF_BF16; NULL where this machine has none */
+
+typedef struct {
     /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
@@ -112,6 +117,7 @@ void ff_map(int64_t activation, float *x, int64_t width, const float *add);  /* 
 typedef struct {  /* neighbouring texts and their buffers */
     int64_t text, texts, row, rows;
     char *at[FF_BUFFERS];
+    float *keys;  /* as ff_shared_floats says; NULL: one thread does whole steps */
 } ff_group;
 
 /* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, sets `largest` to the most
@@ -121,9 +127,13 @@ int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *lar
 int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
-size_t ff_attention_floats(int64_t tokens, int vector, int rows);  /* scratch beside the keys */
-/* The step FF_ATTEND of texts [from, to) x heads of a group whose rows lie at `q` and `out`. */
+size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);  /* scratch beside the keys */
+/* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows`. */
+size_t ff_shared_floats(const ff_encoder *, int64_t rows);
+/* Elements [from, to) of the step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK. */
+int64_t ff_attend_elements(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *);
 void ff_attend(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *, int64_t from, int64_t to, float *scratch);
+extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16;
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
 
 #endif

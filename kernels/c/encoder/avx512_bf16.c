@@ -1,12 +1,13 @@
-/* Products of bfloat16 with AVX512-BF16: two products a lane, accumulated in float32. */
+/* Products and attention of bfloat16 with AVX512-BF16: two products a lane, accumulated in float32. */
 #if defined(__x86_64__)
 #include <math.h>
 
-#include "gemm.h"
+#include "encoder.h"
 #include "vector_avx512.h"
 FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
-#include "common.inc"
+#include "gemm/common.inc"
+#include "lanes.inc"
 
 #define NAME(x) x##_bf16
 #define PRODUCT ff_bf16_avx512
@@ -24,7 +25,12 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
     const __m512bh y = (__m512bh)SET1I(*(x)); \
     acc0 = _mm512_dpbf16_ps(acc0, y, b0); \
     acc1 = _mm512_dpbf16_ps(acc1, y, b1)
-#include "body.inc"
+#include "gemm/body.inc"
+
+#define ATTENTION ff_attention_avx512_bf16
+#define TILES tiles_bf16
+#define LANES 2
+#include "attention.inc"
 
 FF_TARGET_END
 #endif
