@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -54,7 +55,7 @@ def checked_output(output: Path | None, shard: tuple[int, int] | None) -> Path |
 
     if output is not None and shard is not None:
         return part_path(output, shard)
-    if output is not None and output.is_dir():
+    if output is not None and os.path.isdir(output):  # False for a name that no file can have
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     return output
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -89,7 +90,7 @@ def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Pat
     """``output``, or where that is a folder, which is one without a suffix, the part's file in it; the folder is made
     where it is absent.
     """
-    part = output if output.suffix and not output.is_dir() else output / part_name(shard, suffix)
+    part = output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
