@@ -19,6 +19,7 @@ from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.kernels.threads import default_threads
 
 SUITES = ("flow", "encoder", "end-to-end", "startup")
+SHAPED = SUITES[1:3]  # they take a shape
 
 
 def run(
@@ -31,13 +32,15 @@ def run(
     device: str = "auto",
     threads: int | None = None,
     sizes: Sizes | None = None,
+    shape: str | None = None,
 ) -> dict[str, Any]:
     """Run ``suites``, print the table on standard output, write the files asked for, and return the report.
 
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda where there is one).
     ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK where
-    ``quick`` is set, else FULL. The report is {machine, rows, ratios, subjects, skipped}; the table leaves out the
-    project's targets, which each of the ratios holds with ``reached``, None on a machine that others keep busy.
+    ``quick`` is set, else FULL. ``shape``: one of ``workbench.SHAPES``, in BERT-base's place.
+    The report is {machine, rows, ratios, subjects, skipped}; the table leaves out the project's targets, which each of
+    the ratios holds with ``reached``, None on a machine that others keep busy.
     """
     for suite in suites:
         if suite not in SUITES:
@@ -53,9 +56,11 @@ def run(
         raise missing_extra(
             "bench", "transformers", f"fastflow bench --suite {','.join(s for s in suites if s != 'flow')}"
         )
+    if shape is not None:
+        _check_shape(shape, model, suites)
     device, sizes = _device(device), sizes or (QUICK if quick else FULL)
     start, neighbours = time.monotonic(), Neighbours()
-    results = _run(model, suites, against, sizes, device, threads)
+    results = _run(model, suites, against, sizes, device, threads, shape)
     others = neighbours.processors()
     machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
     if busy(machine):
@@ -80,6 +85,7 @@ def _run(
     sizes: Sizes,
     device: str,
     threads: int | None,
+    shape: str | None = None,
 ) -> Results:
     """The suites in their order, results one after the other; start-up is measured on the CPU, whatever ``device``."""
     from fastflow.bench.suites.encoder import run_encoder
@@ -94,7 +100,7 @@ def _run(
     if device == "cuda":
         texts |= {"encoder": run_encoder_gpu, "end-to-end": run_end_to_end_gpu}
     every, count = Results(), threads or default_threads()
-    with workbench(model, sizes.bert) as bench:
+    with workbench(model, sizes.bert, shape) as bench:
         for suite in suites:
             if suite == "flow":
                 one = run_flow(model, against, sizes, device, threads, _say)
@@ -103,6 +109,18 @@ def _run(
             for part in ("rows", "skipped", "ratios", "subjects", "ceilings"):
                 getattr(every, part).extend(getattr(one, part))
     return every
+
+
+def _check_shape(shape: str, model: str | None, suites: Sequence[str]) -> None:
+    """Raise a UsageError where ``shape`` is unknown or has nothing to say."""
+    from fastflow.bench.suites.workbench import SHAPES
+
+    if shape not in SHAPES:
+        raise UsageError(f"there is no shape {shape!r}; shapes: {', '.join(SHAPES)}")
+    if model is not None:
+        raise UsageError("give a model or a shape, not both: a model has its own")
+    if other := [suite for suite in suites if suite not in SHAPED]:
+        raise UsageError(f"a shape is for the suites {', '.join(SHAPED)}, not for {', '.join(other)}")
 
 
 def _say(message: str) -> None:

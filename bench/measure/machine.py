@@ -20,7 +20,7 @@ FLAGS = (
 )
 PACKAGES = (
     *("numpy", "torch", "triton", "matplotlib", "transformers", "tokenizers", "sentence-transformers"),
-    *("onnxruntime", "openvino", "nncf", "ctranslate2"),
+    *("onnxruntime", "openvino", "nncf", "ctranslate2", "zentorch", "fastembed", "optimum-onnx", "optimum-intel"),
 )
 
 

@@ -21,11 +21,14 @@ class Subject:
     label: str
     model: str | None  # what Runtime takes; None is the model in the package
     encoder: Path
-    layers: tuple[int, ...]  # the masked mean of these hidden states, averaged
+    layers: tuple[int, ...]  # their hidden states are averaged, then pooled
     max_length: int
     shape: EncoderShape
     folder: Path
     weights: Array | None = field(default=None, compare=False, repr=False)  # (vocabulary,) of the mean's tokens
+    mode: str = "mean"  # over the tokens; or cls, pooler
+    saved: Path | None = None  # the directory of Sentence Transformers, whose own modules then pool
+    prompt: str = ""  # before every text
 
     @property
     def depth(self) -> int:
@@ -34,7 +37,8 @@ class Subject:
 
     def matrix_weights(self) -> int:
         """Weights of the layers' matrices, which every pass reads; the embedding tables are only picked from."""
-        return self.depth * (4 * self.shape.hidden**2 + 2 * self.shape.hidden * self.shape.intermediate)
+        inner = 3 if self.shape.gated else 2  # of the feed-forward: a gate is one more
+        return self.depth * (4 * self.shape.hidden**2 + inner * self.shape.hidden * self.shape.intermediate)
 
     def flop(self, batch: int, tokens: int) -> float:
         """Operations for ``batch`` texts of ``tokens`` tokens; a multiply-add is two; products only."""

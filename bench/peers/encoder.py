@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.subject import Array, Subject
-from fastflow.bench.peers.pooled import Pooled, quiet
+from fastflow.bench.peers.pooled import pooled, quiet
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
 Call = Callable[[], Any]
@@ -25,12 +26,24 @@ Call = Callable[[], Any]
 PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "torch-eager": (("torch", "transformers"), ("float32", "bfloat16")),
     "torch-compile": (("torch", "transformers"), ("float32",)),
+    "zentorch": (("torch", "transformers", "zentorch"), ("float32", "bfloat16")),
     "onnxruntime": (("onnx", "onnxruntime"), ("float32", "int8")),
+    "onnxruntime-plain": (("onnx", "onnxruntime"), ("float32", "int8")),
     "openvino": (("onnx", "openvino"), ("float32", "bfloat16", "int8")),
     "ctranslate2": (("ctranslate2",), ("float32", "int8")),
-    "sentence-transformers": (("sentence_transformers",), ("float32",)),
+    "sentence-transformers": (("sentence_transformers",), ("float32", "bfloat16")),
+    "sentence-transformers-onnx": (("sentence_transformers", "optimum.onnxruntime"), ("float32", "int8")),
+    "sentence-transformers-openvino": (("sentence_transformers", "optimum.intel"), ("float32", "bfloat16")),
+    "fastembed": (("onnx", "fastembed"), ("float32", "int8")),
 }
+TEXTS = tuple(family for family in PEERS if family.startswith(("sentence", "fastembed")))  # they take texts
+COMPILED = ("torch-compile", "zentorch")  # nothing for a quick run
 MODULES = {("openvino", "int8"): ("nncf",)}  # needed besides
+# modules that want older versions of transformers than the extra brings -> the command for an environment of their own
+APART = {
+    "optimum.onnxruntime": "pip install 'sentence-transformers[onnx]'",
+    "optimum.intel": "pip install 'sentence-transformers[openvino]'",
+}
 
 
 def chosen(against: Sequence[str] | None) -> list[str]:
@@ -43,8 +56,19 @@ def chosen(against: Sequence[str] | None) -> list[str]:
 
 def missing(family: str, dtype: str) -> str | None:
     """Why ``family`` cannot be opened for want of a module, or None."""
-    absent = [m for m in (*PEERS[family][0], *MODULES.get((family, dtype), ())) if find_spec(m) is None]
+    absent = [m for m in (*PEERS[family][0], *MODULES.get((family, dtype), ())) if not _there(m)]
+    if apart := [m for m in absent if m in APART]:
+        return (
+            f"this peer needs {', '.join(absent)}, which is not installed: run {APART[apart[0]]} in an environment of "
+            "its own, for it wants older versions of transformers"
+        )
     return str(missing_extra("peers", ", ".join(absent), "this peer")) if absent else None
+
+
+def _there(module: str) -> bool:
+    """Whether ``module`` is installed; of a dotted name the package comes first, for the search inside imports it."""
+    package, _, inner = module.partition(".")
+    return find_spec(package) is not None and (not inner or find_spec(module) is not None)
 
 
 def open_peers(
@@ -56,15 +80,40 @@ def open_peers(
     makers: dict[str, Callable[[Subject, str, int], Callable[[Array, Array], Call]]] = {
         "torch-eager": torch_eager,
         "torch-compile": torch_compile,
+        "zentorch": zentorch,
         "onnxruntime": peers_onnx.onnxruntime,
+        "onnxruntime-plain": peers_onnx.onnxruntime_plain,
         "openvino": peers_onnx.openvino,
         "ctranslate2": ctranslate2,
     }
+
+    def make(family: str, dtype: str) -> Candidate:
+        return Candidate(family, dtype, family.partition("-")[0], makers[family](subject, dtype, threads))
+
+    return opened(subject, together(subject, list(wanted), skipped), skipped, make)
+
+
+def together(subject: Subject, wanted: list[tuple[str, str]], skipped: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """``wanted`` without zentorch where CTranslate2 runs too, whose vectors are wrong in one process with it."""
+    if not any(family == "ctranslate2" and missing(family, dtype) is None for family, dtype in wanted):
+        return wanted
+    reason = "CTranslate2 gives wrong vectors in a process that loaded it: name the others with --against"
+    for family, dtype in wanted:
+        if family == "zentorch":
+            skipped.append(left_out(subject, family, dtype, missing(family, dtype) or reason))
+    return [(family, dtype) for family, dtype in wanted if family != "zentorch"]
+
+
+def opened(
+    subject: Subject, wanted: Iterable[tuple[str, str]], skipped: list[dict[str, Any]],
+    make: Callable[[str, str], Candidate],
+) -> Iterator[Candidate]:  # fmt: skip
+    """``make`` of every (family, dtype) of ``wanted``; who is missing or fails is added to ``skipped`` by name."""
     for family, dtype in wanted:
         reason = missing(family, dtype)
         if reason is None:
             try:
-                yield Candidate(family, dtype, family.partition("-")[0], makers[family](subject, dtype, threads))
+                yield make(family, dtype)
             except Exception as error:  # other people's converters raise anything; the run goes on without them
                 reason = f"it cannot be opened: {said(error)}"
         if reason is not None:
@@ -99,19 +148,30 @@ def _tensors(module: Any) -> Callable[[Array, Array], Call]:
 
 def torch_eager(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
     """transformers as it is, scaled-dot-product attention."""
-    return _tensors(Pooled(subject, getattr(torch, dtype)))
+    return _tensors(pooled(subject, getattr(torch, dtype)))
 
 
 def torch_compile(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
     """The same compiled, each shape by itself."""
-    module = Pooled(subject, getattr(torch, dtype))
+    module = pooled(subject, getattr(torch, dtype))
     return _tensors(torch.compile(module, dynamic=False))
+
+
+def zentorch(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
+    """AMD's plug-in behind torch.compile, one compilation for all shapes."""
+    import zentorch as _registers  # noqa: F401 - the backend, by being imported
+
+    return _tensors(torch.compile(pooled(subject, getattr(torch, dtype)), backend="zentorch", dynamic=True))
 
 
 def ctranslate2(subject: Subject, dtype: str, threads: int) -> Callable[[Array, Array], Call]:
     """CTranslate2's encoder, which gives the last layer's states; the mean is NumPy's."""
     import ctranslate2 as library
 
+    if "zentorch" in sys.modules:
+        raise ValueError("in a process that loaded zentorch its vectors are wrong: measure it without, by --against")
+    if subject.saved is not None or subject.mode != "mean":
+        raise ValueError("the mean of the last layer is all that this peer pools, without modules behind it")
     if subject.layers != (subject.depth,):
         raise ValueError(f"it gives the last layer only, and this model pools layers {subject.layers}")
     converted = subject.folder / "ctranslate2"

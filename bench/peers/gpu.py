@@ -19,7 +19,7 @@ from fastflow.bench.measure.probe_gpu import SIDE, GpuCeilings, probe, products,
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import Watch, cuda_watch
 from fastflow.bench.peers.encoder import Call, left_out, said
-from fastflow.bench.peers.pooled import Pooled
+from fastflow.bench.peers.pooled import pooled
 from fastflow.bench.peers.pytorch import captured
 from fastflow.errors import UsageError, missing_extra
 from fastflow.runtime import Runtime
@@ -83,7 +83,7 @@ def open_peers(
 
 
 def _prepare(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Callable[[Array, Array], Call]:
-    module = Pooled(subject, torch_dtype(dtype)).to(gpu.device)
+    module = pooled(subject, torch_dtype(dtype)).to(gpu.device)
     if family == "torch-graph":
         return lambda ids, mask: _graph(module, dtype, gpu, ids, mask)
     function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module
@@ -117,12 +117,14 @@ def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Call:
 
 
 def sentence_transformers(subject: Subject, dtype: str, gpu: Gpu) -> Callable[[Sequence[str]], Array]:
-    """SentenceTransformer on the plain encoder directory, as users call it; raises ValueError where it is absent."""
+    """SentenceTransformer as users call it; raises ValueError where it is absent."""
     if find_spec("sentence_transformers") is None:
         raise ValueError(str(missing_extra("peers", "sentence_transformers", "this peer")))
     from sentence_transformers import SentenceTransformer
 
     kwargs = {"dtype": dtype}
-    model = SentenceTransformer(str(subject.encoder), device=gpu.device, local_files_only=True, model_kwargs=kwargs)
+    model = SentenceTransformer(
+        str(subject.saved or subject.encoder), device=gpu.device, local_files_only=True, model_kwargs=kwargs
+    )
     model.max_seq_length = subject.max_length
     return lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False), np.float32)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from fastflow.bench.measure.subject import Array, Subject
-from fastflow.bench.peers.pooled import Pooled
+from fastflow.bench.peers.pooled import pooled
 
 Call = Callable[[], Any]
+Graph = Callable[[Subject], Path]
 NAMES = ("input_ids", "attention_mask")
 TABLE = "token_weights"  # the tensor of that name in Pooled, and so in its files
 GROUP = "768"  # activations are scaled by so many at a time: as near to one scale a token as the option allows
@@ -30,7 +31,7 @@ def exported(subject: Subject) -> Path:
         free = {name: {0: "batch", 1: "tokens"} for name in NAMES} | {"pooled": {0: "batch"}}
         with torch.inference_mode(False), torch.no_grad(), silence():
             torch.onnx.export(
-                Pooled(subject, torch.float32, "eager"), (ids, mask), str(path),
+                pooled(subject, torch.float32, "eager"), (ids, mask), str(path),
                 input_names=list(NAMES), output_names=["pooled"], dynamic_axes=free, opset_version=17, dynamo=False,
             )  # fmt: skip
     return path
@@ -51,39 +52,52 @@ def fused(subject: Subject) -> Path:
     return path
 
 
-def quantised(subject: Subject) -> Path:
-    """Dynamic int8 by ONNX Runtime's own tool: signed weights a channel, activations measured at run time."""
-    path = subject.folder / "int8.onnx"
+def quantised(subject: Subject, graph: Graph = fused) -> Path:
+    """Dynamic int8 of ``graph`` by ONNX Runtime's tool: signed weights a channel, activations measured at run time."""
+    source = graph(subject)
+    path = source.with_name(f"{source.stem}-int8.onnx")
     if not path.exists():
         import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         # a mean's weights stay float32: in int8 the small ones would keep a digit or none, at one operation more
-        lookups = [node.name for node in onnx.load(str(fused(subject))).graph.node if TABLE in node.input]
+        lookups = [node.name for node in onnx.load(str(source)).graph.node if TABLE in node.input]
         with silence():
             quantize_dynamic(
-                str(fused(subject)), str(path), per_channel=True, weight_type=QuantType.QInt8, nodes_to_exclude=lookups,
+                str(source), str(path), per_channel=True, weight_type=QuantType.QInt8, nodes_to_exclude=lookups,
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )  # fmt: skip
     return path
 
 
-def onnxruntime(subject: Subject, dtype: str, threads: int) -> Callable[[Array, Array], Call]:
-    """ONNX Runtime on the CPU; its threads stop spinning when a call ends, so that they do not slow the next one."""
+def session_options(threads: int) -> Any:
+    """ONNX Runtime's; its threads stop spinning when a call ends, so that they do not slow the next one."""
     import onnxruntime as library
 
     options = library.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    path = quantised(subject) if dtype == "int8" else fused(subject)
-    session = library.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return options
+
+
+def onnxruntime(subject: Subject, dtype: str, threads: int, graph: Graph = fused) -> Callable[[Array, Array], Call]:
+    """ONNX Runtime on the CPU, on the graph after its offline optimiser for BERT."""
+    import onnxruntime as library
+
+    path = quantised(subject, graph) if dtype == "int8" else graph(subject)
+    session = library.InferenceSession(str(path), session_options(threads), providers=["CPUExecutionProvider"])
 
     def prepare(ids: Array, mask: Array) -> Call:
         given = dict(zip(NAMES, (ids, mask), strict=True))
         return lambda: session.run(None, given)[0]
 
     return prepare
+
+
+def onnxruntime_plain(subject: Subject, dtype: str, threads: int) -> Callable[[Array, Array], Call]:
+    """The same on the graph as exported, which the session optimises by itself."""
+    return onnxruntime(subject, dtype, threads, exported)
 
 
 def openvino(subject: Subject, dtype: str, threads: int) -> Callable[[Array, Array], Call]:

@@ -1,14 +1,17 @@
-"""The subject in PyTorch: transformers' encoder and the mean of its states; in float32 the reference for everybody."""
+"""The subject in PyTorch: the encoder and its pooling; in float32 the reference for everybody."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from fastflow.bench.measure.subject import Array, Subject
+from fastflow.errors import missing_extra
 
 
 @contextmanager
@@ -27,9 +30,9 @@ def quiet() -> Iterator[None]:
 
 
 class Pooled(torch.nn.Module):
-    """transformers' encoder and the subject's masked mean: (B, T) ids and mask int64 -> (B, D).
+    """transformers' encoder and the subject's pooling: (B, T) ids and mask int64 -> (B, D).
 
-    ``layers`` None: the subject's own, weighted if it is; those named are averaged plainly, every token alike.
+    ``layers`` None: as the subject pools; those named are averaged plainly, every token with the same weight.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Pooled(torch.nn.Module):
             )
         self.eval()
         self.layers = subject.layers if layers is None else layers
+        self.mode = subject.mode if layers is None else "mean"
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
         # a column, looked up as the encoder's own tables are, which every exporter and compiler knows
@@ -59,20 +63,55 @@ class Pooled(torch.nn.Module):
         return self._pooled({"input_ids": input_ids}, ones)
 
     def _pooled(self, given: dict[str, torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
+        if self.mode == "pooler":
+            return self.encoder(**given).pooler_output.to(torch.float32)
         if self.last:
             hidden = self.encoder(**given).last_hidden_state
         else:
             states = self.encoder(**given, output_hidden_states=True).hidden_states
             hidden = sum(states[layer] for layer in self.layers) / len(self.layers)
+        if self.mode == "cls":
+            return hidden[:, 0].to(torch.float32)
         weights = attention_mask.unsqueeze(-1).to(torch.float32)
         if self.token_weights is not None:
             weights = weights * torch.nn.functional.embedding(given["input_ids"], self.token_weights)
         return (hidden.to(torch.float32) * weights).sum(1) / weights.sum(1)
 
 
+class Saved(torch.nn.Module):
+    """A directory of Sentence Transformers in its own modules: (B, T) ids and mask int64 -> (B, D') float32."""
+
+    def __init__(self, directory: Path, dtype: torch.dtype, attention: str = "sdpa") -> None:
+        super().__init__()
+        if find_spec("sentence_transformers") is None:
+            raise missing_extra("peers", "sentence_transformers", f"the bench of {directory}, which it saved,")
+        from sentence_transformers import SentenceTransformer
+
+        how = {"dtype": dtype, "attn_implementation": attention}
+        with quiet():
+            self.model = SentenceTransformer(str(directory), device="cpu", local_files_only=True, model_kwargs=how)
+        self.eval()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The directory's embeddings, its head applied."""
+        found = self.model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
+        return torch.as_tensor(found).to(torch.float32)
+
+    def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
+        """The same, for Sentence Transformers needs the mask."""
+        return self(input_ids, ones)
+
+
+def pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | Saved:
+    """The subject as a module of (ids, mask), pooled as it says."""
+    if subject.saved is not None:
+        return Saved(subject.saved, dtype, attention)
+    return Pooled(subject, dtype, attention)
+
+
 def reference(subject: Subject, layers: tuple[int, ...] | None = None) -> Callable[[Array, Array], Array]:
     """PyTorch in float32, what everybody is checked against; ``layers`` as for Pooled."""
-    module = Pooled(subject, torch.float32, layers=layers)
+    module = pooled(subject, torch.float32) if layers is None else Pooled(subject, torch.float32, layers=layers)
 
     def run(ids: Array, mask: Array) -> Array:
         with torch.inference_mode():

@@ -9,12 +9,26 @@ Row = dict[str, Any]
 # precision -> the peers (name, dtype) of its class; the fastest that was measured counts
 CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
     "float32": (
-        *(("onnxruntime", "float32"), ("openvino", "float32"), ("ctranslate2", "float32")),
-        *(("torch-eager", "float32"), ("torch-compile", "float32")),
+        *(("onnxruntime", "float32"), ("onnxruntime-plain", "float32"), ("openvino", "float32")),
+        *(
+            ("ctranslate2", "float32"),
+            ("torch-eager", "float32"),
+            ("torch-compile", "float32"),
+            ("zentorch", "float32"),
+        ),
     ),
-    "bfloat16": (("openvino", "bfloat16"), ("torch-eager", "bfloat16"), ("onnxruntime", "float32")),
-    "int8": (("onnxruntime", "int8"), ("openvino", "int8"), ("ctranslate2", "int8")),
+    "bfloat16": (
+        *(("openvino", "bfloat16"), ("torch-eager", "bfloat16"), ("zentorch", "bfloat16")),
+        *(("onnxruntime", "float32"), ("onnxruntime-plain", "float32")),
+    ),
+    "int8": (("onnxruntime", "int8"), ("onnxruntime-plain", "int8"), ("openvino", "int8"), ("ctranslate2", "int8")),
 }
+# the precisions that a library of texts may have beside ours: its best row of them counts
+AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
+LIBRARIES = (
+    ("sentence-transformers", "sentence-transformers-onnx", "sentence-transformers-openvino"),
+    ("fastembed",),
+)
 ALONE, MANY = "batch 1", "8 x 32 and above"
 ENCODER_AIMS = {
     ("float32", ALONE): 1 / 0.85,
@@ -24,7 +38,10 @@ ENCODER_AIMS = {
     ("int8", MANY): 4.0,
 }
 FLOOR_AIM = 1.2  # bfloat16 at batch 1
-RAGGED_MUST, RAGGED_AIM = 2.0, 4.0  # the best peer; Sentence Transformers as users call it
+RAGGED_MUST, RAGGED_AIM = (
+    2.0,
+    4.0,
+)  # the best peer, and a library of texts at its best; Sentence Transformers as it comes
 START_S, START_AIM_S, START_RATIO = 1.0, 0.4, 5.0
 MEMORY_MB = {"bfloat16": 300.0, "int8": 200.0}
 TEACHER = ("sentence-transformers", "float32")
@@ -47,15 +64,19 @@ def encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def ragged_ratios(rows: Sequence[Row]) -> list[Row]:
-    """The same for whole lists of texts: the best peer of the class, and Sentence Transformers."""
+    """The same for whole lists of texts: the best peer of the class, Sentence Transformers as it comes, and the best
+    that each library of texts has in that precision or a higher one."""
     out = []
     for subject in dict.fromkeys(row["subject"] for row in rows):
         at = {(row["name"], row["dtype"]): row for row in rows if row["subject"] == subject}
         where = f"end-to-end, {subject}"
         for dtype, peers in CLASSES.items():
-            peers = (*peers, TEACHER) if dtype == "float32" else peers
-            out += against(where, at, ("fastflow", dtype), peers, RAGGED_MUST, None)
-            out += against(where, at, ("fastflow", dtype), (TEACHER,), None, RAGGED_AIM)
+            own, texts = ("fastflow", dtype), [(name, dtype) for family in LIBRARIES for name in family]
+            out += against(where, at, own, (*peers, *texts), RAGGED_MUST, None)
+            out += against(where, at, own, (TEACHER,), None, RAGGED_AIM)
+            for family in LIBRARIES:
+                best = [(name, other) for name in family for other in AT_BEST[dtype]]
+                out += against(f"{where}, {family[0]} at its best", at, own, best, RAGGED_MUST, None)
     return out
 
 

@@ -23,7 +23,7 @@ from fastflow.bench.measure.probe import Probe
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import BYTES, Array, Subject
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
-from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, open_peers, said
+from fastflow.bench.peers.encoder import COMPILED, PEERS, TEXTS, chosen, excuse, left_out, open_peers, said
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_encoder import encoder_ratios
@@ -43,8 +43,7 @@ Limits = Callable[[str, float, float], tuple[float, float]]  # dtype, operations
 
 def run_encoder(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
     """Run the suite on the model given, else on BERT-base with random weights."""
-    # Sentence Transformers is PyTorch below its tokenizer
-    families = [name for name in chosen(against) if name != "sentence-transformers"]
+    families = [name for name in chosen(against) if name not in TEXTS]
     results = Results()
     say("encoder: measuring the machine's ceilings")
     limit = ceilings([threads], sizes.probe_s)[threads]
@@ -54,7 +53,7 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
     subject = bench.base() if bench.model is None else bench.named()
     inputs = "random token ids, the same for everybody, texts of equal length; vectors are pooled but not calibrated"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
-    wanted = [(f, d) for f in families if not (sizes.quick and f == "torch-compile") for d in PEERS[f][1]]
+    wanted = [(f, d) for f in families if not (sizes.quick and f in COMPILED) for d in PEERS[f][1]]
     with settings(threads), nullcontext() if sizes.quick else compiling():
         engines = [*ours(subject, threads, sizes, results.skipped)]
         for engine in open_peers(subject, wanted, threads, results.skipped):

@@ -8,7 +8,6 @@ fast tokenizer, sorted by length, cut into batches. Peers stop at the pooled vec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,25 +15,25 @@ from fastflow.bench.measure.compare import Agreement, Candidate, compare
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
-from fastflow.bench.peers.encoder import PEERS, chosen, excuse, left_out, missing, open_peers, said
+from fastflow.bench.peers.encoder import PEERS, TEXTS, chosen, excuse, left_out, open_peers
 from fastflow.bench.peers.pytorch import settings
+from fastflow.bench.peers.texts import open_texts
 from fastflow.bench.report.ratios_encoder import ragged_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
+from fastflow.bench.suites.texts import Check, of_texts, on_padded, real_texts, tokenizer_of
 from fastflow.bench.suites.workbench import Workbench
-from fastflow.model.tokens import Tokenizer
 from fastflow.runtime import Runtime
 
-PADDED = ("torch-eager", "onnxruntime", "openvino")
+PADDED = ("torch-eager", "zentorch", "onnxruntime", "onnxruntime-plain", "openvino")
 ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds, and averages over the machine's moods
 
 
 def run_end_to_end(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
-    """Run the suite on BERT-base with random weights and on the model given, else the one in the package."""
+    """Run the suite on the model given; without one on that in the package and on BERT-base with random weights."""
     families, results = chosen(against), Results()
     texts, source = real_texts(sizes.texts.most)
-    for subject in (bench.named(), bench.base()):
+    for subject in bench.subjects():
         with settings(threads):
             run_subject(subject, texts, source, families, threads, say, results)
     results.ratios = ragged_ratios(results.rows)
@@ -46,15 +45,15 @@ def run_subject(
 ) -> None:
     """Check and time everybody on ``texts``; adds to ``results``."""
     say(f"end-to-end: {subject.label}: opening the engines")
-    tokenize = Tokenizer(subject.encoder, subject.max_length)
+    tokenize = tokenizer_of(subject)
     lengths = np.diff(tokenize(texts).offsets)
     inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens, {lengths.min()} to {lengths.max()} a text"
     results.subjects.append({"subject": subject.label, "inputs": f"{inputs}; peers stop at pooled vectors"})
     candidates = [*_ours(subject, threads)]
     wanted = [(family, dtype) for family in PADDED if family in families for dtype in PEERS[family][1]]
     candidates += [on_padded(engine, tokenize) for engine in open_peers(subject, wanted, threads, results.skipped)]
-    if "sentence-transformers" in families:
-        candidates += _sentence_transformers(subject, results.skipped)
+    wanted = [(family, dtype) for family in TEXTS if family in families for dtype in PEERS[family][1]]
+    candidates += open_texts(subject, wanted, threads, results.skipped)
     check, flop = Check(subject, texts, tokenize), sum(subject.flop(1, int(length)) for length in lengths)
     runs = 1 if flop > ONCE_FLOP else 3
 
@@ -87,26 +86,3 @@ def _ours(subject: Subject, threads: int) -> list[Candidate]:
         runtime = Runtime(subject.model, "cpu", dtype, threads, backend="cpu")
         out.append(of_texts("fastflow", dtype, f"cpu {body_of(dtype)}", runtime.encode, runtime.pool))
     return out
-
-
-def _sentence_transformers(subject: Subject, skipped: list[dict[str, Any]]) -> list[Candidate]:
-    """SentenceTransformer on the plain encoder directory, which gives it the mean of the last layer."""
-    name, dtype = "sentence-transformers", "float32"
-    reason = missing(name, dtype)
-    if reason is None:
-        try:
-            from sentence_transformers import SentenceTransformer
-
-            from fastflow.bench.peers.pooled import quiet
-
-            with quiet():
-                model = SentenceTransformer(
-                    str(subject.encoder), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"}
-                )
-            model.max_seq_length = subject.max_length
-            embed: Embed = lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False))  # noqa: E731
-            return [of_texts(name, dtype, "torch", embed, layers=(subject.depth,))]
-        except Exception as error:  # somebody else's loader raises anything; the run goes on without it
-            reason = f"it cannot be opened: {said(error)}"
-    skipped.append(left_out(subject, name, dtype, reason))
-    return []

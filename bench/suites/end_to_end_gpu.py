@@ -17,13 +17,13 @@ from fastflow.bench.measure.subject import Subject
 from fastflow.bench.peers.encoder import excuse, left_out, said
 from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.peers.pytorch import settings
+from fastflow.bench.peers.texts import plain_layers
 from fastflow.bench.report.ratios_gpu import text_ratios
 from fastflow.bench.suites import encoder_gpu
 from fastflow.bench.suites.encoder_gpu import latency_quantiles
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.texts import Check, Embed, of_texts, on_padded, real_texts
+from fastflow.bench.suites.texts import Check, Embed, Tokenize, of_texts, on_padded, real_texts, tokenizer_of
 from fastflow.bench.suites.workbench import Workbench
-from fastflow.model.tokens import Tokenizer
 
 Say = Callable[[str], None]
 SHORT = 32  # tokens of the longest text timed alone
@@ -49,7 +49,7 @@ def run_subject(
     results: Results,
 ) -> None:  # fmt: skip
     """Check and time everybody on ``texts``; adds to ``results``."""
-    tokenize = Tokenizer(subject.encoder, subject.max_length)
+    tokenize = tokenizer_of(subject)
     lengths = np.diff(tokenize(texts).offsets)
     inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens; peers stop at pooled vectors"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
@@ -105,7 +105,7 @@ def in_turn(calls: Mapping[str, Embed], lists: Sequence[Sequence[str]]) -> dict[
 
 
 def _candidates(
-    subject: Subject, families: Sequence[str], tokenize: Tokenizer, quick: bool, skipped: list[dict[str, Any]]
+    subject: Subject, families: Sequence[str], tokenize: Tokenize, quick: bool, skipped: list[dict[str, Any]]
 ) -> list[Candidate]:
     """Everybody who runs; Sentence Transformers' plain encoder directory gives it the mean of the last layer."""
     found = []
@@ -120,5 +120,5 @@ def _candidates(
         except Exception as error:  # somebody else's loader raises anything; the run goes on without it
             skipped.append(left_out(subject, TEXTS_ONLY, dtype, f"it cannot be opened: {said(error)}"))
             continue
-        found.append(of_texts(TEXTS_ONLY, dtype, "torch", embed, layers=(subject.depth,)))
+        found.append(of_texts(TEXTS_ONLY, dtype, "torch", embed, layers=plain_layers(subject)))
     return found

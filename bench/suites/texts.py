@@ -13,7 +13,8 @@ from fastflow.bench.measure.compare import Agreement, Candidate, agreement
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.peers.pooled import reference
 from fastflow.errors import FastflowError
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokens
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
@@ -21,6 +22,7 @@ LINES = CHECKOUT / "examples" / "novels.txt"
 BATCH = 32  # texts in a padded batch: Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, whose vectors are compared with PyTorch's
 Embed = Callable[[Sequence[str]], Array]
+Tokenize = Callable[[Sequence[str]], Tokens]
 
 
 def real_texts(most: int | None) -> tuple[list[str], str]:
@@ -40,10 +42,16 @@ def real_texts(most: int | None) -> tuple[list[str], str]:
     return texts, source
 
 
+def tokenizer_of(subject: Subject) -> Tokenize:
+    """Texts -> tokens as the subject's model makes them, its default prompt before each."""
+    tokenize = load_model(subject.model).tokenizer()
+    return lambda texts: tokenize([subject.prompt + text for text in texts])
+
+
 class Check:
     """Compares the pooled vectors of some of the texts with PyTorch's in float32."""
 
-    def __init__(self, subject: Subject, texts: Sequence[str], tokenize: Tokenizer) -> None:
+    def __init__(self, subject: Subject, texts: Sequence[str], tokenize: Tokenize) -> None:
         self.subject, self.tokenize = subject, tokenize
         self.few = [texts[i] for i in np.unique(np.linspace(0, len(texts) - 1, min(CHECKED, len(texts))).astype(int))]
         self._exact: dict[tuple[int, ...] | None, Array] = {}
@@ -64,13 +72,13 @@ def of_texts(
     return Candidate(name, dtype, backend, lambda texts: partial(embed, texts), pool=pool, layers=layers)
 
 
-def on_padded(candidate: Candidate, tokenize: Tokenizer) -> Candidate:
+def on_padded(candidate: Candidate, tokenize: Tokenize) -> Candidate:
     """A candidate for texts out of one for padded token ids."""
     embed = padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
     return of_texts(candidate.name, candidate.dtype, candidate.backend, embed)
 
 
-def padded(run: Callable[[Array, Array], Any], tokenize: Tokenizer) -> Embed:
+def padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
     """``run`` on padded batches of texts sorted by length, results in the texts' order."""
 
     def embed(texts: Sequence[str]) -> Array:

@@ -21,53 +21,70 @@ from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import DEFAULT, load_model
 
 SEED = 0
+# the widths and depths that people run, as settings of transformers' BertConfig
+SHAPES: dict[str, dict[str, int]] = {
+    "minilm-l6": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "minilm-l12": {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 1536},
+    "bert-base": {},
+}  # bge-small and e5-small are minilm-l12, bge-base and e5-base bert-base
 
 
 class Workbench:
     """Subjects on demand, with a temporary folder that lives as long as the run.
 
-    ``bert``: how the random BERT differs from BERT-base, as settings of transformers' BertConfig.
+    ``bert``: how the random BERT differs from BERT-base, as settings of transformers' BertConfig. ``shape``: one of
+    SHAPES, in BERT-base's place.
     """
 
-    def __init__(self, folder: Path, model: str | None, bert: Mapping[str, Any] | None = None) -> None:
-        self.folder, self.model, self.bert = folder, model, bert or {}
+    def __init__(
+        self, folder: Path, model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
+    ) -> None:
+        self.folder, self.model, self.shape = folder, model, shape
+        self.bert = (bert or {}) if shape is None else SHAPES[shape]
         self._made: dict[str, Subject] = {}
 
     def base(self) -> Subject:
-        """BERT-base with random weights, mean of the last layer."""
+        """BERT-base, or the shape asked for, with random weights, mean of the last layer."""
         directory = self.folder / "base"
         if not directory.is_dir():
             make_base(directory, self.bert)
-        return self._subject("BERT-base, random weights" if not self.bert else "BERT, random weights", str(directory))
+        name = "BERT-base" if not self.bert else "BERT" if self.shape is None else f"a BERT of shape {self.shape}"
+        return self._subject(f"{name}, random weights", str(directory))
 
     def named(self) -> Subject:
         """The model that was asked for, else the one in the package."""
         return self._subject("the default model" if self.model is None else "the model given", self.model)
 
+    def subjects(self) -> list[Subject]:
+        """The model or the shape asked for; where none is, the model in the package and BERT-base."""
+        if self.shape is not None:
+            return [self.base()]
+        return [self.named()] if self.model is not None else [self.named(), self.base()]
+
     def _subject(self, label: str, model: str | None) -> Subject:
         if label not in self._made:
             loaded = load_model(model)
-            if loaded.modules is not None:
-                raise FastflowError(
-                    f"bench: {label} was saved by Sentence Transformers, whose modules are not timed here"
-                )
-            if loaded.pooling.mode != "mean":
-                raise FastflowError(f"bench: {label} pools by {loaded.pooling.mode}; only the mean is known here")
             shape = encoder_shape(read_config(loaded.encoder), loaded.encoder)
             folder = self.folder / f"made-{len(self._made)}"
             folder.mkdir()
+            pooling, saved = loaded.pooling, None if loaded.modules is None else loaded.modules.path
+            prompts = loaded.prompts
+            if (prompt := prompts.resolve()) and not prompts.pooled:
+                raise FastflowError(f"bench: {label} leaves its default prompt out of the pooling, which no peer can")
             self._made[label] = Subject(
-                f"{label}: {shape.layers} layers, {shape.hidden} wide", model, loaded.encoder, loaded.pooling.layers,
-                loaded.max_length, shape, folder, loaded.pooling.weights,
+                f"{label}: {shape.layers} layers, {shape.hidden} wide", model, loaded.encoder, pooling.layers,
+                loaded.max_length, shape, folder, pooling.weights, pooling.mode, saved, prompt,
             )  # fmt: skip
         return self._made[label]
 
 
 @contextmanager
-def workbench(model: str | None, bert: Mapping[str, Any] | None = None) -> Iterator[Workbench]:
+def workbench(
+    model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
+) -> Iterator[Workbench]:
     """A Workbench whose files are removed afterwards."""
     with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder:
-        yield Workbench(Path(folder), model, bert)
+        yield Workbench(Path(folder), model, bert, shape)
 
 
 def make_base(directory: Path, bert: Mapping[str, Any]) -> None:

@@ -160,6 +160,7 @@ def report(
     metavar="NAME,...",
     help="Other engines to measure; an unknown name is answered with the known ones.  [default: all installed]",
 )
+@click.option("--shape", metavar="NAME", help="A BERT of another shape with random weights: minilm-l6, minilm-l12.")
 @click.option("--quick", is_flag=True, help="Fewer sizes and runs, and nothing that has to be compiled first.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the machine, all times and ratios as JSON.")
 @click.option("--plot", metavar="FILE.png", help="Draw the times.")
@@ -169,6 +170,7 @@ def bench(
     model: str | None,
     suite: str,
     against: str | None,
+    shape: str | None,
     quick: bool,
     json_file: str | None,
     plot: str | None,
@@ -187,12 +189,13 @@ def bench(
     end-to-end  texts                    vectors             the model in the package
     startup     the start of a process   its first vector    the model in the package
 
-    Flow and BERT-base have random weights, on which speed does not depend. End-to-end and startup run that BERT-base as
-    well.
+    Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end runs that BERT-base as
+    well, and startup always does. A directory of Sentence Transformers is pooled by its own modules, for everybody.
     """
     from fastflow.bench.cli import run
 
     def names(words: str) -> list[str]:
         return [word.strip() for word in words.split(",")]
 
-    run(model, names(suite), None if against is None else names(against), quick, json_file, plot, device, threads)
+    peers = None if against is None else names(against)
+    run(model, names(suite), peers, quick, json_file, plot, device, threads, shape=shape)

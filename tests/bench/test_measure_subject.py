@@ -20,6 +20,11 @@ def test_matrices_are_four_squares_and_two_rectangles_a_layer(subject):
     assert subject.matrix_weights() == 2 * (4 * 8 * 8 + 2 * 8 * 20)
 
 
+def test_a_gate_is_one_more_rectangle(subject):
+    gated = replace(subject, shape=replace(subject.shape, gated=True))
+    assert gated.matrix_weights() == 2 * (4 * 8 * 8 + 3 * 8 * 20)
+
+
 def test_a_pass_multiplies_every_weight_by_every_token_and_every_token_by_every_other(subject):
     for batch, tokens in ((1, 1), (3, 5)):
         products = batch * tokens * subject.matrix_weights()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from builders import make_model
+from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 from fastflow import Runtime
 from fastflow.bench.measure.compare import least_cosine
+from fastflow.bench.peers import pooled as peers_pooled
 from fastflow.bench.peers.pooled import Pooled, reference
 from fastflow.bench.suites import texts
+from fastflow.bench.suites.workbench import Workbench
+from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer
 
@@ -32,3 +37,30 @@ def test_named_layers_are_averaged_plainly(weighted_subject, sentences, bert):
     found = texts.padded(reference(weighted_subject, (weighted_subject.depth,)), tokenize)(sentences[:40])
     assert np.abs(found - Runtime(bert, backend="reference").pool(sentences[:40])).max() <= 1e-5
     assert Pooled(weighted_subject, torch.float32, layers=(weighted_subject.depth,)).token_weights is None
+
+
+@pytest.mark.parametrize("mode", ["cls", "pooler"])
+def test_the_reference_takes_the_first_token_where_the_model_does(tmp_path, bert, sentences, mode):
+    made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling=mode)
+    subject = Workbench(tmp_path, str(made)).named()
+    found = texts.padded(reference(subject), texts.tokenizer_of(subject))(sentences[:9])
+    assert np.abs(found - Runtime(made, backend="reference").pool(sentences[:9])).max() <= 1e-5
+    plainly = texts.padded(reference(subject, (3,)), texts.tokenizer_of(subject))(sentences[:9])
+    assert np.abs(plainly - Runtime(bert, backend="reference").pool(sentences[:9])).max() <= 1e-5
+
+
+def test_a_saved_directory_is_its_own_reference(tmp_path, bert, sentences):
+    pytest.importorskip("sentence_transformers", reason="this peer is not installed", exc_type=ImportError)
+    prompts = {"prompts": {"query": "a dog: "}, "default_prompt_name": "query"}
+    made = make_directory(tmp_path / "st", bert, [pooling("cls", "mean"), dense(8), NORMALIZE], **prompts)
+    subject = Workbench(tmp_path, str(made)).named()
+    found = texts.padded(reference(subject), texts.tokenizer_of(subject))(sentences[:9])
+    assert found.shape == (9, 8)
+    assert np.abs(found - Runtime(made, backend="reference").encode(sentences[:9])).max() <= 1e-5
+
+
+def test_a_saved_directory_needs_the_library_that_saved_it(tmp_path, bert, monkeypatch):
+    made = make_directory(tmp_path / "st", bert, [pooling("mean")])
+    monkeypatch.setattr(peers_pooled, "find_spec", lambda name: None)
+    with pytest.raises(FastflowError, match=r"the bench of .*st, .* needs sentence_transformers, which is not inst"):
+        reference(Workbench(tmp_path, str(made)).named())

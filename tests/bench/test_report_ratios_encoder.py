@@ -40,6 +40,7 @@ def test_ratios_of_lists_and_of_starts():
     assert [(r["value"], r["must"], r["aim"], r["reached"]) for r in ragged_ratios(ragged)] == [
         (pytest.approx(3.9), 2.0, None, True),
         (pytest.approx(3.9), None, 4.0, False),
+        (pytest.approx(3.9), 2.0, None, True),
     ]
     memory = {"resident_mb": 310.0, "peak_mb": 500.0}
     starts = [
@@ -49,3 +50,26 @@ def test_ratios_of_lists_and_of_starts():
     judged = [(r["unit"], r["must"], r["reached"]) for r in startup_ratios(starts, "s")]
     assert judged == [("s", 1.0, True), ("x", 5.0, True), ("MB", 300.0, False), ("MB", None, None)]
     assert {r["reached"] for r in startup_ratios(starts, "another")} == {None}
+
+
+def test_a_library_counts_with_its_best_backend_in_no_lower_precision():
+    times = {
+        ("fastflow", "float32"): 10, ("fastflow", "bfloat16"): 5, ("fastflow", "int8"): 2,
+        ("sentence-transformers", "float32"): 60, ("sentence-transformers", "bfloat16"): 30,
+        ("sentence-transformers-onnx", "float32"): 40, ("sentence-transformers-onnx", "int8"): 9,
+        ("sentence-transformers-openvino", "bfloat16"): 20, ("fastembed", "float32"): 25, ("fastembed", "int8"): 3,
+    }  # fmt: skip
+    rows = [row("end-to-end", name, dtype, ms) for (name, dtype), ms in times.items()]
+    best = [r for r in ragged_ratios(rows) if "at its best" in r["name"]]
+    texts, fast = "sentence-transformers", "fastembed"
+    assert [(r["name"].removeprefix("end-to-end, s, "), r["value"], r["reached"]) for r in best] == [
+        (f"{library} at its best: fastflow {dtype} against {peer}", value, value >= 2)
+        for library, dtype, peer, value in (
+            (texts, "float32", "sentence-transformers-onnx float32", 4.0),
+            (fast, "float32", "fastembed float32", 2.5),
+            (texts, "bfloat16", "sentence-transformers-openvino bfloat16", 4.0),
+            (fast, "bfloat16", "fastembed float32", 5.0),
+            (texts, "int8", "sentence-transformers-onnx int8", 4.5),
+            (fast, "int8", "fastembed int8", 1.5),
+        )
+    ]

@@ -23,6 +23,14 @@ COMMON = {
 }
 
 
+def apart(module: str, extra: str) -> str:
+    """The reason for a backend of Sentence Transformers, which itself is missing too."""
+    return (
+        f"this peer needs sentence_transformers, optimum.{module}, which is not installed: run pip install "
+        f"'sentence-transformers[{extra}]' in an environment of its own, for it wants older versions of transformers"
+    )
+
+
 def quiet(message: str) -> None:
     """Say nothing."""
 
@@ -44,12 +52,16 @@ def test_a_whole_run_has_every_suite_and_names_who_is_missing(small_bench, tmp_p
         assert len({row["subject"] for row in of_suite}) == (1 if suite == "encoder" else 2)
     left = {(entry["name"], entry["reason"]) for entry in written["skipped"]}
     assert left == {
-        ("onnxruntime float32", absent("onnx, onnxruntime")),
-        ("onnxruntime int8", absent("onnx, onnxruntime")),
+        *((f"onnxruntime {dtype}", absent("onnx, onnxruntime")) for dtype in ("float32", "int8")),
+        *((f"onnxruntime-plain {dtype}", absent("onnx, onnxruntime")) for dtype in ("float32", "int8")),
         *((f"openvino {dtype}", absent("onnx, openvino")) for dtype in ("float32", "bfloat16")),
         ("openvino int8", absent("onnx, openvino, nncf")),
         *((f"ctranslate2 {dtype}", absent("ctranslate2")) for dtype in ("float32", "int8")),
-        ("sentence-transformers float32", absent("sentence_transformers")),
+        *((f"zentorch {dtype}", absent("zentorch")) for dtype in ("float32", "bfloat16")),
+        *((f"sentence-transformers {dtype}", absent("sentence_transformers")) for dtype in ("float32", "bfloat16")),
+        *((f"sentence-transformers-onnx {dtype}", apart("onnxruntime", "onnx")) for dtype in ("float32", "int8")),
+        *((f"sentence-transformers-openvino {dtype}", apart("intel", "openvino")) for dtype in ("float32", "bfloat16")),
+        *((f"fastembed {dtype}", absent("onnx, fastembed")) for dtype in ("float32", "int8")),
     }
     assert "left out: " in shown
     assert absent("ctranslate2") in shown

@@ -3,8 +3,10 @@
 import pytest
 from benches import SMALL
 from builders import make_model
+from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
-from fastflow.bench.suites.workbench import Workbench, workbench
+from fastflow.bench.suites import workbench as benches
+from fastflow.bench.suites.workbench import SHAPES, Workbench, workbench
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import encoder_hash
 
@@ -29,7 +31,39 @@ def test_random_weights_are_the_same_in_every_run():
     assert len(hashes) == 1
 
 
-def test_only_the_mean_is_known(tmp_path, bert, sentences):
+def test_a_subject_knows_how_its_model_pools(tmp_path, bert, sentences):
     made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling="cls")
-    with pytest.raises(FastflowError, match="bench: the model given pools by cls; only the mean is known here"):
-        Workbench(tmp_path, str(made)).named()
+    subject = Workbench(tmp_path, str(made)).named()
+    assert (subject.mode, subject.layers, subject.saved, subject.prompt) == ("cls", (3,), None, "")
+
+
+def test_a_directory_of_sentence_transformers_brings_its_modules_and_its_prompt(tmp_path, bert):
+    prompts = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
+    made = make_directory(tmp_path / "st", bert, [pooling("cls"), dense(8), NORMALIZE], **prompts)
+    subject = Workbench(tmp_path, str(made)).named()
+    assert (subject.saved, subject.prompt, subject.encoder) == (made, "find: ", made)
+    apart = make_directory(tmp_path / "apart", bert, [pooling("mean", include_prompt=False)], **prompts)
+    (folder := tmp_path / "of-apart").mkdir()
+    with pytest.raises(FastflowError, match="bench: the model given leaves its default prompt out of the pooling"):
+        Workbench(folder, str(apart)).named()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_takes_the_place_of_bert_base(tmp_path, monkeypatch, name):
+    made = {}
+    monkeypatch.setattr(benches, "make_base", lambda directory, bert: made.update(bert) or stop())
+    with pytest.raises(InterruptedError):
+        Workbench(tmp_path, None, SMALL, name).base()
+    assert made == SHAPES[name]
+
+
+def stop():
+    raise InterruptedError
+
+
+def test_end_to_end_runs_what_was_asked_for(tmp_path, bert, monkeypatch):
+    monkeypatch.setattr(Workbench, "base", lambda self: "base")
+    monkeypatch.setattr(Workbench, "named", lambda self: "named")
+    assert Workbench(tmp_path, None).subjects() == ["named", "base"]
+    assert Workbench(tmp_path, str(bert)).subjects() == ["named"]
+    assert Workbench(tmp_path, None, None, "minilm-l6").subjects() == ["base"]
