@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 WORDS = re.findall(
@@ -139,6 +140,15 @@ def make_encoder(directory: Path, family: str = "bert", seed: int = 0, **setting
     said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": POSITIONS, **names}
     (directory / "tokenizer_config.json").write_text(json.dumps(said), encoding="utf-8")
     return directory
+
+
+def calm(encoder: Path, hidden: int) -> None:
+    """Scale the matrices of a wide random encoder to the size of trained ones; as drawn, its attention saturates."""
+    weights = load_file(encoder / "model.safetensors")
+    for name, tensor in weights.items():
+        if tensor.ndim == 2 and "embeddings" not in name:
+            weights[name] = tensor * (5 / hidden**0.5)  # drawn with deviation 0.2
+    save_file(weights, encoder / "model.safetensors", {"format": "pt"})
 
 
 def make_tuned(directory: Path, encoder: Path) -> Path:

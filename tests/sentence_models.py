@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builders import make_encoder
-from safetensors.torch import load_file, save_file
+from builders import calm, make_encoder
 from sentence_dirs import NORMALIZE, Module, dense, make_directory, pooling
 
 MEAN, CLS = pooling("mean"), pooling("cls")
@@ -51,11 +50,7 @@ class Published:
 def make_published(directory: Path, model: Published, layers: int | None = None) -> Path:
     """The directory of ``model`` with drawn weights, as if saved by an older release; ``layers``: None for all."""
     encoder = make_encoder(directory / "encoder", model.family, **model.shape(layers))
-    weights = load_file(encoder / "model.safetensors")
-    for name, tensor in weights.items():  # as large as trained ones are, or attention would saturate
-        if tensor.ndim == 2 and "embeddings" not in name:
-            weights[name] = tensor * (5 / model.hidden**0.5)  # drawn with deviation 0.2
-    save_file(weights, encoder / "model.safetensors", {"format": "pt"})
+    calm(encoder, model.hidden)
     prompts = dict(model.prompts)
     return make_directory(directory / "model", encoder, list(model.modules), length=model.length, prompts=prompts)
 

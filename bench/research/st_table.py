@@ -4,8 +4,8 @@
 
 Shapes, heads, module lists, limits and prompts are public facts (tests/sentence_models.py). Weights are drawn at the
 size of trained ones and vocabularies are small: that two programs compute the same needs no published weights.
-``--model`` names some of them, ``--real`` adds directories with weights of their own. Needs the st extra and a checkout
-with its tests.
+``--model`` names some of them, whose rows replace those in OUT.json or join them; ``--real`` adds directories with
+weights of their own. Needs the st extra and a checkout with its tests.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ LOWER = ("bfloat16", "int8")
 COMMAND = "python -m fastflow.bench.research.st_table --out bench/results/sentence-transformers"
 
 
-def row(name: str, directory: Path, texts: list[str]) -> dict[str, Any]:
+def row(directory: Path, texts: list[str]) -> dict[str, Any]:
     """One directory: the largest difference in float32 over all tasks, and the least cosine of lower precisions."""
     from sentence_transformers import SentenceTransformer
 
     theirs = SentenceTransformer(str(directory), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
     model = load_model(directory)
-    out: dict[str, Any] = {"model": name, "modules": [] if model.modules is None else model.modules.names()}
+    out: dict[str, Any] = {"modules": [] if model.modules is None else model.modules.names()}
     with Runtime(directory, device="cpu", dtype="float32") as ours:
         found = [(call(ours, task)(texts), np.asarray(call(theirs, task)(texts))) for task in TASKS]
     out |= {"dim": found[0][1].shape[1], "texts": len(texts) * len(TASKS)}
     out["difference"] = max(apart(a, b) for a, b in found)
     out["cosine"] = min(float(paired_cosine(a, b).min()) for a, b in found)
+    blank = np.array([not text.strip() for text in texts])
     for dtype in LOWER:
         with Runtime(directory, device="cpu", dtype=dtype) as ours:
-            out[dtype] = float(paired_cosine(ours.encode(texts), found[0][1]).min())
+            cosines = paired_cosine(ours.encode(texts), found[0][1])
+        out[dtype], out[f"{dtype}_blank"] = float(cosines[~blank].min()), float(cosines[blank].min())
     return out
 
 
@@ -63,6 +65,17 @@ def apart(a: NDArray[Any], b: NDArray[Any]) -> float:
     return float(np.abs(a - b).max()) / max(1.0, float(np.linalg.norm(b, axis=1).max()))
 
 
+def kept_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """{model: row} of the table at ``path``; none where there is no table."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    return {row["model"]: row for row in rows}
+
+
+def order(name: str, models: list[str]) -> int:
+    """The place of a row: real weights first, then as ``models``."""
+    return models.index(name) if name in models else -1
+
+
 def page(rows: list[dict[str, Any]], versions: str) -> str:
     """The Markdown of the table."""
     lines = [
@@ -71,15 +84,16 @@ def page(rows: list[dict[str, Any]], versions: str) -> str:
         f"`{COMMAND}`, with {versions}.",
         "Float32: the largest difference of a number, over encode, encode_query and encode_document, relative to the",
         "longest vector where that is longer than 1. Lower precisions of fastflow: the least cosine to Sentence",
-        "Transformers in float32. Depth, width, heads and modules are the published models'; weights are drawn and",
-        "vocabularies small, where the name does not say 'real weights'.",
+        "Transformers in float32, of texts with a word and of blank ones, which are [CLS] and [SEP] alone. Depth,",
+        "width, heads and modules are the published models'; weights are drawn and vocabularies small, where the name",
+        "does not say 'real weights'.",
         "",
-        "| model | modules | dimensions | texts | float32 | bfloat16 | int8 |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| model | modules | dimensions | texts | float32 | bfloat16 | the same, blank | int8 | the same, blank |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     lines += [
         f"| {r['model']} | {', '.join(r['modules'])} | {r['dim']} | {r['texts']} | {r['difference']:.1e} | "
-        f"{r['bfloat16']:.5f} | {r['int8']:.4f} |"
+        f"{r['bfloat16']:.5f} | {r['bfloat16_blank']:.5f} | {r['int8']:.4f} | {r['int8_blank']:.4f} |"
         for r in rows
     ]
     return "\n".join(lines) + "\n"
@@ -97,16 +111,19 @@ def main(out: Path, names: tuple[str, ...], real: tuple[Path, ...]) -> None:
     from sentence_models import MODELS, make_published
 
     warnings.simplefilter("ignore", UserWarning)  # texts that are cut
-    texts, rows = probe_texts(), []
+    texts, rows = probe_texts(), kept_rows(out.with_suffix(".json"))
     found = {f"{directory.name}, real weights": lambda _, directory=directory: directory for directory in real}
     found |= {name: lambda folder, name=name: make_published(folder, MODELS[name]) for name in names or MODELS}
     versions = f"Sentence Transformers {sentence_transformers.__version__} and fastflow {__version__}"
     for name, made in found.items():
         with TemporaryDirectory() as folder:
-            rows.append(row(name, made(Path(folder)), texts))
-        click.echo(json.dumps(rows[-1]), err=True)
-        out.with_suffix(".md").write_text(page(rows, versions), encoding="utf-8")  # each time: large models take long
-        kept = {"command": COMMAND, "versions": versions, "machine": describe(), "rows": rows}
+            rows[name] = {"model": name, **row(made(Path(folder)), texts)}
+        click.echo(json.dumps(rows[name]), err=True)
+        ordered = [rows[known] for known in sorted(rows, key=lambda known: order(known, list(MODELS)))]
+        out.with_suffix(".md").write_text(
+            page(ordered, versions), encoding="utf-8"
+        )  # each time: large models take long
+        kept = {"command": COMMAND, "versions": versions, "machine": describe(), "rows": ordered}
         out.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 

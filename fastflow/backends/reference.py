@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,12 @@ class ReferenceBackend(Backend):
             self.notes.append("threads: NumPy's BLAS decides")
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
-        self._weights = load_weights(model.encoder, config, self._shape, self.floats)
+        self._weights = self.load(model, config)
         self._stages = [stage.astype(self.floats) for stage in model.calibration]
+
+    def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
+        """The canonical arrays that ``kernels.encoder.reference`` names."""
+        return load_weights(model.encoder, config, self._shape, self.floats)
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors of one batch."""

@@ -1,0 +1,70 @@
+"""int8 of a model that records no cost of it: measured when it is opened, and refused where it is large."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import make_encoder, make_model, make_sentences
+from safetensors.torch import load_file, save_file
+from sentence_dirs import NORMALIZE, make_directory, pooling
+
+from fastflow import Runtime
+from fastflow.backends.precision import LEAST_INT8, SENTENCES, Streamed
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.errors import UsageError
+from fastflow.model.artifact import load_model
+
+
+def measured(runtime):
+    return [detail for detail in runtime.info()["details"] if detail.startswith("int8: least cosine to float32")]
+
+
+@pytest.fixture(scope="module")
+def outlier(tmp_path_factory):
+    """An encoder with a large number in every operand of two products, which nothing reads: the rest rounds to 0."""
+    path = make_encoder(tmp_path_factory.mktemp("outlier") / "bert", seed=3)
+    weights = load_file(path / "model.safetensors")
+    for name, tensor in weights.items():
+        if name.endswith(("intermediate.dense.bias", "value.bias")):
+            tensor[7] = 1000
+        if name.endswith("output.dense.weight"):
+            tensor[:, 7] = 0
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    return path
+
+
+def test_the_cost_is_that_of_the_vectors(bert):
+    with Runtime(bert, dtype="float32") as rt:
+        exact = rt.encode(SENTENCES, normalize_embeddings=True)
+    with Runtime(bert, dtype="int8") as rt:
+        least = (rt.encode(SENTENCES, normalize_embeddings=True).astype(np.float64) * exact).sum(1).min()
+        assert measured(rt) == [
+            f"int8: least cosine to float32 {least:.4f}, measured on 3 sentences when it was opened"
+        ]
+        assert LEAST_INT8 <= least < 1
+
+
+@pytest.mark.parametrize("backend", ["auto", "cpu"])
+def test_a_model_that_int8_spoils_is_refused(outlier, tmp_path, backend):
+    model = make_directory(tmp_path / "st", outlier, [pooling("mean"), NORMALIZE])
+    for path in (outlier, model):
+        with pytest.raises(UsageError, match=r"int8 changes the embeddings too much, to a cosine of -?0\.\d{4} to"):
+            Runtime(path, dtype="int8", backend=backend)
+        with Runtime(path, dtype="bfloat16", backend=backend) as rt:
+            assert not measured(rt)
+
+
+def test_a_recorded_cost_is_not_measured_again(bert, tmp_path, monkeypatch):
+    model = make_model(tmp_path / "model", bert, make_sentences(120))
+    monkeypatch.setattr("fastflow.backends.precision.Streamed", None)
+    with Runtime(model, dtype="int8") as rt:
+        recorded = load_model(model).manifest["least_cosine"]["int8"]
+        assert f"int8: its least cosine to float32 was {recorded} when the model was made" in rt.info()["details"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "mpnet", "modernbert"])
+def test_the_streamed_weights_are_those_of_the_reference(encoders, family):
+    model = load_model(encoders(family))
+    tokens = model.tokenizer()(make_sentences(5))
+    found = Streamed(model, "float32", "cpu", None).pool(tokens)
+    assert np.array_equal(found, ReferenceBackend(model, "float32", "cpu", None).pool(tokens))
