@@ -57,6 +57,7 @@ import json, sys
 from pathlib import Path
 from builders import VOCABULARY, make_encoder, make_model, make_sentences
 from safetensors.torch import load_file, save_file
+from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 out, texts = Path(sys.argv[1]), make_sentences(96)
 small = {"num_hidden_layers": 2, "max_position_embeddings": 66}
 bert = make_encoder(out / "bert", **small)
@@ -80,6 +81,14 @@ make_model(out / "recolour", bert, texts, "flow,recolour")
 make_model(out / "affine", roberta, texts, coupling="affine", permutation="lu")
 make_model(out / "whiten", bert, texts, "whiten:16,flow", pooling="cls")
 make_model(out / "nullspace", bert, texts, "standardize,nullspace:2", ordered=True, pooling="pooler")
+words = {"vocab": VOCABULARY, "weights": {word: 0.5 for word in VOCABULARY[6:30]}}
+before = [("WeightedLayerPooling", {"weights": [0.2, 1.0]}), ("WordWeights", words)]
+both = pooling("mean", "weightedmean", include_prompt=False)
+make_directory(out / "st-many", bert, [*before, both, dense(24), ("LayerNorm", {}), NORMALIZE], new=True)
+prompts = {"prompts": {"query": "the dog: "}, "default_prompt_name": "query", "truncate_dim": 16}
+make_directory(out / "st-prompts", bert, [pooling("cls", "max"), NORMALIZE], lower=True, **prompts)
+residual = dense(8, "GELU", residual=True)
+make_directory(out / "st-mpnet", out / "mpnet", [pooling("mean"), residual], folder="0_Transformer")
 """
 
 

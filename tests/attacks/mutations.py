@@ -41,6 +41,17 @@ STAGE = {
     "permutation": ["random", "lu", "reversal", [], {}, None],
     "kind": ["flow", "recolour", "whiten", "nullspace", "standardize", 3, []],
 }  # fmt: skip
+MODULE = {
+    "pooling_mode": ["mean", ["mean", "cls"], ["mean", "mean"], [], "x", 3], "pooling_mode_cls_token": [True, "x", 1],
+    "pooling_mode_lasttoken": [True], "include_prompt": [True, False, None, 3], "embedding_dimension": SIZES,
+    "word_embedding_dimension": SIZES, "in_features": SIZES, "out_features": SIZES, "bias": [True, False, None],
+    "use_residual": [True, False, 3], "activation_function": ["torch.nn.modules.activation.ReLU", "os.system", 3, ""],
+    "dimension": SIZES, "vocab": [[], ["a"] * 10**5, None], "word_weights": [{}, {"the": 1e-300}, {"the": "x"}, []],
+    "unknown_word_weight": SIZES, "layer_start": SIZES, "num_hidden_layers": SIZES, "max_seq_length": [*SIZES, 1, 2, 3],
+    "do_lower_case": [True, False, None, 3], "prompts": [{}, {"a": "x" * 5000}, {"a": 3}, []], "truncate_dim": SIZES,
+    "default_prompt_name": ["query", "x", 3], "similarity_fn_name": ["dot", "x", None, []], "path": ["", "..", "x", 3],
+    "type": ["sentence_transformers.models.Normalize", "os.system", 3], "idx": SIZES,
+}  # fmt: skip
 Random = random.Random
 
 
@@ -116,7 +127,9 @@ def change_json(directory: Path, rng: Random) -> str:
 
 def change_field(directory: Path, rng: Random) -> str:
     """A field that the loader is known to read, by a value that it should not believe."""
-    path = next(p for p in files(directory, ".json") if p.name == "config.json")
+    if (directory / "modules.json").is_file() and rng.random() < 0.7:
+        return change_module(directory, rng)
+    path = next(p for p in (directory / "config.json", directory / "0_Transformer" / "config.json") if p.is_file())
     table, tree, entry = CONFIG, json.loads(path.read_text()), None
     manifest = directory / "fastflow.json"
     if manifest.is_file() and rng.random() < 0.5:
@@ -130,6 +143,17 @@ def change_field(directory: Path, rng: Random) -> str:
         (tree if entry is None else entry)[field] = rng.choice(table[field])
     path.write_text(json.dumps(tree))
     return f"{path.name}: field {field}"
+
+
+def change_module(directory: Path, rng: Random) -> str:
+    """A field of a directory of Sentence Transformers that the file has, or that another of its files could."""
+    path = rng.choice([p for p in files(directory, ".json") if "token" not in p.name])
+    tree = json.loads(path.read_text())
+    entry = rng.choice(tree) if isinstance(tree, list) else tree
+    field = rng.choice([name for name in MODULE if name in entry] or list(MODULE))
+    entry[field] = rng.choice(MODULE[field])
+    path.write_text(json.dumps(tree))
+    return f"{path.relative_to(directory)}: field {field}"
 
 
 def change_manifest(tree: dict[str, Any], rng: Random) -> tuple[dict[str, Any], str]:
