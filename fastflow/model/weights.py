@@ -82,8 +82,9 @@ class MappedWeights:
             file.release()
 
     def not_finite(self, name: str, part: int) -> FastflowError:
-        """The error for part ``part`` of the canonical weight ``name``."""
-        return FastflowError(f"{self.directory}: tensor {self._names[name][part]} {BAD}")
+        """The error for part ``part`` of the canonical weight ``name``; parts may be cut out of one tensor."""
+        names = self._names[name]
+        return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,3 +171,14 @@ def test_truncated_weights_name_the_file(bert_copy, backend, keep):
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(FastflowError, match=r"model\.safetensors is damaged"):
         embed(bert_copy, backend)
+
+
+@pytest.mark.parametrize("row", [0, 40, 80])
+def test_a_number_too_large_in_fused_weights_names_their_tensor(encoders, tmp_path, row):
+    path = shutil.copytree(encoders("modernbert"), tmp_path / "modernbert")
+    weights = load_file(path / "model.safetensors")
+    name = next(name for name in weights if name.endswith("layers.1.attn.Wqkv.weight"))
+    weights[name][row, 0] = -3e38
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(FastflowError, match=r"tensor layers\.1\.attn\.Wqkv\.weight holds NaN or infinity"):
+        Runtime(path, backend="cpu", dtype="float32")
