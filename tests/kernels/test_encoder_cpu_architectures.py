@@ -104,11 +104,12 @@ def emulated(weights, shape, ids, offsets, weight, operand, attention=reference.
 @pytest.mark.parametrize("family", MADE)
 @pytest.mark.parametrize(("hidden", "heads", "intermediate"), [(64, 4, 97), (256, 4, 500), (48, 12, 33)])
 def test_products_are_those_of_the_format(isa, family, dtype, hidden, heads, intermediate):
-    weights, shape = MADE[family](3, 2, hidden, heads, intermediate, half=True)
-    ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
-    found = CpuEncoder(weights, shape, "mean", (2,), dtype, threads=2, isa=isa).states(ids, offsets)[2]
     name, form = choose(dtype, isa)
     wide, halved = form == BF16_WIDE, attends(instructions.isas()[name][0], form) == BF16
+    layers = 1 if halved else 2  # so many numbers of attention are near a tie that a second layer's are others
+    weights, shape = MADE[family](3, layers, hidden, heads, intermediate, half=True)
+    ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
+    found = CpuEncoder(weights, shape, "mean", (layers,), dtype, threads=2, isa=isa).states(ids, offsets)[layers]
     functions = {"bfloat16": (rounded, (lambda x: x) if wide else rounded), "int8": (coarse, coarse)}[dtype]
     want = emulated(weights, shape, ids, offsets, *functions, attention_in_bfloat16 if halved else reference.attention)
     full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
@@ -116,7 +117,7 @@ def test_products_are_those_of_the_format(isa, family, dtype, hidden, heads, int
     lost = np.abs(want - full)  # what the format costs: far more than float32 rounding
     assert lost.mean() > 1e-4
     assert np.abs(found - full).max() <= FUSED_FACTOR * lost.max()
-    near = 0.7 if halved else 0.5  # a sum near a tie may be rounded the other way; independent errors would give 1.4
+    near = 0.3 if halved else 0.5  # a sum near a tie may be rounded the other way; attention in float32 gives 0.58
     assert np.abs(found - want).mean() <= near * lost.mean()
 
 
