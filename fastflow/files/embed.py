@@ -20,7 +20,7 @@ from fastflow.files.partial import State, check_output, check_unfinished
 from fastflow.files.printing import Block, StandardOutput, Terminal
 from fastflow.files.records import Layout
 from fastflow.files.settings import Settings, Summary
-from fastflow.files.shards import is_done, manifest_of
+from fastflow.files.shards import check_beside, is_done, manifest_of
 from fastflow.files.sources import Row, Sources, check_formats
 from fastflow.files.unlike import Unlike
 from fastflow.files.windows import looked_at, one_text, windows
@@ -62,6 +62,7 @@ def embed_file(
         state, part = State(target, sources.identity, key | {"options": options}, paths), None
         if settings.shard is not None and split is not None:
             part = manifest_of(target, settings.shard, paths, split.inputs, key | {"options": options}, list(given))
+            check_beside(target, part)
             if not quiet:
                 say(f"fastflow: {part.describe()}")
             if resume and is_done(target, part):

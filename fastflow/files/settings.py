@@ -48,5 +48,5 @@ def parse_shard(text: str) -> tuple[int, int]:
     """``I/N`` with 1 <= I <= N, the I-th of N parts; from 1, as people and xargs count them."""
     part, _, parts = text.partition("/")
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
-        raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/4")
+        raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/3")
     return int(part), int(parts)

@@ -70,14 +70,15 @@ class Manifest:
             return f"{len(mine)} inputs, and of {len(others)}"
         for at, (a, b) in enumerate(zip(mine, others, strict=True)):
             if a != b:
-                return f"another input, {self.inputs[at]['name']}"
+                ours, theirs = self.inputs[at]["name"], other.inputs[at]["name"]
+                return f"two versions of {ours}" if ours == theirs else f"two inputs, {ours} and {theirs}"
         if self.run.get("fingerprint") != other.run.get("fingerprint"):
-            return "another model"
+            return "two models"
         if self.shard[1] != other.shard[1]:
             return f"{self.shard[1]} parts, and of {other.shard[1]}"
         for name, value in _flat(self.run).items():
             if (theirs := _flat(other.run).get(name)) != value:
-                return f"other options: {name} is {value!r}, and {theirs!r}"
+                return f"two sets of options: {name} is {value!r}, and {theirs!r}"
         return None
 
 
@@ -178,10 +179,22 @@ def is_done(part: Path, manifest: Manifest) -> bool:
     if not manifest_path(part).exists():
         check_unfinished(part)
     before = read_manifest(manifest_path(part))
-    difference = before.difference(manifest) or ("another part" if before.shard != manifest.shard else None)
+    difference = before.difference(manifest) or ("two parts" if before.shard != manifest.shard else None)
     if difference:
-        raise FastflowError(f"{part} is of {difference}; choose another -o, or leave out --resume to make it again")
+        raise FastflowError(
+            f"{part} and this run are of {difference}; choose another -o, or leave out --resume to make it again"
+        )
     return is_whole(part.parent, before)
+
+
+def check_beside(part: Path, manifest: Manifest) -> None:
+    """Raise a FastflowError if a part in the same folder could not be merged with ``part``: hours may depend on it."""
+    for path in sorted(part.parent.glob(f"*{ENDING}")):
+        if path != manifest_path(part) and (difference := manifest.difference(other := read_manifest(path))):
+            raise FastflowError(
+                f"{part.name} and {path.parent / other.part} are of {difference}; give each run a folder of its own, "
+                "or remove the parts of the other"
+            )
 
 
 def is_whole(folder: Path, manifest: Manifest) -> bool:

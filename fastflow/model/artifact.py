@@ -8,6 +8,7 @@ model whose encoder was left on the Hub.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -67,9 +68,12 @@ def named(model: str | Path | None) -> Path:
 
 
 def located(model: str | Path | None, allow_download: bool = False) -> Path:
-    """``named``, or the local folder of a Hub id where no such directory is."""
+    """``named``, or the local folder of a Hub id where no such directory is.
+
+    Raises a FastflowError for a name that may be a Hub id, and is neither there nor here.
+    """
     directory = named(model)
-    return directory if directory.exists() else hub_model(str(directory), allow_download) or directory
+    return directory if os.path.exists(directory) else hub_model(str(directory), allow_download) or directory
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:

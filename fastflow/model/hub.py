@@ -45,10 +45,19 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
 
 
 def hub_model(name: str, allow_download: bool) -> Path | None:
-    """The folder of the Hub's repository ``name``, from the local cache or, if allowed, fetched; None: no such name."""
+    """The folder of the Hub's repository ``name``, from the local cache or, if allowed, fetched; None: no Hub id.
+
+    Raises a FastflowError where there is none.
+    """
     if not HUB_ID.fullmatch(name):
         return None
-    return hub_snapshot(name) if allow_download else cached_snapshot(name)
+    found = hub_snapshot(name) if allow_download else cached_snapshot(name)
+    if found is None:
+        raise FastflowError(
+            f"{name}: no such model directory, and not in the local Hub cache either; check the name, or fetch it "
+            f"with: hf download {name}"
+        )
+    return found
 
 
 def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:

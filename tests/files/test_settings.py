@@ -20,7 +20,7 @@ def test_a_shard_is_one_of_so_many(text, shard):
     "text", ["", "1", "/", "1/", "/4", "0/4", "5/4", "-1/4", "1/0", "0/0", "1.0/4", "1/4/4", "a/b"]
 )
 def test_what_is_no_shard_is_refused_in_one_sentence(text):
-    with pytest.raises(UsageError, match="must be I/N with I from 1 to N, such as 1/4") as raised:
+    with pytest.raises(UsageError, match="must be I/N with I from 1 to N, such as 1/3") as raised:
         parse_shard(text)
     assert str(raised.value).startswith(f"--shard {text}: ")
 

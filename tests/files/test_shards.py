@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -61,14 +62,14 @@ def test_a_finished_part_is_left_as_it_is(model, desk):
     assert "0 texts (25 done before)" in make(model, "1/2", "--resume")
     assert part.stat().st_mtime_ns == before
     for options, message in (
-        (["--normalize"], "is of other options: normalized is False, and True"),
-        (["--prompt", "x"], "is of other options: prompt is None, and 'x'"),
+        (["--normalize"], "are of two sets of options: normalized is False, and True"),
+        (["--prompt", "x"], "are of two sets of options: prompt is None, and 'x'"),
     ):
         result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet", *options)
         assert_one_sentence(result, 1, message)
     (desk / "in.txt").write_text("another\n")
     result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet")
-    assert_one_sentence(result, 1, "part-00001-of-00002.npy is of another input, in.txt; choose another -o")
+    assert_one_sentence(result, 1, "00001-of-00002.npy and this run are of two versions of in.txt; choose another -o")
     part.write_bytes(part.read_bytes()[:-1])
     assert "1 texts" in make(model, "1/1", "--resume", out="other")
 
@@ -88,18 +89,29 @@ def test_a_folder_is_for_parts(model, desk):
 
 
 def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
+    """Before such a part is made where the others are, and again where it was put there."""
     make(model, "1/2")
+    (desk / "other.txt").write_text("a\nb\n")
     for shard, which, options, source, message in (
-        ("2/2", model, ["--normalize"], "in.txt", "other options: normalized is True, and False"),
-        ("2/2", bert, [], "in.txt", "another model"),
+        ("2/2", model, ["--normalize"], "in.txt", "two sets of options: normalized is True, and False"),
+        ("2/2", bert, [], "in.txt", "two models"),
         ("2/3", model, [], "in.txt", "3 parts, and of 2"),
-        ("2/2", model, [], "other.txt", "another input, other.txt"),
-        ("1/2", model, [], "in.txt", "are both part 1; remove one of them"),
+        ("2/2", model, [], "other.txt", "two inputs, other.txt and in.txt"),
     ):
-        (desk / "other.txt").write_text("a\nb\n")
-        make(which, shard, *options, out="parts/x.npy", source=source)
+        given = ["embed", source, "-m", which, "--shard", shard, "--quiet", *options]
+        refused = run(*given, "-o", "parts/x.npy")
+        assert_one_sentence(refused, 1, f"x.npy and parts/part-00001-of-00002.npy are of {message}; give each run")
+        assert not (desk / "parts" / "x.npy").exists()
+        assert run(*given, "-o", "elsewhere/x.npy").exit_code == 0
+        for made in (desk / "elsewhere").iterdir():
+            shutil.copy(made, desk / "parts")
         with pytest.raises(FastflowError, match=message):
             manifests(desk / "parts")
+        for name in ("x.npy", "x.npy.shard.json"):
+            (desk / "parts" / name).unlink()
+    make(model, "1/2", out="parts/x.npy")
+    with pytest.raises(FastflowError, match="are both part 1; remove one of them"):
+        manifests(desk / "parts")
 
 
 def test_equal_content_under_another_name_is_one_input(model, desk):
