@@ -1,17 +1,14 @@
-"""Attention in float32 and in bfloat16, from short texts to 8,192 tokens: time, and the memory that a text needs.
+"""Attention in float32 and in bfloat16, from short texts to 8,192 tokens.
 
     python -m fastflow.bench.research.long_texts --out bench/results/long-texts
 
 Random weights, on which speed does not depend, in the shapes of MiniLM-L6, BERT-base and ModernBERT-base. *before*: the
-same encoder with attention in float32, as it was before attention knew bfloat16; both take turns. Memory is that of a
-process of its own: its peak less what it held before the text.
+same encoder with attention in float32, as it was before attention knew bfloat16; both take turns.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -117,22 +114,6 @@ def times(name: str, dtype: str, threads: int) -> list[dict[str, Any]]:
     return rows
 
 
-def memory(name: str, dtype: str, tokens: int, threads: int) -> float:
-    """MB that a process needs for one text of ``tokens`` beyond what it holds with the encoder open."""
-    code = (
-        "import sys; from fastflow.bench.research import long_texts as m\n"
-        "name, dtype, tokens, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])\n"
-        "encoder, _ = m.encoder_of(name, dtype, threads); encoder(*m.texts_of(1, 8))\n"
-        "open('/proc/self/clear_refs', 'w').write('5')\n"
-        "kb = lambda field: int(next(l for l in open('/proc/self/status') if l.startswith(field)).split()[1])\n"
-        "held = kb('VmRSS'); encoder(*m.texts_of(1, tokens)); print(kb('VmHWM') - held)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, name, dtype, str(tokens), str(threads)], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout) / 1024
-
-
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
 @click.option("--threads", default=2, help="To compute with.")
@@ -143,15 +124,9 @@ def main(out: Path, threads: int) -> None:
         for dtype in DTYPES[: 2 if name.startswith("Modern") else 3]:
             rows += times(name, dtype, threads)
             click.echo(json.dumps(rows[-1]), err=True)
-    needs = [
-        {"model": name, "dtype": dtype, "tokens": tokens, "mb": memory(name, dtype, tokens, threads)}
-        for name, lengths in (("BERT-base", (512, 2048)), ("ModernBERT-base", (512, 8192)))
-        for dtype in DTYPES[:2]
-        for tokens in lengths
-    ]
     result = {
         "command": f"python -m fastflow.bench.research.long_texts --out {out}",
-        "machine": describe(), "threads": threads, "times": rows, "memory": needs,
+        "machine": describe(), "threads": threads, "times": rows,
     }  # fmt: skip
     write(out, result, markdown(result))
 
@@ -168,7 +143,6 @@ def markdown(result: dict[str, Any]) -> str:
             [row["model"], row["dtype"], size, share, before, f"{row['now']:.1f}", gain, f"{row['gflops']:.0f}"]
         )
     heads = ["model", "dtype", "texts x tokens", "attention's share", "before, ms", "now, ms", "gain", "GFLOP/s"]
-    needs = [[row["model"], row["dtype"], f"{row['tokens']:,}", f"{row['mb']:.0f}"] for row in result["memory"]]
     return f"""# Long texts
 
 Made by
@@ -179,10 +153,6 @@ Random weights, {result["threads"]} threads, medians taken alternately. *Attenti
 *before*: attention in float32, everything else the same.
 
 {table(heads, lines)}
-
-Memory of one text beyond the open encoder, in a process of its own:
-
-{table(["model", "dtype", "tokens", "MB"], needs)}
 """
 
 
