@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from commands import assert_one_sentence, run
+from interrupts import stopped
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
@@ -56,18 +57,6 @@ def test_a_fault_is_named_by_its_file_and_line(model, desk):
     assert_one_sentence(result, 1, "data/c.jsonl, line 2: field 'text' is not a string")
 
 
-def interrupted(model, target, settings, paths):
-    class Interrupt(Runtime):
-        def stream(self, texts, **options):
-            for number, block in enumerate(super().stream(texts, **options)):
-                if number == 2:
-                    raise KeyboardInterrupt
-                yield block
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupt(model), paths, target, settings, quiet=True)
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".parquet"])
 def test_a_run_over_files_is_continued_to_the_same_bytes(model, desk, monkeypatch, suffix):
     monkeypatch.setattr(module, "WINDOW", 16)
@@ -78,7 +67,7 @@ def test_a_run_over_files_is_continued_to_the_same_bytes(model, desk, monkeypatc
     embed_file(Runtime(model), paths, target, settings, quiet=True)
     whole = target.read_bytes()
     target.unlink()
-    interrupted(model, target, settings, paths)
+    stopped(model, paths, target, settings)
     assert embed_file(Runtime(model), paths, target, settings, resume=True, quiet=True).resumed == 32
     assert target.read_bytes() == whole
 
@@ -86,7 +75,7 @@ def test_a_run_over_files_is_continued_to_the_same_bytes(model, desk, monkeypatc
 def test_resume_names_the_file_that_changed(model, desk, monkeypatch):
     monkeypatch.setattr(module, "WINDOW", 16)
     paths, target = ["data/b.jsonl", "data/a.jsonl"], desk / "out.npy"
-    interrupted(model, target, Settings(), paths)
+    stopped(model, paths, target, Settings())
     (desk / "data" / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(FastflowError, match=r"from a run with another input data/a\.jsonl; give the same"):
         embed_file(Runtime(model), paths, target, Settings(), resume=True, quiet=True)

@@ -6,10 +6,9 @@ import shlex
 
 import pytest
 from commands import run
+from interrupts import stopped
 
-from fastflow import Runtime
 from fastflow.files import embed as module
-from fastflow.files.embed import embed_file
 from fastflow.files.outputs import NpyFile
 from fastflow.files.settings import Settings
 from fastflow.files.shards import manifest_path, read_manifest
@@ -24,23 +23,12 @@ def desk(tmp_path, monkeypatch, sentences):
     return tmp_path
 
 
-def begin(model, shard, part, given):
-    class Interrupt(Runtime):
-        def stream(self, texts, **options):
-            for number, block in enumerate(super().stream(texts, **options)):
-                if number == 2:
-                    raise KeyboardInterrupt
-                yield block
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupt(model), "my texts.txt", part, Settings(shard=shard), quiet=True, given=given)
-
-
 def test_states_and_commands(model, desk):
     given = ("-m", str(model), "my texts.txt")
     for number in (1, 3):
         run("embed", *given, "--shard", f"{number}/4", "-o", "parts", "--quiet")
-    begin(model, (2, 4), desk / "parts" / "part-00002-of-00004.npy", given)
+    part = desk / "parts" / "part-00002-of-00004.npy"
+    stopped(model, "my texts.txt", part, Settings(shard=(2, 4)), given)
     head, *lines = run("status", "parts").stdout.splitlines()
     assert head.startswith("parts: 2 of 4 parts of my texts.txt, 200 rows, model ")
     command = f"fastflow embed --model {model} 'my texts.txt' --shard"
