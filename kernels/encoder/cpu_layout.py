@@ -2,7 +2,7 @@
 
 Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has a
 remainder to treat. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
-``kernels.reference``.
+``kernels.reference``. The steps of the layers are in ``cpu_layers``, those over texts in ``cpu_texts``.
 """
 
 from __future__ import annotations
@@ -20,35 +20,26 @@ from fastflow.kernels._cpu import (
     BF16_WIDE,
     BIAS_MARGIN,
     CONVERT,
-    EMBED,
-    FIRST,
     FLOAT,
-    GELU,
-    GELU_TANH,
-    GLU,
     INT8,
     INT8_SIGNED,
     INT8_TILES,
     LINEAR,
     LINEAR_FIELDS,
-    LINEAR_ONLY,
     NORM,
     PACK,
-    RELU_ONLY,
-    ROTATE,
     STEP_FIELDS,
-    TANH,
     TILE_STEPS,
     ZERO_POINT,
     pack,
 )
-from fastflow.kernels.encoder.cpu_texts import TEXT, add_head, add_pool, check_pooling, text_widths
-from fastflow.kernels.encoder.distances import relative_bias, rotary_table
+from fastflow.kernels.encoder.cpu_layers import ACTIVATIONS, build
+from fastflow.kernels.encoder.cpu_texts import add_head, check_pooling, text_widths
+from fastflow.kernels.encoder.distances import rotary_table
 from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.kernels.encoder.texts import Head, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
-ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
 LINE = 64  # bytes of a cache line
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
 BATCH = 32 << 20  # bytes of stored weights that are packed between two calls of `release`
@@ -71,10 +62,10 @@ class EncoderProgram:
         check_pooling(mode, len(layers), head)
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
         self.attention = attention
-        self._shares = [1 / len(layers)] * len(layers) if shares is None else list(shares)
-        self._head, pooled = head, shape.hidden * len(mode.split("+"))
+        self.shares = [1 / len(layers)] * len(layers) if shares is None else list(shares)
+        self.modules, pooled = head, shape.hidden * len(mode.split("+"))
         self.outputs = head_width(head, pooled)
-        self.head = self._pad(shape.hidden // shape.heads)
+        self.head = self.pad(shape.hidden // shape.heads)
         self._steps: list[Array] = []
         self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
@@ -85,163 +76,94 @@ class EncoderProgram:
         self.used: set[str] = set()
         self._bytes = 0
         for name, columns in text_widths(head, pooled).items():
-            self._strides[name] = _lines(4 * self._pad(columns)) + LINE
-        self._build(mode, tuple(layers))
+            self._strides[name] = _lines(4 * self.pad(columns)) + LINE
+        build(self, mode, tuple(layers))
         if head:
             add_head(self, head, pooled)
 
-    def _build(self, mode: str, layers: tuple[int, ...]) -> None:
-        """All steps, as far as the highest wanted layer."""
-        hidden, width, heads = self.shape.hidden, self._parts("word")[0].shape[1], self.shape.heads * self.head
-        wide = 2 * self._pad(self.shape.intermediate) if self.shape.gated else self.shape.intermediate
-        self._buffers(x=hidden, y=max(hidden, width), context=max(hidden, heads), wide=max(3 * heads, wide))
-        if self.shape.pre_norm:
-            self._buffers(z=hidden)
-        self._embed(width)
-        self._pool(mode, layers, 0)
-        for layer in range(1, max(layers) + 1):
-            build = self._pre_norm_layer if self.shape.pre_norm else self._post_norm_layer
-            build(layer - 1, f"layer.{layer - 1}.")
-            if layer == self.shape.layers and "final_norm.scale" in self.weights:
-                self._normalise("final_norm", "x", "x")
-            self._pool(mode, layers, layer)
-
-    def _embed(self, width: int) -> None:
-        projected = "projection.weight" in self.weights
-        norm = self._norm("embed_norm", width)
-        self._step(EMBED, target="y" if projected else "x", width=width, **norm)
-        if projected:
-            self._linear("projection", "y", "x")
-
-    def _post_norm_layer(self, layer: int, prefix: str) -> None:
-        """The states are in x before and after, the sums that are normalised in y."""
-        self._attention(layer, prefix, "x", "y", add="x")
-        self._normalise(f"{prefix}norm1", "y", "x")
-        self._feed_forward(prefix, "x", "y", add="x")
-        self._normalise(f"{prefix}norm2", "y", "x")
-
-    def _pre_norm_layer(self, layer: int, prefix: str) -> None:
-        """The sums are in x before and after, in z between, and normalised in y: no product adds to its own operand."""
-        first = f"{prefix}norm1.scale" not in self.weights
-        if not first:
-            self._normalise(f"{prefix}norm1", "x", "y")
-        self._attention(layer, prefix, "x" if first else "y", "z", add="x")
-        self._normalise(f"{prefix}norm2", "z", "y")
-        self._feed_forward(prefix, "y", "x", add="z")
-
-    def _attention(self, layer: int, prefix: str, source: str, target: str, add: str) -> None:
-        self._linear(f"{prefix}qkv", source, "wide", by_head=True, form=self.format)
-        if self.shape.rotary:
-            self._step(ROTATE, source="wide", scale=self._rotary(self.shape.rotary[layer]))
-        window = self.shape.windows[layer] if self.shape.windows else None
-        bias = relative_bias(self.vector("relative")) if "relative" in self.weights else None
-        self._attend("wide", "context", window, bias)
-        self._linear(f"{prefix}out", "context", target, add=add, from_heads=True, form=self.format)
-
-    def _feed_forward(self, prefix: str, source: str, target: str, add: str) -> None:
-        wide, kind = self.shape.intermediate, self.shape.activation
-        if self.shape.gated:
-            padded = self._pad(wide)
-            rows = np.full((2, padded), -1, np.int32)
-            rows[:, :wide] = np.arange(2 * wide).reshape(2, wide)
-            self._linear(f"{prefix}up", source, "wide", rows=rows.reshape(-1), form=self.format)
-            self._step(GLU, source="wide", width=padded, activation=ACTIVATIONS[kind])
-        else:
-            self._linear(f"{prefix}up", source, "wide", kind, form=self.format)
-        self._linear(f"{prefix}down", "wide", target, add=add, form=self.format)
-
-    def _buffers(self, **widths: int) -> None:
+    def buffers(self, **widths: int) -> None:
+        """Buffers of a row a token, by their columns."""
         for name, columns in widths.items():
             # one line more than the columns: rows a power of two apart would share cache sets, and scales need a place
-            self._strides[name] = _lines(4 * self._pad(columns)) + LINE
-            self._widths[name] = self._pad(columns)
+            self._strides[name] = _lines(4 * self.pad(columns)) + LINE
+            self._widths[name] = self.pad(columns)
 
     def _operand(self, source: str, columns: int) -> str:
         """The buffer for the rows of ``source`` in the format of the products, after a step that fills it."""
         name = f"{source} operand"
         self._strides.setdefault(name, _lines(CONVERTED[self.format] * self._widths[source]) + LINE)
-        self._step(CONVERT, source=source, target=name, width=columns, format=self.format)
+        self.step(CONVERT, source=source, target=name, width=columns, format=self.format)
         return name
 
-    def _pool(self, mode: str, layers: tuple[int, ...], layer: int) -> None:
-        if layer not in layers:
-            return
-        slot, width = layers.index(layer), self.shape.hidden
-        if mode == "pooler":
-            if "pooler.weight" not in self.weights:
-                raise ValueError("the encoder has no pooler")
-            self._step(FIRST, source="x", target="y", width=width, slot=slot)
-            self._linear("pooler", "y", "context", "tanh", texts=1)
-            self._step(FIRST, source="context", width=width, texts=1)
-        else:
-            to = TEXT if self._head else -1
-            add_pool(self, mode, slot, self._shares[slot], layer == min(layers), to)
-
-    def _attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
+    def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
         """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled."""
         fields = {"window": -1 if window is None else window, "format": self.attention}
         if bias is not None:
             if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
             ends = np.pad(bias.astype(np.float32), ((0, 0), (BIAS_MARGIN, BIAS_MARGIN)), mode="edge")
-            fields |= {"table": self._vector(ends.reshape(-1)), "reach": bias.shape[1] // 2}
+            fields |= {"table": self.put(ends.reshape(-1)), "reach": bias.shape[1] // 2}
         for kind in (PACK, ATTEND):
-            self._step(kind, source=source, target=target, **fields)
+            self.step(kind, source=source, target=target, **fields)
 
-    def _step(self, kind: int, **fields: Any) -> None:
+    def step(self, kind: int, **fields: Any) -> None:
+        """Add a step; a buffer is given by its name."""
         fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "number": -1, "window": -1, "table": -1} | fields
         buffers = list(self._strides)
         numbers = {name: buffers.index(v) if isinstance(v, str) else v for name, v in fields.items()}
         self._steps.append(record(STEP_FIELDS, numbers))
 
-    def _parts(self, name: str) -> tuple[Array, ...]:
+    def parts(self, name: str) -> tuple[Array, ...]:
+        """The weight ``name`` as a tuple of its parts, which are used from now on."""
         self.used.add(name)
         return parts_of(self.weights, name)
 
-    def _normalise(self, name: str, source: str, target: str) -> None:
+    def normalise(self, name: str, source: str, target: str) -> None:
+        """LayerNorm of the states."""
         width = self.shape.hidden
-        self._step(NORM, source=source, target=target, width=width, **self._norm(name, width))
+        self.step(NORM, source=source, target=target, width=width, **self.norm(name, width))
 
-    def _norm(self, name: str, width: int) -> dict[str, int]:
-        scale, bias = self.vector(f"{name}.scale"), self._bias(f"{name}.bias", width)
-        return {"scale": self._vector(scale), "bias": self._vector(bias)}
+    def norm(self, name: str, width: int) -> dict[str, int]:
+        """Where scale and bias of a LayerNorm lie."""
+        scale, bias = self.vector(f"{name}.scale"), self.bias(f"{name}.bias", width)
+        return {"scale": self.put(scale), "bias": self.put(bias)}
 
-    def _bias(self, name: str, width: int) -> Array:
+    def bias(self, name: str, width: int) -> Array:
         """A bias as float32, zeros where the encoder has none."""
         return self.vector(name) if name in self.weights else np.zeros(width, np.float32)
 
     def vector(self, name: str) -> Array:
         """A small weight as float32, its parts in a row; raises NotFinite."""
-        parts = [widen(part) for part in self._parts(name)]
+        parts = [widen(part) for part in self.parts(name)]
         for i, part in enumerate(parts):
             if not usable(part):
                 raise NotFinite(name, i)
         return np.concatenate(parts, dtype=np.float32)
 
-    def _linear(
+    def linear(
         self, name: str, source: str, target: str, activation: str = "none", *, add: str | int = -1, texts: int = 0,
         by_head: bool = False, from_heads: bool = False, rows: NDArray[np.int32] | None = None, form: int = FLOAT,
     ) -> None:  # fmt: skip
         """target = activation(source W^T + b) + add; rows of W and b by head or ``rows``; columns of W from heads."""
-        parts = self._parts(f"{name}.weight")
-        bias = self._bias(f"{name}.bias", sum(len(part) for part in parts))
+        parts = self.parts(f"{name}.weight")
+        bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
         if by_head and len(parts) == 1:
             parts = tuple(np.split(parts[0], 3))
         parts = tuple(map(storable, parts))
         if any(part.dtype != parts[0].dtype for part in parts):
             parts = tuple(widen(part).astype(np.float32) for part in parts)
         if rows is None:
-            rows = self._rows_by_head() if by_head else _padded_range(len(bias), self._pad(len(bias)))
+            rows = self._rows_by_head() if by_head else _padded_range(len(bias), self.pad(len(bias)))
         factor = 1 / sqrt(self.shape.hidden // self.shape.heads) if by_head else 1.0  # of the queries
         columns = parts[0].shape[1]
-        groups, padded = (self.shape.heads, self.head) if from_heads else (1, self._pad(columns))
+        groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
         height, inner = len(rows), groups * padded
         lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a lane of 32 bits
         if form in CONVERTED:
             source = self._operand(source, inner)
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
-        start = self._vector(np.where(rows < 0, np.float32(0), bias[rows]))
+        start = self.put(np.where(rows < 0, np.float32(0), bias[rows]))
         scale, shift = (self._reserve(4 * height), self._reserve(4 * height)) if lanes == 4 else (0, 0)
         steps = inner // lanes
         spare = -steps % TILE_STEPS if form == INT8_TILES else 0
@@ -253,7 +175,7 @@ class EncoderProgram:
         self.matrices.append(matrix)
         fields = {"weights": panels, "bias": start, "scale": scale, "shift": shift, "columns": height, "steps": steps}
         self._linears.append(record(LINEAR_FIELDS, fields | {"format": form}))
-        self._step(
+        self.step(
             LINEAR, source=source, target=target, linear=len(self._linears) - 1, activation=ACTIVATIONS[activation],
             add=add, texts=texts,
         )  # fmt: skip
@@ -274,7 +196,7 @@ class EncoderProgram:
             out[:, :2] = halves.reshape(heads, 2, self.head)
         return out.reshape(-1)
 
-    def _rotary(self, base: float) -> int:
+    def rotary(self, base: float) -> int:
         """Where the table of [cosines | sines] for ``base`` lies, a row of a padded head for each position."""
 
         def fill(memory: Array) -> None:
@@ -288,15 +210,18 @@ class EncoderProgram:
             where = self._tables[base] = self._reserve(size, fill)
         return self._tables[base]
 
-    def _pad(self, width: int) -> int:
+    def pad(self, width: int) -> int:
+        """``width`` in whole panels."""
         return -(-width // self.panel) * self.panel
 
-    def _vector(self, values: Array) -> int:
+    def put(self, values: Array) -> int:
+        """Where ``values`` lie in the memory, as float32 and padded."""
+
         def fill(memory: Array) -> None:
-            to = memory[where : where + 4 * self._pad(len(values))].view(np.float32)
+            to = memory[where : where + 4 * self.pad(len(values))].view(np.float32)
             to[: len(values)], to[len(values) :] = values, 0
 
-        where = self._reserve(4 * self._pad(len(values)), fill)
+        where = self._reserve(4 * self.pad(len(values)), fill)
         return where
 
     def _reserve(self, size: int, fill: Callable[[Array], None] | None = None) -> int:

@@ -76,9 +76,9 @@ def text_widths(head: Head, pooled: int) -> dict[str, int]:
 
 def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first: bool, to: str | int) -> None:
     """Pool the states in x, in every part of ``mode``, side by side."""
-    width, number = program.shape.hidden, program._vector(np.array([share], np.float32))
+    width, number = program.shape.hidden, program.put(np.array([share], np.float32))
     for i, part in enumerate(mode.split("+")):
-        program._step(
+        program.step(
             POOL, source="x", target=to, width=width, slot=slot, linear=int(first), mode=POOLINGS[part],
             column=i * width, number=number,
         )  # fmt: skip
@@ -92,19 +92,19 @@ def add_head(program: EncoderProgram, head: Head, width: int) -> None:
             _dense(program, module, f"head.{i}", here, other)
             here, other = other, here
         elif isinstance(module, Unit):
-            program._step(UNIT, target=here, width=width, texts=1)
+            program.step(UNIT, target=here, width=width, texts=1)
         else:
             _norm(program, module, here, width)
         width = module.width(width)
-    program._step(FIRST, source=here, width=width, texts=1)
+    program.step(FIRST, source=here, width=width, texts=1)
 
 
 def _norm(program: EncoderProgram, module: Norm, where: str, width: int) -> None:
     places = {
-        name: program._vector(np.asarray(values, np.float32))
+        name: program.put(np.asarray(values, np.float32))
         for name, values in (("scale", module.scale), ("bias", module.bias), ("number", [module.eps]))
     }
-    program._step(NORM, source=where, target=where, width=width, texts=1, **places)
+    program.step(NORM, source=where, target=where, width=width, texts=1, **places)
 
 
 def _dense(program: EncoderProgram, module: Dense, name: str, source: str, target: str) -> None:
@@ -113,11 +113,9 @@ def _dense(program: EncoderProgram, module: Dense, name: str, source: str, targe
         add = source
         if module.projection is not None:
             add = PROJECTED
-            program._linear(f"{name}.projection", source, PROJECTED, texts=1)
+            program.linear(f"{name}.projection", source, PROJECTED, texts=1)
     fused = module.activation in IN_PRODUCT and (module.activation == "identity" or not module.residual)
     activation = IN_PRODUCT[module.activation] if fused else "none"
-    program._linear(name, source, target, activation, texts=1, add=add if fused else -1)
+    program.linear(name, source, target, activation, texts=1, add=add if fused else -1)
     if not fused:
-        program._step(
-            MAP, target=target, width=len(module.weight), activation=MAPS[module.activation], add=add, texts=1
-        )
+        program.step(MAP, target=target, width=len(module.weight), activation=MAPS[module.activation], add=add, texts=1)

@@ -198,4 +198,4 @@ def test_attention_that_does_not_fit_is_refused(float_isa):
     program = cpu_layout.EncoderProgram(weights, shape, "mean", (0,), 32, _cpu.FLOAT)
     for bias in (table(3, heads=3), np.zeros((4, 6), np.float32)):
         with pytest.raises(ValueError, match="a table of biases is"):
-            program._attend("wide", "context", bias=bias)
+            program.attend("wide", "context", bias=bias)

@@ -1,0 +1,101 @@
+"""The layers of an encoder as steps for the compiled kernels: embedding, attention, feed-forward, pooling.
+
+The definition is ``kernels.encoder.reference``. The buffers are x, the states; y and z, sums and normalised states;
+context, what attention gives; wide, queries, keys and values by head or the hidden values of the feed-forward part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastflow.kernels._cpu import EMBED, FIRST, GELU, GELU_TANH, GLU, LINEAR_ONLY, RELU_ONLY, ROTATE, TANH
+from fastflow.kernels.encoder.cpu_texts import TEXT, add_pool
+from fastflow.kernels.encoder.distances import relative_bias
+
+if TYPE_CHECKING:
+    from fastflow.kernels.encoder.cpu_layout import EncoderProgram
+
+ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
+
+
+def build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
+    """Add the steps from tokens to pooled vectors, as far as the highest of ``layers``."""
+    hidden, width, heads = program.shape.hidden, program.parts("word")[0].shape[1], program.shape.heads * program.head
+    wide = 2 * program.pad(program.shape.intermediate) if program.shape.gated else program.shape.intermediate
+    program.buffers(x=hidden, y=max(hidden, width), context=max(hidden, heads), wide=max(3 * heads, wide))
+    if program.shape.pre_norm:
+        program.buffers(z=hidden)
+    _embed(program, width)
+    _pool(program, mode, layers, 0)
+    for layer in range(1, max(layers) + 1):
+        add = _pre_norm_layer if program.shape.pre_norm else _post_norm_layer
+        add(program, layer - 1, f"layer.{layer - 1}.")
+        if layer == program.shape.layers and "final_norm.scale" in program.weights:
+            program.normalise("final_norm", "x", "x")
+        _pool(program, mode, layers, layer)
+
+
+def _embed(program: EncoderProgram, width: int) -> None:
+    projected = "projection.weight" in program.weights
+    norm = program.norm("embed_norm", width)
+    program.step(EMBED, target="y" if projected else "x", width=width, **norm)
+    if projected:
+        program.linear("projection", "y", "x")
+
+
+def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
+    """The states are in x before and after, the sums that are normalised in y."""
+    _attention(program, layer, prefix, "x", "y", add="x")
+    program.normalise(f"{prefix}norm1", "y", "x")
+    _feed_forward(program, prefix, "x", "y", add="x")
+    program.normalise(f"{prefix}norm2", "y", "x")
+
+
+def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
+    """The sums are in x before and after, in z between, and normalised in y: no product adds to its own operand."""
+    first = f"{prefix}norm1.scale" not in program.weights
+    if not first:
+        program.normalise(f"{prefix}norm1", "x", "y")
+    _attention(program, layer, prefix, "x" if first else "y", "z", add="x")
+    program.normalise(f"{prefix}norm2", "z", "y")
+    _feed_forward(program, prefix, "y", "x", add="z")
+
+
+def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, target: str, add: str) -> None:
+    program.linear(f"{prefix}qkv", source, "wide", by_head=True, form=program.format)
+    if program.shape.rotary:
+        program.step(ROTATE, source="wide", scale=program.rotary(program.shape.rotary[layer]))
+    window = program.shape.windows[layer] if program.shape.windows else None
+    bias = relative_bias(program.vector("relative")) if "relative" in program.weights else None
+    program.attend("wide", "context", window, bias)
+    program.linear(f"{prefix}out", "context", target, add=add, from_heads=True, form=program.format)
+
+
+def _feed_forward(program: EncoderProgram, prefix: str, source: str, target: str, add: str) -> None:
+    wide, kind = program.shape.intermediate, program.shape.activation
+    if program.shape.gated:
+        padded = program.pad(wide)
+        rows = np.full((2, padded), -1, np.int32)
+        rows[:, :wide] = np.arange(2 * wide).reshape(2, wide)
+        program.linear(f"{prefix}up", source, "wide", rows=rows.reshape(-1), form=program.format)
+        program.step(GLU, source="wide", width=padded, activation=ACTIVATIONS[kind])
+    else:
+        program.linear(f"{prefix}up", source, "wide", kind, form=program.format)
+    program.linear(f"{prefix}down", "wide", target, add=add, form=program.format)
+
+
+def _pool(program: EncoderProgram, mode: str, layers: tuple[int, ...], layer: int) -> None:
+    if layer not in layers:
+        return
+    slot, width = layers.index(layer), program.shape.hidden
+    if mode == "pooler":
+        if "pooler.weight" not in program.weights:
+            raise ValueError("the encoder has no pooler")
+        program.step(FIRST, source="x", target="y", width=width, slot=slot)
+        program.linear("pooler", "y", "context", "tanh", texts=1)
+        program.step(FIRST, source="context", width=width, texts=1)
+    else:
+        to = TEXT if program.modules else -1
+        add_pool(program, mode, slot, program.shares[slot], layer == min(layers), to)

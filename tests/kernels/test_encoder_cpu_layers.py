@@ -1,0 +1,51 @@
+"""The steps of the layers, in their order; their results are compared with the reference in test_encoder_cpu.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from packed import random_encoder
+
+from fastflow.kernels._cpu import ATTEND, EMBED, FIRST, FLOAT, LINEAR, NORM, PACK, POOL
+from fastflow.kernels.encoder.cpu_layout import EncoderProgram
+
+LAYER = [LINEAR, PACK, ATTEND, LINEAR, NORM, LINEAR, LINEAR, NORM]
+
+
+def kinds(mode: str, layers: tuple[int, ...], depth: int = 2) -> list[int]:
+    weights, shape = random_encoder(5, depth, 64, 4, 97)
+    _, _, steps, _ = EncoderProgram(weights, shape, mode, layers, 32, FLOAT).arrays()
+    return [int(kind) for kind in steps["kind"]]
+
+
+@pytest.mark.parametrize(
+    ("layers", "steps"),
+    [
+        ((0,), [EMBED, POOL]),
+        ((1,), [EMBED, *LAYER, POOL]),
+        ((2,), [EMBED, *LAYER, *LAYER, POOL]),
+        ((0, 2), [EMBED, POOL, *LAYER, *LAYER, POOL]),
+        ((2, 1), [EMBED, *LAYER, POOL, *LAYER, POOL]),
+    ],
+)
+def test_layers_are_computed_as_far_as_the_highest_that_is_pooled(layers, steps):
+    assert kinds("mean", layers) == steps
+
+
+def test_the_pooler_is_a_product_on_the_first_tokens():
+    assert kinds("pooler", (1,), 1) == [EMBED, *LAYER, FIRST, LINEAR, FIRST]
+
+
+def test_an_encoder_without_pooler_is_refused():
+    weights, shape = random_encoder(5, 1, 64, 4, 97)
+    weights = {name: array for name, array in weights.items() if not name.startswith("pooler")}
+    with pytest.raises(ValueError, match="the encoder has no pooler"):
+        EncoderProgram(weights, shape, "pooler", (1,), 32, FLOAT)
+
+
+def test_queries_are_scaled_before_they_are_multiplied():
+    weights, shape = random_encoder(5, 1, 64, 4, 97)
+    program = EncoderProgram(weights, shape, "mean", (1,), 32, FLOAT)
+    factors = {matrix.name: matrix.factor for matrix in program.matrices}
+    assert np.isclose(factors.pop("layer.0.qkv.weight"), 1 / np.sqrt(64 / 4))
+    assert set(factors.values()) == {1.0}
