@@ -1,0 +1,143 @@
+"""The encoder against every engine, at the shapes that people run: batches from one short text to 8 x 512 tokens.
+
+    python -m fastflow.bench.research.shapes --shape minilm-l6 --against openvino,onnxruntime --batches 1x8,32x32 \\
+        --out bench/results/shapes
+
+Each call measures one comparison in this process, as the encoder suite does, and adds it to OUT.json; OUT.md is made
+of all of them. A shape that was measured several times counts with the median of its ratios, not of its times.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+from fastflow.bench.measure.machine import Neighbours, describe
+from fastflow.bench.measure.timing import Effort
+from fastflow.bench.report.files import number
+from fastflow.bench.report.ratios_encoder import CLASSES
+from fastflow.bench.research.default_page import table
+from fastflow.bench.research.quality import write
+from fastflow.bench.suites.encoder import run_encoder
+from fastflow.bench.suites.sizes import FULL, EncoderSizes
+from fastflow.bench.suites.workbench import SHAPES, workbench
+
+ALL = "1x8,1x16,1x32,3x77,17x45,8x32,32x32,8x128,32x128,1x512,8x512"
+BAR = 0.97  # ours over the fastest peer's: what counts as ahead, not as level
+SMALL = Effort(budget_s=6.0, min_runs=7, max_runs=40)
+LARGE = Effort(budget_s=0, min_runs=3, sample_s=0, pause_s=5e-3)
+LIMIT = 8192  # tokens, times layers and width over those of MiniLM-L6, above which three samples have to do
+
+
+def measured(shape: str, against: list[str], batches: list[tuple[int, int]], threads: int) -> dict[str, Any]:
+    """One comparison: every row at the ``batches``, with the machine's ceilings and its neighbours."""
+    neighbours, rows, ceilings, skipped = Neighbours(), [], [], []
+    with workbench(None, {}, shape) as bench:
+        for effort, some in ((SMALL, [b for b in batches if not _large(shape, b)]), (LARGE, batches)):
+            left = [b for b in some if effort is SMALL or _large(shape, b)]
+            if left:
+                sizes = EncoderSizes(shapes=tuple(left), chosen=frozenset(), effort=effort)
+                found = run_encoder(bench, against, replace(FULL, encoder=sizes), threads, _say)
+                rows += found.rows
+                ceilings += found.ceilings
+                skipped += found.skipped
+    return {
+        "shape": shape, "against": against, "rows": rows, "ceilings": ceilings, "skipped": skipped,
+        "processors_used_by_others": neighbours.processors(),
+    }  # fmt: skip
+
+
+def ratios(runs: list[dict[str, Any]], shape: str, dtype: str) -> list[dict[str, Any]]:
+    """For each batch of ``shape``: ours over the fastest peer of the class (the median of the runs), and both sides'
+    fractions of the machine's arithmetic or memory ceiling."""
+    out = []
+    for at in sorted({(r["batch"], r["tokens"]) for run in runs for r in run["rows"] if run["shape"] == shape}):
+        by_peer: dict[str, list[tuple[float, float]]] = {}
+        own = []
+        for run in (run for run in runs if run["shape"] == shape):
+            rows = {(r["name"], r["dtype"]): r for r in run["rows"] if (r["batch"], r["tokens"]) == at}
+            if (ours := rows.get(("fastflow", dtype))) is None:
+                continue
+            own.append(1 / ours["times_floor"])
+            for peer in CLASSES[dtype]:
+                if (row := rows.get(peer)) is not None:
+                    share = ours["floor_ms"] / row["median_ms"]
+                    by_peer.setdefault(" ".join(peer), []).append((ours["median_ms"] / row["median_ms"], share))
+        if by_peer:
+            best = max(by_peer, key=lambda peer: median(ratio for ratio, _ in by_peer[peer]))
+            out.append({
+                "batch": at[0], "tokens": at[1], "peer": best, "times": len(by_peer[best]),
+                "ratio": median(ratio for ratio, _ in by_peer[best]), "share": median(own),
+                "peer_share": median(share for _, share in by_peer[best]),
+                "all": {peer: round(median(r for r, _ in found), 3) for peer, found in by_peer.items()},
+            })  # fmt: skip
+    return out
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The committed page."""
+    parts = []
+    for shape in (s for s in SHAPES if any(run["shape"] == s for run in result["runs"])):
+        for dtype in CLASSES:
+            heads = ["batch x tokens", "fastest peer", "ours / theirs", "of the ceiling", "theirs", "runs", "others"]
+            lines = []
+            for row in ratios(result["runs"], shape, dtype):
+                ratio = f"{row['ratio']:.2f}" if row["ratio"] <= BAR else f"**{row['ratio']:.2f}**"
+                others = ", ".join(f"{name} {r:.2f}" for name, r in row["all"].items() if name != row["peer"])
+                shares = f"{row['share']:.0%}", f"{row['peer_share']:.0%}"
+                lines.append(
+                    [f"{row['batch']} x {row['tokens']}", row["peer"], ratio, *shares, str(row["times"]), others]
+                )
+            parts.append(f"## {shape}, {dtype}\n\n{table(heads, lines)}")
+    busiest = max((run["processors_used_by_others"] or 0.0) for run in result["runs"])
+    return f"""# The encoder at the shapes that people run
+
+Made by calls of
+
+    {result["command"]}
+
+Random token ids, equal for everybody, texts of equal length, two threads; vectors are checked against PyTorch in
+float32 first. *ours / theirs*: our median time over that of the fastest peer of the precision class, the median over
+the runs; above {BAR} it is bold. *of the ceiling*: the least time that the machine's measured ceilings allow, of
+arithmetic at 1, 2 and 4 times float32's rate and of memory, over the measured time. *others*: the same ratio for the
+other peers. During the runs other processes used up to {busiest:.2f} processors.
+
+{chr(10).join(part + chr(10) for part in parts).rstrip()}
+"""
+
+
+def _large(shape: str, batch: tuple[int, int]) -> bool:
+    size = SHAPES[shape] or {"hidden_size": 768, "num_hidden_layers": 12}
+    times = (size["hidden_size"] / 384) ** 2 * size["num_hidden_layers"] / 6
+    return batch[0] * batch[1] * times > LIMIT
+
+
+def _say(message: str) -> None:
+    click.echo(message, err=True)
+
+
+@click.command()
+@click.option("--shape", type=click.Choice(list(SHAPES)), required=True)
+@click.option("--against", required=True, help="Families of peers, with commas between them.")
+@click.option("--batches", default=ALL, show_default=True, help="BATCHxTOKENS, with commas between them.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds to OUT.json, writes OUT.md.")
+def main(shape: str, against: str, batches: str, threads: int, out: Path) -> None:
+    """Measure ``shape`` against some peers and add the rows to the page."""
+    path = out.with_suffix(".json")
+    result = json.loads(path.read_text()) if path.exists() else {"machine": describe("cpu"), "runs": []}
+    result["command"] = "python -m fastflow.bench.research.shapes --shape SHAPE --against PEERS --batches … --out " + (
+        "bench/results/shapes"
+    )
+    sizes = [(int(b), int(t)) for b, _, t in (size.partition("x") for size in batches.split(","))]
+    result["runs"].append(number(measured(shape, against.split(","), sizes, threads)))
+    write(out, result, markdown(result))
+
+
+if __name__ == "__main__":
+    main()
