@@ -274,8 +274,9 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     for (int64_t t = 0; t < in->texts; t++)
         if (in->offsets[t + 1] - in->offsets[t] > longest)
             longest = in->offsets[t + 1] - in->offsets[t];
-    int64_t limit = ff_group_limit(in, longest, threads), count = ff_cut(in, limit, NULL, &largest);
-    const int shared = threads > 1 && largest * threads * 3 > total * 4;  /* one group would keep the others waiting */
+    int uneven;
+    int64_t limit = ff_group_limit(in, longest, threads, &uneven), count = ff_cut(in, limit, NULL, &largest);
+    const int shared = threads > 1 && uneven;
     if (shared)
         count = ff_cut(in, limit = TOGETHER_ROWS, NULL, &largest);
     job j = {.e = e, .in = in, .body = ff_body_of(e->isa), .count = count, .threads = threads, .largest = room_for(largest)};

@@ -123,8 +123,9 @@ typedef struct {  /* neighbouring texts and their buffers */
 /* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, sets `largest` to the most
    tokens of one, and fills `groups` if any. */
 int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *largest);
-/* The `limit` for groups that stay in a second-level cache and leave no thread idle at the end; 0 < `longest` text. */
-int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads);
+/* The `limit` for groups that stay in a second-level cache and leave no thread idle at the end; 0 < `longest` text.
+   `uneven`: even so, threads would wait for others for longer than sharing each step costs. */
+int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads, int *uneven);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);  /* scratch beside the keys */

@@ -44,7 +44,7 @@ static int64_t makespan(const ff_texts *in, int64_t limit, int threads)
     return last;
 }
 
-int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads)
+int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads, int *uneven)
 {
     const int64_t each = (in->offsets[in->texts] + threads - 1) / threads, parts = (each + GROUP_ROWS - 1) / GROUP_ROWS;
     int64_t limit = 0, best = INT64_MAX;
@@ -55,5 +55,6 @@ int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads)
             limit = tried;
         }
     }
+    *uneven = best * threads * 7 > 8 * (in->offsets[in->texts] + threads * WEIGHTS_ROWS);  /* sharing costs a tenth */
     return limit;
 }
