@@ -36,7 +36,7 @@ COMPARED = 1000  # rows that are computed again
 ALONE = 0.1  # processors that others may use in a window that counts as undisturbed
 PRECISION = "int8"
 SYLLABLES = ("ba", "do", "fi", "ka", "lu", "mo", "ne", "pi", "ra", "su", "ti", "vo")
-FEWEST, MOST = 3, 12  # words of a line
+FEWEST, MOST = 1, 4  # words of a line: as short as titles and searches are
 
 
 def write_lines(path: Path, count: int, seed: int = 0) -> None:
