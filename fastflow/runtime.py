@@ -225,17 +225,26 @@ class Runtime(Prompting):
             return check_finite(calibrator.log_prob(pooled), "log_prob: row")
         return check_finite(calibrator.log_prob(self.pool(inputs, batch_size, prompt)), "text")
 
-    def pool(self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None) -> NDArray[Any]:
-        """The pooled vectors (B, D) before calibration, as ``transform`` takes them; ``prompt`` as in ``encode``.
+    def pool(
+        self,
+        texts: Iterable[str],
+        batch_size: int | None = None,
+        prompt: str | None = None,
+        *,
+        batch_tokens: int | None = None,
+    ) -> NDArray[Any]:
+        """The pooled vectors (B, D) before calibration, as ``transform`` takes them; ``prompt`` as in ``encode``,
+        ``batch_tokens`` as in ``stream``.
 
         Raises as ``encode`` does.
         """
         check_count("batch_size", batch_size)
+        check_count("batch_tokens", batch_tokens)
         checked, prompts = [check_text(t, i) for i, t in enumerate(in_order(texts))], self._model.prompts
         self._seen.add(checked)
         tokens = self.tokenize.prompted(checked, prompts.resolve(prompt), prompts.pooled)
         self._count_truncated(len(tokens.cut))
-        return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, None)), "text")
+        return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, batch_tokens)), "text")
 
     def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
         """Row numbers of each batch, cut by texts and by tokens."""
@@ -289,6 +298,11 @@ class Runtime(Prompting):
     def backend(self) -> str:
         """The backend that runs: cpu, triton, torch or reference."""
         return self._calibrator.name
+
+    @property
+    def arithmetic(self) -> str:
+        """What decides the last bits of a vector beside backend and dtype: the instruction set, the GPU, a library."""
+        return self._calibrator.arithmetic
 
     @property
     def likelihood(self) -> Likelihood | None:

@@ -33,6 +33,7 @@ class Calibrator(ABC):
         self.dtype, self.device, self.pooled_dim = dtype, device, pooled_dim
         self.notes: list[str] = []  # for the user, such as a step down
         self.details: list[str] = []  # how this machine runs the model
+        self.arithmetic = ""  # what decides the last bits beside name and dtype
         self._order, self._calibrated = model.truncation, model
 
     @abstractmethod

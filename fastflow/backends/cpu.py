@@ -129,6 +129,7 @@ class CpuBackend(CpuCalibrator, Backend):
             raise weights.not_finite(error.name, error.part) from None
         except ValueError as error:  # as in CpuCalibration
             raise UsageError(str(error)) from error
+        self.arithmetic = self._encoder.how
         trim()  # the copies made on the way would else stay in the C library's heap
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"

@@ -116,6 +116,7 @@ class TorchBackend(Backend):
         self._torch = torch
         super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
         self._calibration = TorchCalibration(model, dtype, self.device, threads)
+        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
         self._flow_dtype = self._calibration.dtype
         with suppress(
             UnsupportedArchitecture

@@ -84,6 +84,7 @@ class TritonBackend(Backend):
         self._vocabulary = whole_number(config, "vocab_size", model.encoder)
         _check_pooling(model)
         self._encoder, self._flow = self._open(model, config)
+        self.arithmetic = f"PyTorch {self._flow.torch.__version__}"
         self._pooler = self._open_pooler(model) if model.head else self._flow
         self._latent: Any = None  # the stages that give the density, put on the device when first asked for
         self._device = self._open_device()

@@ -73,7 +73,14 @@ RESUME = click.option(
     is_flag=True,
     help="Write the log-density of each text under the model's flow too; not to .npy.",
 )
-@click.option("--dedupe", is_flag=True, help="Compute a repeated text once.")
+@click.option("--dedupe", is_flag=True, help="Compute a repeated text once, with files beside OUT while it runs.")
+@click.option(
+    "--cache",
+    metavar="FILE.db",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep the vector of every text in FILE.db, and take those that are there from the same model: for a corpus "
+    "that grows. Runs may share it.",
+)
 @RESUME
 @click.option(
     "--shard",
@@ -124,6 +131,7 @@ def embed(
     fit: bool,
     save_model: Path | None,
     prompt_name: str | None,
+    cache: Path | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -160,13 +168,17 @@ def embed(
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-            done = embed_file(runtime, paths, output, settings, resume, quiet, not fit, opened, arguments())
+            done = embed_file(runtime, paths, output, settings, resume, quiet, not fit, opened, arguments(), cache)
     if not quiet:
         rate = done.texts / max(time.monotonic() - start, 1e-9)
         odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
         odd += [f"{done.cut} cut at {runtime.info()['max_length']} tokens"] * bool(done.cut)
+        again = f"; {done.reused:,} not computed again" * bool(done.reused)
         written = "" if output is None else f"; written to {output}"
-        say(f"fastflow: {done.texts:,} texts ({', '.join(odd) or 'none empty or cut'}), {rate:,.0f} a second{written}")
+        if done.cache:
+            say(f"fastflow: {done.cache}")
+        what = f"{', '.join(odd) or 'none empty or cut'}{again}"
+        say(f"fastflow: {done.texts:,} texts ({what}), {rate:,.0f} a second{written}")
 
 
 @contextlib.contextmanager

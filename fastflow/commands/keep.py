@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from fastflow.console import emit, open_runtime, say
+from fastflow.errors import UsageError
 
 
 @click.command()
@@ -49,11 +50,11 @@ def verify(model: str | None, other: str | None) -> None:
 
 
 @click.command()
-@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("place", required=False, metavar="[DIR|FILE.db]", type=click.Path(path_type=Path))
 @click.option("--clear", is_flag=True, help="Remove the entries instead of listing them.")
 @click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
-def cache(directory: Path | None, clear: bool, older_than: float | None) -> None:
-    """List or remove cached embeddings of corpora.
+def cache(place: Path | None, clear: bool, older_than: float | None) -> None:
+    """List or remove the embeddings of corpora that fastflow-train keeps; list those of fastflow embed --cache FILE.db.
 
     fastflow-train keeps them in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one corpus;
     fastflow-train computes a removed entry again when it needs it. An entry that a running process uses is kept, and so
@@ -62,10 +63,18 @@ def cache(directory: Path | None, clear: bool, older_than: float | None) -> None
     \b
     fastflow cache
     fastflow cache --clear --older-than 30
+    fastflow cache FILE.db
     """
     from fastflow.files import cache as kept
 
-    where, now = kept.cache_directory(directory), time.time()
+    if place is not None and place.is_file():
+        if clear or older_than is not None:
+            raise UsageError(f"{place} is one file: remove it as such; --clear is for the cache of fastflow-train")
+        from fastflow.files.vector_cache import report
+
+        emit("\n".join(report(place)))
+        return
+    where, now = kept.cache_directory(place), time.time()
     found = [e for e in kept.entries(where) if older_than is None or now - e.made > older_than * kept.DAY]
     if clear:
         removed, in_use = kept.clear(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -11,18 +12,20 @@ from typing import Any
 from fastflow.console import say
 from fastflow.errors import UsageError
 from fastflow.files.counting import Split, split_of
-from fastflow.files.encoding import Encoder
+from fastflow.files.encoding import Encoder, open_store
 from fastflow.files.growing import growing
 from fastflow.files.inputs import Input
 from fastflow.files.outputs import OutputFile
 from fastflow.files.parquet import check_json
-from fastflow.files.partial import State, check_output, check_unfinished
+from fastflow.files.partial import State, check_output, check_unfinished, partial_path
 from fastflow.files.printing import Block, StandardOutput, Terminal
 from fastflow.files.records import Layout
+from fastflow.files.reuse import Store
 from fastflow.files.settings import Settings, Summary
 from fastflow.files.shards import check_beside, is_done, manifest_of
 from fastflow.files.sources import Row, Sources, check_formats
 from fastflow.files.unlike import Unlike
+from fastflow.files.vector_cache import VectorCache
 from fastflow.files.windows import looked_at, one_text, windows
 from fastflow.files.writers import writer_for
 from fastflow.progress import Progress
@@ -40,23 +43,26 @@ def embed_file(
     judge: bool = True,
     opened: Callable[[str], Input] = Input,
     given: Sequence[str] = (),
+    cache: Path | None = None,
 ) -> Summary:
     """Embed the texts of ``source``, one path or several, into ``target`` (None: JSON Lines on standard output).
 
     The target appears only when whole. Rows that were finished before an error or an interruption stay in
     NAME.partial, to be continued with ``resume``; without it, a run replaces the rows that an earlier one left there.
     ``judge``: say at the end if many texts are unlike the model's corpus, where the model knows and not ``quiet``.
-    ``opened`` opens an input. ``given`` are the arguments of the command, for the manifest of a shard.
+    ``opened`` opens an input. ``given`` are the arguments of the command, for the manifest of a shard. ``cache`` is a
+    file of vectors that other runs computed, and gets those of this one.
     """
     paths = [source] if isinstance(source, str) else list(source)
-    check_target(target, paths, settings, resume)
+    check_target(target, paths, settings, resume, cache)
     with Sources(paths, opened) as sources:
         types = check_types(sources, target, settings)
         if resume:
             check_resumable(sources)
         split = None if settings.shard is None else split_of(sources, settings.layout, settings.shard)
         if target is None:
-            return _run(runtime, sources, _standard_output(), None, settings, split, 0, quiet, judge)
+            with open_store(runtime, settings, cache, None) as store:
+                return _run(runtime, sources, _standard_output(), None, settings, split, 0, quiet, judge, store)
         key = numbers_of(runtime, settings.precision, settings.normalize)
         options = vars(settings) | {"layout": settings.layout._asdict()}
         state, part = State(target, sources.identity, key | {"options": options}, paths), None
@@ -68,21 +74,28 @@ def embed_file(
             if resume and is_done(target, part):
                 state.forget()  # of a run that was killed right after the part got its name
                 return Summary(resumed=split.stop - split.start)
-        with writer_for(target)(target, key) as writer:
+        with open_store(runtime, settings, cache, target) as store, writer_for(target)(target, key) as writer:
             writer.types, writer.id_field = types, settings.layout.id_field
             if part is not None:
                 begun = part
                 writer.started = lambda: begun.write(target)
                 writer.seal = lambda whole: begun.sealed(whole).write(target)
             with growing(writer, state, resume) as rows:
-                return _run(runtime, sources, writer, state, settings, split, rows, quiet, judge)
+                return _run(runtime, sources, writer, state, settings, split, rows, quiet, judge, store)
 
 
-def check_target(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
-    """Raise for inputs of several formats, and for an output that cannot be written as ``settings`` ask, before
-    anything is computed.
+def check_target(
+    target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
+) -> None:
+    """Raise for inputs of several formats, and for an output or a cache that cannot be written as ``settings`` ask,
+    before anything is computed.
     """
     check_formats(paths, settings.layout)
+    for path in (
+        [] if cache is None else [*paths, *([] if target is None else [str(target), str(partial_path(target))])]
+    ):
+        if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
+            raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
     if target is None:
         if resume:
             raise UsageError("--resume needs an output file: -o OUT")
@@ -169,6 +182,7 @@ def _run(
     skip: int,
     quiet: bool,
     judge: bool,
+    store: Store | None,
 ) -> Summary:
     s, summary = settings, Summary(resumed=skip)
     unlike = Unlike(runtime.likelihood) if judge and not quiet and runtime.likelihood is not None else None
@@ -176,13 +190,14 @@ def _run(
     while skip and isinstance(writer, OutputFile) and (done := list(islice(rows, min(skip, WINDOW)))):
         writer.skip(_block(done, [], None, None, s))
         skip -= len(done)
-    encoder = Encoder(runtime, settings, settings.log_prob or (unlike is not None and not runtime.overlaps), WINDOW)
+    encoder = Encoder(
+        runtime, settings, settings.log_prob or (unlike is not None and not runtime.overlaps), WINDOW, store
+    )
     coming = windows(rows, runtime, source, s, WINDOW)
     if not quiet:
         coming = looked_at(coming, runtime, s.prompt, unlike if not encoder.scored else None)
     # an empty input still gives a file of the right width and dtype
     writer.write(_block([], [], *encoder([]), s))
-    before = runtime.truncated
     shown = not quiet and not isinstance(writer, Terminal)
     with Progress("embed", None, "texts", shown, share=source.share()) as progress:
         for (of_rows, texts, share), made in encoder.over(coming, source):
@@ -195,7 +210,8 @@ def _run(
             summary.empty += sum(not text.strip() for text in texts)
             progress.advance(len(texts), share=share)
     writer.finish()
-    summary.cut = runtime.truncated - before
+    summary.cut, summary.reused = encoder.cut, encoder.reused
+    summary.cache = store.describe() if isinstance(store, VectorCache) else ""
     if unlike is not None and (warning := unlike.warning()):
         say(f"fastflow: {warning}")
     return summary

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.files.repeats import Repeats
+from fastflow.files.reuse import Store, decides, keys_of, packed, unpacked
 from fastflow.files.settings import Settings
 from fastflow.files.sources import Sources
+from fastflow.files.vector_cache import VectorCache
 from fastflow.files.windows import Window
 from fastflow.runtime import Runtime
-
-REMEMBERED = 100_000  # distinct texts whose vectors --dedupe keeps at hand
 
 
 class Made(NamedTuple):
@@ -26,20 +28,29 @@ class Made(NamedTuple):
 
 
 class Encoder:
-    """texts -> vectors with the run's options; with dedupe, a text seen among the last REMEMBERED costs nothing.
+    """texts -> vectors with the run's options; a text whose pooled vector is in ``store`` is not computed again.
 
     ``scored``: with log-densities. ``window``: the texts that are computed together.
     """
 
-    def __init__(self, runtime: Runtime, settings: Settings, scored: bool, window: int) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: Settings, scored: bool, window: int, store: Store | None = None
+    ) -> None:
         self._runtime, self._settings, self.scored, self._window = runtime, settings, scored, window
-        self._seen: dict[str, tuple[Any, ...]] = {}
+        self._store, self._decided = store, decides(runtime, settings.prompt)
+        self._before, self._cut = runtime.truncated, 0
+        self.reused = 0
+
+    @property
+    def cut(self) -> int:
+        """The texts that were cut at the model's limit, those that were not computed again among them."""
+        return self._runtime.truncated - self._before if self._store is None else self._cut
 
     def over(self, windows: Iterator[Window], source: Sources) -> Iterator[tuple[Window, Made]]:
-        """Each window with what is made of it; of a file without dedupe in one stream, so that the next can be
+        """Each window with what is made of it; of a file without a store in one stream, so that the next can be
         tokenised meanwhile.
         """
-        if self._settings.dedupe or source.identity is None:
+        if self._store is not None or source.identity is None:
             yield from ((window, self(window.texts)) for window in windows)
             return
         coming: deque[Window] = deque()
@@ -54,20 +65,8 @@ class Encoder:
 
     def __call__(self, texts: Sequence[str]) -> Made:
         """Vectors and log-densities of ``texts``, (0, D') and (0,) of none."""
-        if not self._settings.dedupe:
-            return self._encode(texts)
-        new = [text for text in dict.fromkeys(texts) if text not in self._seen]
-        made = self._encode(new)
-        fresh = dict(zip(new, zip(*(part for part in made if part is not None), strict=True), strict=True))
-        out = [fresh[text] if text in fresh else self._seen[text] for text in texts]
-        self._seen |= fresh
-        for text in list(islice(self._seen, max(0, len(self._seen) - REMEMBERED))):
-            del self._seen[text]
-        if not out:
-            return self._encode([])
-        return Made(np.stack([row[0] for row in out]), np.array([row[1] for row in out]) if self.scored else None)
-
-    def _encode(self, texts: Sequence[str]) -> Made:
+        if self._store is not None:
+            return self._finished(self._pooled(texts, self._store))
         s = self._settings
         none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
         parts = [Made(none, np.zeros(0)), *self._stream(texts)]
@@ -84,6 +83,55 @@ class Encoder:
         if not self.scored:
             return (Made(stored(z), None) for _, z in self._runtime.stream(texts, **options))
         return (Made(stored(z), scores) for _, z, scores in self._runtime.stream_with_log_prob(texts, **options))
+
+    def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
+        """(B, D) pooled vectors; those that ``store`` lacks are computed and added to it."""
+        runtime, s, keys = self._runtime, self._settings, keys_of(texts, self._decided)
+        distinct = dict(zip(keys, texts, strict=True))
+        found = store.find(list(distinct))
+        new = {key: text for key, text in distinct.items() if key not in found}
+        before, listed = runtime.truncated, list(new.values())
+        pooled = runtime.pool(listed, prompt=s.prompt, batch_tokens=s.batch_tokens)
+        cut: Iterable[int] = ()
+        if runtime.truncated > before:
+            cut = runtime.tokenize([self._decided["prompt"] + text for text in listed]).cut
+        fresh = dict(zip(new, packed(pooled, cut), strict=True))
+        store.add(fresh)
+        self.reused += len(texts) - len(new)
+        rows = found | fresh
+        vectors, count = unpacked([rows[key] for key in keys], pooled.shape[1], pooled.dtype)
+        self._cut += count
+        return vectors
+
+    def _finished(self, pooled: NDArray[Any]) -> Made:
+        """What a stream makes of texts with the vectors ``pooled``."""
+        s, runtime = self._settings, self._runtime
+        options: dict[str, Any] = {
+            "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim
+        }  # fmt: skip
+        vectors = stored(runtime.transform(pooled, **options))
+        return Made(vectors, runtime.log_prob(pooled) if self.scored else None)
+
+
+@contextmanager
+def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None) -> Iterator[Store | None]:
+    """Where a run finds vectors that were computed before: its ``cache``, which holds those of the run too, or with
+    --dedupe files beside ``target``; else nowhere.
+    """
+    if cache is None and not settings.dedupe:
+        yield None
+        return
+    none = runtime.pool([])
+    size = 1 + none.shape[1] * none.itemsize
+    store: Store
+    if cache is not None:
+        store = VectorCache(cache, decides(runtime, settings.prompt), size)
+    else:
+        store = Repeats(None if target is None else target.parent, size)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def stored(vectors: NDArray[Any]) -> NDArray[Any]:

@@ -33,6 +33,8 @@ class Summary:
     empty: int = 0
     resumed: int = 0
     cut: int = 0
+    reused: int = 0  # texts whose pooled vector was there before
+    cache: str = ""  # the content of --cache, in words
 
 
 def parse_keep(given: Sequence[str]) -> tuple[str, ...]:

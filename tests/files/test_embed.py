@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from builders import make_sentences
 from safetensors.numpy import load_file
-from tolerances import COMPANY
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
-from fastflow.files import encoding
 from fastflow.files.embed import embed_file
 from fastflow.files.records import Layout
 from fastflow.files.settings import Settings, Summary, parse_shard
@@ -103,20 +101,6 @@ def test_a_prompt_goes_before_every_text(runtime, corpus, sentences, target):
     found = embed(runtime, str(corpus), target, prompt="the old ")
     assert np.array_equal(found, runtime.encode(sentences, prompt="the old "))
     assert not np.array_equal(found, runtime.encode(sentences))
-
-
-@pytest.mark.parametrize("remembered", [5, 100_000])
-def test_dedupe_computes_a_repeated_text_once(runtime, tmp_path, target, sentences, monkeypatch, remembered):
-    monkeypatch.setattr(module, "WINDOW", 16)
-    monkeypatch.setattr(encoding, "REMEMBERED", remembered)
-    lines = sentences[:20] * 3 + sentences[5:9]
-    source = write(tmp_path / "in.txt", lines)
-    plain = embed(runtime, source, target)
-    computed = []
-    stream = Runtime.stream
-    monkeypatch.setattr(Runtime, "stream", lambda self, texts, **o: stream(self, computed.extend(texts) or texts, **o))
-    assert np.abs(embed(runtime, source, target, dedupe=True) - plain).max() <= COMPANY["float32"] * np.abs(plain).max()
-    assert len(computed) == 20 if remembered > 20 else 20 < len(computed) < len(lines)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 30])

@@ -1,0 +1,211 @@
+"""--dedupe and --cache: a text is computed once, and the output has the bytes of a run without them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import assert_one_sentence, run
+
+from fastflow import Runtime
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files import embed as module
+from fastflow.files.embed import embed_file
+from fastflow.files.settings import Settings, Summary
+from fastflow.files.writers import WRITERS
+
+pytestmark = pytest.mark.skipif(find_spec("fastflow.kernels._cpu") is None, reason="only compiled kernels promise bits")
+HOWS = ["dedupe", "cache"]
+WINDOW = 16
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", WINDOW)
+
+
+@pytest.fixture(scope="module")
+def runtime(model):
+    return Runtime(model)
+
+
+@pytest.fixture
+def lines(sentences):
+    """Repeats inside a window, in the next and much later; two empty texts, and one that is cut."""
+    return [
+        *sentences[:20],
+        *sentences[:20],
+        "",
+        *sentences[40:60],
+        "dog " * 200,
+        *sentences[5:9] * 3,
+        "",
+        "dog " * 200,
+    ]
+
+
+@pytest.fixture
+def source(tmp_path, lines) -> str:
+    (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
+    return str(tmp_path / "in.txt")
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def computed_by(monkeypatch) -> list[str]:
+    """From now on the texts that are pooled, whoever asks."""
+    found: list[str] = []
+    pool = Runtime.pool
+    monkeypatch.setattr(Runtime, "pool", lambda self, texts, *a, **o: pool(self, found.extend(texts) or texts, *a, **o))
+    return found
+
+
+def embed(runtime, source, target: Path, how: str, resume: bool = False, **settings) -> Summary:
+    cache = target.parent.parent / "c.db" if how == "cache" else None
+    given = Settings(dedupe=how == "dedupe", **settings)
+    return embed_file(runtime, source, target, given, resume, quiet=True, cache=cache)
+
+
+OPTIONS = [{}, {"precision": "int8", "dim": 7, "normalize": True, "prompt": "so "}, {"log_prob": True, "dim": 3}]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "short", "scored"])
+def test_the_bytes_are_those_of_a_run_without(runtime, source, lines, out, how, suffix, options, monkeypatch):
+    if "log_prob" in options and not WRITERS[suffix].keeps_log_prob:
+        options = {}
+    plain = embed(runtime, source, out / f"a{suffix}", "plain", **options)
+    computed = computed_by(monkeypatch)
+    done = embed(runtime, source, out / f"b{suffix}", how, **options)
+    assert (out / f"b{suffix}").read_bytes() == (out / f"a{suffix}").read_bytes()
+    assert sorted(computed) == sorted(set(lines))
+    assert (done.reused, done.cut) == (len(lines) - len(set(lines)), plain.cut)
+    assert plain.cut == 2
+    assert sorted(path.name for path in out.iterdir()) == [f"a{suffix}", f"b{suffix}"]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_standard_output_gets_the_same(model, source, out, how, capfdbinary):
+    options = ["--dedupe"] if how == "dedupe" else ["--cache", str(out / "c.db")]
+    plain = run("embed", source, "-m", model, "--quiet")
+    found = run("embed", source, "-m", model, "--quiet", *options)
+    assert (found.exit_code, found.stdout) == (0, plain.stdout)
+    assert plain.stdout
+
+
+def test_a_cache_serves_every_run_of_its_model(runtime, source, lines, sentences, out, monkeypatch):
+    """Options that come after the pooled vector find it; a corpus that has grown computes what is new."""
+    embed(runtime, source, out / "a.npy", "cache")
+    computed = computed_by(monkeypatch)
+    for number, options in enumerate(OPTIONS):
+        options = {name: value for name, value in options.items() if name != "prompt"}
+        done = embed(runtime, source, out / f"{number}.npz", "cache", **options)
+        embed(runtime, source, out / "plain.npz", "plain", **options)
+        assert (out / f"{number}.npz").read_bytes() == (out / "plain.npz").read_bytes()
+        assert (done.reused, done.cut) == (len(lines), 2)
+    assert computed == []
+    (out / "more.txt").write_text("".join(line + "\n" for line in [*lines, *sentences[100:103]]))
+    embed(runtime, str(out / "more.txt"), out / "b.npy", "cache")
+    assert computed == sentences[100:103]
+
+
+def test_another_model_or_setting_finds_nothing(runtime, model, bert, source, lines, out, monkeypatch):
+    embed(runtime, source, out / "a.npy", "cache")
+    others = [(Runtime(bert), {}), (runtime, {"prompt": "so "}), (Runtime(model, backend="reference"), {})]
+    if "bfloat16" in Runtime(model, dtype="bfloat16").info()["dtype"]:
+        others.append((Runtime(model, dtype="bfloat16"), {}))
+    for other, options in others:
+        computed = computed_by(monkeypatch)
+        done = embed(other, source, out / "b.npy", "cache", **options)
+        assert set(computed) == set(lines)
+        assert done.reused == len(lines) - len(set(lines))
+        embed(other, source, out / "plain.npy", "plain", **options)
+        assert np.allclose(np.load(out / "b.npy"), np.load(out / "plain.npy"), atol=1e-5)
+        monkeypatch.undo()
+        monkeypatch.setattr(module, "WINDOW", WINDOW)
+    assert f"holds {(1 + len(others)) * len(set(lines)):,} vectors" in done.cache
+
+
+def test_a_cut_that_a_model_orders_has_its_own_bits(sentences, source, out):
+    """The model in the package folds the cut into its calibration: only pooled vectors give the same bits."""
+    runtime = Runtime()
+    for how in ("plain", *HOWS):
+        embed(runtime, source, out / f"{how}.npy", how, dim=9, normalize=True)
+    assert (out / "dedupe.npy").read_bytes() == (out / "cache.npy").read_bytes() == (out / "plain.npy").read_bytes()
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_an_interrupted_run_is_continued(model, runtime, source, out, how, suffix):
+    class Interrupt(Runtime):
+        windows = 0
+
+        def pool(self, texts, *arguments, **options):
+            self.windows += bool(texts)
+            if self.windows == 3:
+                raise KeyboardInterrupt
+            return super().pool(texts, *arguments, **options)
+
+    embed(runtime, source, out / f"a{suffix}", "plain")
+    with pytest.raises(KeyboardInterrupt):
+        embed(Interrupt(model), source, out / f"b{suffix}", how)
+    assert embed(runtime, source, out / f"b{suffix}", how, resume=True).resumed
+    assert (out / f"b{suffix}").read_bytes() == (out / f"a{suffix}").read_bytes()
+    assert sorted(path.name for path in out.iterdir()) == [f"a{suffix}", f"b{suffix}"]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_shards_are_joined_to_the_same_bytes(model, source, out, how):
+    options = ["--dedupe"] if how == "dedupe" else ["--cache", out / "c.db"]
+    assert run("embed", source, "-m", model, "-o", out / "whole.npz", "--quiet").exit_code == 0
+    for number in (1, 2, 3):
+        made = run("embed", source, "-m", model, "-o", out / "p" / f"{number}.npz", "--shard", f"{number}/3", *options)
+        assert made.exit_code == 0, made.output
+    assert run("merge", out / "p", "-o", out / "joined.npz").exit_code == 0
+    with np.load(out / "whole.npz") as whole, np.load(out / "joined.npz") as joined:
+        assert np.array_equal(whole["embeddings"], joined["embeddings"])
+
+
+def test_texts_that_may_not_be_cut_are_refused_with_a_cache_too(runtime, source, out):
+    embed(runtime, source, out / "a.npy", "cache")
+    with pytest.raises(FastflowError, match="longer than the model's 64 tokens"):
+        embed(runtime, source, out / "b.npy", "cache", truncate="error")
+
+
+def test_a_spoilt_cache_is_one_sentence_and_no_vector(model, source, out):
+    (out / "c.db").write_bytes(b"nonsense" * 1000)
+    result = run("embed", source, "-m", model, "-o", out / "a.npy", "--cache", out / "c.db", "--quiet")
+    assert_one_sentence(result, 1, "c.db is damaged, or no cache of fastflow embed")
+    assert [path.name for path in out.iterdir()] == ["c.db"]
+
+
+@pytest.mark.parametrize("same", ["in.txt", "out/a.npy", "out/a.npy.partial"])
+def test_a_cache_is_no_input_or_output(runtime, source, out, same):
+    target = out / "a.npy"
+    with pytest.raises(UsageError, match="is the input or the output; name a file of its own"):
+        embed_file(runtime, source, target, Settings(), quiet=True, cache=out.parent / same)
+    assert list(out.iterdir()) == []
+
+
+def test_the_summary_counts_and_the_size_is_reported(model, source, lines, out):
+    arguments = ("embed", source, "-m", model, "-o", out / "a.npy")
+    known = len(lines) - len(set(lines))
+    first = run(*arguments, "--cache", out / "c.db").stderr
+    assert f"c.db holds {len(set(lines))} vectors, " in first
+    assert f"{len(lines)} texts (2 empty, 2 cut at 64 tokens; {known} not computed again), " in first
+    assert f"; {len(lines)} not computed again), " in run(*arguments, "--cache", out / "c.db").stderr
+    assert f"; {known} not computed again), " in (done := run(*arguments, "--dedupe")).stderr
+    assert "holds" not in done.stderr
+    shown = run("cache", out / "c.db").stdout.splitlines()
+    assert shown[0].startswith(f"{out / 'c.db'}: {len(set(lines))} vectors, ")
+    assert f"{len(set(lines)):>12} of model {Runtime(model).fingerprint[:12]}, cpu " in shown[1]
+    result = run("cache", out / "c.db", "--clear")
+    assert_one_sentence(result, 2, "c.db is one file: remove it as such; --clear is for the cache of fastflow-train")
+    assert (out / "c.db").exists()
