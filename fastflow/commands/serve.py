@@ -42,7 +42,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     type=click.Choice(["right", "error"]),
     default="right",
     show_default=True,
-    help="Where a request does not say. right: cut a text that is too long, and count it in the answer; error: refuse it.",
+    help="Where a request does not say. right: cut a text that is too long and count it; error: refuse it.",
 )
 @click.option(
     "--max-queue-seconds",

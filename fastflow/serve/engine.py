@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokens
 from fastflow.serve.batch import Embedder, Floats, How, Part, compute, joined, some
-from fastflow.serve.queue import Bounds, Busy, Job, Queue, Taken, TooMuch
+from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
 from fastflow.serve.refusals import Refused
 from fastflow.serve.settings import Settings
 
@@ -66,7 +66,7 @@ class Request(Job):
         super().__init__(deadline)
         self.how, self.answer = how, answer
         self.tokens: Tokens
-        self.out: Floats | None = None
+        self.out: Floats = np.zeros((0, 0))
         self.missing = 0  # texts without a vector
         self.began = self.ended = 0.0
 
@@ -74,14 +74,16 @@ class Request(Job):
         """The tokens of its texts are there."""
         self.tokens, self.missing = tokens, len(tokens.offsets) - 1
 
-    def take(self, start: int, stop: int, found: Floats | Exception, began: float, ended: float) -> None:
-        """The vectors of texts ``start`` to ``stop``, or an error; the last ones complete the answer."""
+    def fail(self, error: Exception) -> None:
+        """The answer is ``error``, unless there is one already."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def take(self, start: int, stop: int, found: Floats, began: float, ended: float) -> None:
+        """The vectors of texts ``start`` to ``stop``; the last ones complete the answer."""
         if self.answer.done():
             return
-        if isinstance(found, Exception):
-            self.answer.set_exception(found)
-            return
-        if self.out is None:
+        if not self.out.size:
             self.began = began
             self.out = np.empty((len(self.tokens.offsets) - 1, found.shape[1]), found.dtype)
         self.out[start:stop] = found
@@ -100,7 +102,8 @@ class Engine:
         """``rate``: tokens a second, as measured; ``most``: tokens of a batch, however fast the machine is."""
         batch = min(most, max(model.max_length, int(rate * settings.batch)))
         bounds = Bounds(batch, max(1, batch // TURNS), settings.max_queue, settings.timeout)
-        self.queue, self.model, self.clock = Queue(bounds, rate), model, clock
+        self.queue: Queue[Request] = Queue(bounds, rate)
+        self.model, self.clock = model, clock
         self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called for each batch
         self.busy_since: float | None = None  # when the batch that is computed now began
         self._wake = threading.Condition()  # guards the queue
@@ -137,18 +140,20 @@ class Engine:
         start = self.clock()
         request = Request(how, self._loop.create_future(), start + self.queue.bounds.work)
         self._admit(request, texts)
+        left = gone()
         try:
-            tokens = await self._tokenized(texts, request, cut)
+            tokens = await self._tokenized(texts, request, cut, left)
             tokenized = self.clock()
             request.given(tokens)
             with self._wake:
                 self.queue.put(request, np.diff(tokens.offsets).tolist())
                 self._wake.notify()
-            await self._answered(request, gone)
+            await self._answered(request, left)
         finally:
+            left.cancel()
+            request.answer.cancel()
             with self._wake:
                 self.queue.drop(request)
-        assert request.out is not None
         times = Times(tokenized - start, request.began - tokenized, request.ended - request.began)
         return Embedded(request.out, np.diff(tokens.offsets), len(tokens.cut), times)
 
@@ -172,12 +177,11 @@ class Engine:
             )
             raise Refused("validation", message) from much
 
-    async def _tokenized(self, texts: Sequence[str], request: Request, cut: bool) -> Tokens:
+    async def _tokenized(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
         """The tokens of ``texts``; other requests have their turn between two pieces of them."""
         pieces = []
         for start in range(0, len(texts), PIECE):
-            if self.clock() >= request.deadline:
-                raise expired()
+            _check_waiting(left, self.clock() >= request.deadline)
             try:
                 piece = await self.thread(self.model.tokens, texts[start : start + PIECE], request.how.prompt)
             except FastflowError as error:
@@ -189,48 +193,69 @@ class Engine:
                     "model takes: shorten it, or let it be cut with truncate",
                 )
             pieces.append(piece)
+        _check_waiting(left, self.clock() >= request.deadline)
         return joined(pieces)
 
-    async def _answered(self, request: Request, gone: Callable[[], asyncio.Future[Any]]) -> None:
+    async def _answered(self, request: Request, left: asyncio.Future[Any]) -> None:
         """Return when all is computed; raise at the deadline, and where the client has gone."""
-        left, seconds = gone(), max(0.0, request.deadline - self.clock())
+        seconds = max(0.0, request.deadline - self.clock())
+        await asyncio.wait({request.answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not request.answer.done():
+            _check_waiting(left, True)
         try:
-            await asyncio.wait({request.answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            left.cancel()
-        if request.answer.done():
-            try:
-                request.answer.result()
-            except Exception as error:
-                log.error("a batch failed: %s", error, exc_info=not isinstance(error, FastflowError))
-                raise Refused("backend", f"the texts could not be computed: {error}") from error
-            return
-        request.answer.cancel()
-        if left.done():
-            raise Gone
-        raise expired()
+            request.answer.result()
+        except Refused:
+            raise
+        except Exception as error:
+            log.error("a batch failed: %s", error, exc_info=None if isinstance(error, FastflowError) else error)
+            raise Refused("backend", f"the texts could not be computed: {error}") from error
 
     def _run(self) -> None:
         """The compute thread: a batch is cut when the one before has ended, so it holds all that came meanwhile."""
         while True:
             with self._wake:
-                while not (self._stopping or any(taken := self.queue.take(self.clock()))):
+                batch, late = self.queue.take(self.clock())
+                while not (batch or late or self._stopping):
                     self._wake.wait()
+                    batch, late = self.queue.take(self.clock())
             if self._stopping:
                 return
             self.busy_since = began = self.clock()
-            found = compute(self.model, [Part(some(j.tokens, *cut), j.how) for j, *cut in taken.batch])  # type: ignore[attr-defined]
+            parts = [Part(some(each.tokens, start, stop), each.how) for each, start, stop in batch]
+            found = compute(self.model, parts)
             ended, self.busy_since = self.clock(), None
-            self._loop.call_soon_threadsafe(self._deliver, taken, found, began, ended)
+            self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
 
-    def _deliver(self, taken: Taken, found: list[Floats | Exception], began: float, ended: float) -> None:
+    def _deliver(
+        self,
+        batch: list[Slice[Request]],
+        late: list[Request],
+        found: list[Floats | Exception],
+        began: float,
+        ended: float,
+    ) -> None:
         """On the event loop: the vectors of a batch go to their requests, and its speed to the queue."""
-        for (job, start, stop), z in zip(taken.batch, found, strict=True):
-            job.take(start, stop, z, began, ended)  # type: ignore[attr-defined]
-        tokens = sum(int(j.tokens.offsets[stop] - j.tokens.offsets[start]) for j, start, stop in taken.batch)  # type: ignore[attr-defined]
+        for request in late:
+            request.fail(expired())
+        for (request, start, stop), z in zip(batch, found, strict=True):
+            if isinstance(z, Exception):
+                request.fail(z)
+            else:
+                request.take(start, stop, z, began, ended)
+        if not batch:
+            return
+        tokens = sum(int(each.tokens.offsets[stop] - each.tokens.offsets[start]) for each, start, stop in batch)
         if tokens >= self.queue.bounds.turn:  # a small batch is no measure of the speed
             self.queue.rate += SMOOTH * (tokens / max(ended - began, 1e-9) - self.queue.rate)
-        self.observe(sum(stop - start for _, start, stop in taken.batch), tokens, ended - began)
+        self.observe(sum(stop - start for _, start, stop in batch), tokens, ended - began)
+
+
+def _check_waiting(left: asyncio.Future[Any], late: bool) -> None:
+    """Raise Gone where the client has ``left``, and Refused where it is too ``late``."""
+    if left.done():
+        raise Gone
+    if late:
+        raise expired()
 
 
 def expired() -> Refused:

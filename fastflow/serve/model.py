@@ -55,7 +55,8 @@ class ServedModel:
         if input_type is not None:
             if prompt_name is not None:
                 raise Refused("validation", "give input_type or prompt_name, not both", "prompt_name")
-            return self.runtime.prompt_of_task(INPUT_TYPES[input_type])
+            own = input_type in self.info["prompts"]  # as passage, which is no task of every model
+            return self.runtime.prompt_of_task(input_type if own else INPUT_TYPES[input_type])
         try:
             return self.runtime.resolve_prompt(None, prompt_name)
         except UsageError as error:

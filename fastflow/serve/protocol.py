@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection, with the limits that uvicorn leaves open: slow clients, long headers, many connections."""
+"""HTTP/1.1 on one connection, with limits that uvicorn leaves open: slow clients, long headers, many connections."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def protocol(settings: Settings) -> type[HttpToolsProtocol]:
         _unread: asyncio.TimerHandle | None = None  # until the client reads on
         _head = 0  # bytes of a request's headers so far; -1 behind them
 
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._arrives()
             if len(self.connections) > settings.max_connections:

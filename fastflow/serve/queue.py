@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 
 class Busy(Exception):
@@ -45,19 +45,8 @@ class Job:
         self.gone = False  # finished, cancelled or expired: it counts no more
 
 
-class Slice(NamedTuple):
-    """Texts ``start`` to ``stop`` of a job."""
-
-    job: Job
-    start: int
-    stop: int
-
-
-class Taken(NamedTuple):
-    """A batch to compute, and the jobs that expired while they waited."""
-
-    batch: list[Slice]
-    expired: list[Job]
+AnyJob = TypeVar("AnyJob", bound=Job)
+Slice = tuple[AnyJob, int, int]  # a job, its first text and the one behind its last
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,7 @@ class Bounds:
     work: float
 
 
-class Queue:
+class Queue(Generic[AnyJob]):
     """Jobs that wait; not safe to call from several threads at once."""
 
     def __init__(self, bounds: Bounds, rate: float) -> None:
@@ -82,9 +71,9 @@ class Queue:
         self.turns = 0  # the same, of each job at most a turn: what comes before the first turn of a new one
         self.running = 0  # tokens of the batch that was handed out last
         self.jobs = 0
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[AnyJob] = deque()
 
-    def admit(self, job: Job, tokens: int) -> None:
+    def admit(self, job: AnyJob, tokens: int) -> None:
         """Count ``job``, of about ``tokens``, from now on. Raises Busy or TooMuch, by one rule for one text and many.
 
         It must get its first turn within ``bounds.wait``, and be finished within ``bounds.work``: a job of one turn
@@ -100,7 +89,7 @@ class Queue:
         self.jobs += 1
         self._count(job, tokens)
 
-    def put(self, job: Job, lengths: Sequence[int]) -> None:
+    def put(self, job: AnyJob, lengths: Sequence[int]) -> None:
         """The texts of ``job`` are ready: it waits for its turns. One that was dropped meanwhile is left out."""
         if job.gone:
             return
@@ -109,10 +98,10 @@ class Queue:
         self._count(job, sum(lengths))
         self._waiting.append(job)
 
-    def take(self, now: float) -> Taken:
-        """The next batch, and the jobs that expired before it; both may be empty. What it gives counts as running."""
-        batch: list[Slice] = []
-        expired: list[Job] = []
+    def take(self, now: float) -> tuple[list[Slice[AnyJob]], list[AnyJob]]:
+        """The next batch, and the jobs that expired before it; both may be empty. The batch counts as running."""
+        batch: list[Slice[AnyJob]] = []
+        expired: list[AnyJob] = []
         room = self.bounds.batch
         while self._waiting and room > 0:
             job = self._waiting.popleft()
@@ -129,7 +118,7 @@ class Queue:
             room -= tokens
             self._hand_out(job, stop, tokens, batch)
         self.running = self.bounds.batch - room
-        return Taken(batch, expired)
+        return batch, expired
 
     def drop(self, job: Job) -> None:
         """``job`` is cancelled: what was not handed out is never computed."""
@@ -150,11 +139,11 @@ class Queue:
             stop, tokens = stop + 1, after
         return stop, tokens
 
-    def _hand_out(self, job: Job, stop: int, tokens: int, batch: list[Slice]) -> None:
-        if batch and batch[-1].job is job:  # alone, it takes one turn after the other
-            batch[-1] = batch[-1]._replace(stop=stop)
+    def _hand_out(self, job: AnyJob, stop: int, tokens: int, batch: list[Slice[AnyJob]]) -> None:
+        if batch and batch[-1][0] is job:  # alone, it takes one turn after the other
+            batch[-1] = (job, batch[-1][1], stop)
         else:
-            batch.append(Slice(job, job.next, stop))
+            batch.append((job, job.next, stop))
         self._count(job, -tokens)
         job.next = stop
         if stop < len(job.lengths):

@@ -22,16 +22,16 @@ def admitted(queue: Queue, lengths: list[int], deadline: float = 10.0) -> Job:
 
 
 def shape(queue: Queue, names: dict[Job, str], now: float = 0.0) -> list[tuple[str, int, int]]:
-    return [(names[part.job], part.start, part.stop) for part in queue.take(now).batch]
+    return [(names[job], start, stop) for job, start, stop in queue.take(now)[0]]
 
 
 def test_texts_come_in_their_order_and_all_of_them():
     queue = make_queue()
     job = admitted(queue, [30, 30, 30, 30, 30])
     found = []
-    while batch := queue.take(0).batch:
-        assert sum(sum(part.job.lengths[part.start : part.stop]) for part in batch) <= BOUNDS.batch
-        found += [i for part in batch for i in range(part.start, part.stop)]
+    while batch := queue.take(0)[0]:
+        assert sum(sum(job.lengths[start:stop]) for job, start, stop in batch) <= BOUNDS.batch
+        found += [i for _, start, stop in batch for i in range(start, stop)]
     assert found == [0, 1, 2, 3, 4]
     assert (queue.work, queue.turns, queue.running, queue.jobs) == (0, 0, 0, 0)
     assert job.gone
@@ -40,7 +40,7 @@ def test_texts_come_in_their_order_and_all_of_them():
 def test_a_list_alone_fills_the_batch():
     queue = make_queue()
     job = admitted(queue, [5] * 100)
-    assert queue.take(0).batch == [(job, 0, 20)]
+    assert queue.take(0)[0] == [(job, 0, 20)]
 
 
 def test_a_short_request_behind_a_long_list_is_in_the_next_batch():
@@ -67,23 +67,23 @@ def test_many_clients_get_equal_turns():
 def test_a_text_larger_than_a_turn_or_a_batch_is_computed_all_the_same():
     queue = make_queue()
     small, large, huge = admitted(queue, [20]), admitted(queue, [60]), admitted(queue, [150])
-    assert queue.take(0).batch == [(small, 0, 1), (large, 0, 1)]
-    assert queue.take(0).batch == [(huge, 0, 1)]
-    assert queue.take(0).batch == []
+    assert queue.take(0)[0] == [(small, 0, 1), (large, 0, 1)]
+    assert queue.take(0)[0] == [(huge, 0, 1)]
+    assert queue.take(0)[0] == []
 
 
 def test_an_expired_job_is_never_handed_out():
     queue = make_queue()
     late, fine = admitted(queue, [10], deadline=5), admitted(queue, [10], deadline=6)
-    taken = queue.take(now=5)
-    assert ([part.job for part in taken.batch], taken.expired) == ([fine], [late])
+    batch, expired = queue.take(now=5)
+    assert ([job for job, *_ in batch], expired) == ([fine], [late])
     assert queue.work == 0
 
 
 def test_the_rest_of_a_list_that_expires_half_way_is_not_computed():
     queue = make_queue()
     job = admitted(queue, [5] * 100, deadline=1)
-    assert queue.take(0).batch == [(job, 0, 20)]
+    assert queue.take(0)[0] == [(job, 0, 20)]
     assert queue.take(1) == ([], [job])
     assert (queue.work, queue.jobs) == (0, 0)
 
@@ -93,7 +93,7 @@ def test_a_cancelled_job_is_never_handed_out():
     first, second = admitted(queue, [10] * 3), admitted(queue, [10])
     queue.drop(first)
     assert (queue.work, queue.turns, queue.jobs) == (10, 10, 1)
-    assert queue.take(0).batch == [(second, 0, 1)]
+    assert queue.take(0)[0] == [(second, 0, 1)]
     queue.drop(first)  # a second time changes nothing
     assert (queue.work, queue.jobs) == (0, 0)
 
@@ -103,7 +103,7 @@ def test_a_job_that_is_cancelled_while_it_is_tokenized_never_waits():
     queue.admit(job, 50)
     queue.drop(job)
     queue.put(job, [25, 25])
-    assert queue.take(0).batch == []
+    assert queue.take(0)[0] == []
     assert (queue.work, queue.turns, queue.jobs) == (0, 0, 0)
 
 
