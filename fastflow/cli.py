@@ -8,6 +8,7 @@ from fastflow import __version__
 from fastflow.commands.embed import embed, transform
 from fastflow.commands.keep import cache, info, verify
 from fastflow.commands.measure import bench, eval_command, report
+from fastflow.commands.serve import serve
 from fastflow.commands.shards import merge, status
 from fastflow.console import Commands
 
@@ -25,10 +26,11 @@ def main(debug: bool) -> None:
     fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
     fastflow report MODEL --sts DIR --html OUT     the model beside other methods, on a page
     fastflow info MODEL
+    fastflow serve -m MODEL                        OpenAI's and TEI's routes on port 8080
 
     A model is trained with fastflow-train.
     """
 
 
-for command in (embed, merge, status, transform, eval_command, report, info, verify, bench, cache):
+for command in (embed, merge, status, transform, eval_command, report, info, verify, bench, cache, serve):
     main.add_command(command)

@@ -32,6 +32,10 @@ class Prompting(ABC):
         """The text that ``encode`` puts before every text; raises a UsageError for a name that the model lacks."""
         return self._model.prompts.resolve(prompt, prompt_name)
 
+    def prompt_of_task(self, task: str) -> str:
+        """The text that ``encode_query`` (task query) or ``encode_document`` (document) puts before every text."""
+        return self._model.prompts.of_task(task)
+
     def encode_query(
         self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
@@ -49,7 +53,7 @@ class Prompting(ABC):
 
     def _of_task(self, task: str, inputs: Any, name: Any, prompt: Any, options: dict[str, Any]) -> Any:
         if name is None and prompt is None:
-            prompt = self._model.prompts.of_task(task)
+            prompt = self.prompt_of_task(task)
         return self.encode(inputs, prompt=prompt, prompt_name=name, **options)
 
     def similarity(self, a: Any, b: Any) -> NDArray[Any]:

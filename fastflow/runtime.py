@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -246,6 +246,22 @@ class Runtime(Prompting):
         self._count_truncated(len(tokens.cut))
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, batch_tokens)), "text")
 
+    def tokenize_prompted(self, texts: Sequence[str], prompt: str = "") -> Tokens:
+        """The tokens of ``texts`` with ``prompt`` before each, for ``embed_tokens``; raises as ``encode`` does."""
+        return self.tokenize.prompted(texts, prompt, self._model.prompts.pooled)
+
+    def embed_tokens(
+        self, tokens: Tokens, normalize_embeddings: bool = False, truncate_dim: int | None = None
+    ) -> NDArray[Any]:
+        """(B, D') embeddings of B texts that ``tokenize_prompted`` made tokens of, with the bits that ``encode`` gives.
+
+        Raises as ``encode`` does.
+        """
+        check_truncation(truncate_dim, self._width)
+        truncate_dim = truncate_dim or self._model.truncate_dim
+        batches = self._batches(tokens, None, None)
+        return check_finite(self._backend.embed(tokens, batches, normalize_embeddings, truncate_dim), "text")
+
     def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
         """Row numbers of each batch, cut by texts and by tokens."""
         return tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self._backend.batch_tokens)
@@ -286,6 +302,11 @@ class Runtime(Prompting):
         return self._model.truncate_dim or self._width
 
     @property
+    def full_dim(self) -> int:
+        """All that the model computes: the most that ``truncate_dim`` may ask for."""
+        return self._width
+
+    @property
     def _width(self) -> int:
         return output_dim(self._model.calibration, self._calibrator.pooled_dim)
 
@@ -313,6 +334,11 @@ class Runtime(Prompting):
     def overlaps(self) -> bool:
         """Whether texts are tokenised while the device computes, and log_prob costs another pass of the encoder."""
         return self._backend.overlaps
+
+    @property
+    def batch_tokens(self) -> int:
+        """The tokens that are computed at once where nothing is asked."""
+        return self._backend.batch_tokens
 
     @property
     def fingerprint(self) -> str:

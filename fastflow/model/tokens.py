@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +56,16 @@ class Tokens(NamedTuple):
             start += count
 
 
+class Piece(NamedTuple):
+    """A token, and the characters ``start`` to ``stop`` of its text; a special one that was added has none."""
+
+    id: int
+    text: str
+    special: bool
+    start: int
+    stop: int
+
+
 class Tokenizer:
     """A saved tokenizer with its special tokens and a length limit; no padding is ever made.
 
@@ -65,6 +75,7 @@ class Tokenizer:
     def __init__(self, directory: Path, max_length: int, lower: bool = False) -> None:
         self.max_length, self._directory = max_length, directory
         self._tokenizer = load_tokenizer(directory)
+        self._uncut: Any = None  # the same without a limit, made when first asked for
         if lower:
             lowercase_first(self._tokenizer)
         try:
@@ -98,20 +109,24 @@ class Tokenizer:
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents."""
-        try:
-            with panics():
-                encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
-        except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
-            broken = next((text for text in texts if text != text.encode("utf-8", "replace").decode()), "")
-            raise FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {broken!r:.80}") from error
-        except Exception as error:  # a bare Exception, such as for an unknown word where there is no [UNK]
-            raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
+        encodings = self._encoded(self._tokenizer.encode_batch_fast, texts, True)
         rows = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         ids = np.fromiter((i for row in rows for i in row), np.int32, int(offsets[-1]))
         cut = np.flatnonzero([bool(encoding.overflowing) for encoding in encodings])
         return Tokens(ids, offsets, cut)
+
+    def _encoded(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
+        """The library's encodings; raises a FastflowError for a text that it cannot take."""
+        try:
+            with panics():
+                return encode(list(texts), add_special_tokens=special)
+        except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
+            broken = next((text for text in texts if text != text.encode("utf-8", "replace").decode()), "")
+            raise FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {broken!r:.80}") from error
+        except Exception as error:  # a bare Exception, such as for an unknown word where there is no [UNK]
+            raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
     def prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
         """``texts`` with ``prompt`` before each; ``pooled`` false leaves its tokens out of the pooling."""
@@ -123,6 +138,21 @@ class Tokenizer:
         ids = self([prompt]).ids
         special = [i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special]
         return len(ids) - int(ids[-1] in special)
+
+    def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
+        """The tokens of each text, uncut, and with ``special`` the ones that the encoder's input begins and ends with.
+
+        Raises as a call does.
+        """
+        if self._uncut is None:
+            self._uncut = type(self._tokenizer).from_str(self._tokenizer.to_str())
+            self._uncut.no_truncation()
+        known = {i for i, token in self._uncut.get_added_tokens_decoder().items() if token.special}
+        encodings = self._encoded(self._uncut.encode_batch, texts, special)
+        return [
+            [Piece(i, piece, i in known, *span) for i, piece, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
+            for e in encodings
+        ]
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
         """How many pieces ``words`` fall into, each as it would inside a text, and how many are the unknown token."""

@@ -1,0 +1,124 @@
+"""``fastflow serve``: a model behind OpenAI's and TEI's HTTP routes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
+from fastflow.console import open_runtime, say
+from fastflow.errors import UsageError, missing_extra
+
+NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
+LOCAL = ("127.0.0.1", "localhost", "::1")
+SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+@click.command()
+@MODEL
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any that is free.")
+@click.option(
+    "--uds",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Listen at a Unix socket instead, open to user and group.",
+)
+@click.option(
+    "--api-key-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Keys, one a line; a request must carry one. The environment variable FASTFLOW_API_KEY holds one too.",
+)
+@click.option(
+    "--model-name", metavar="NAME", multiple=True, help="A further name of the model; the first is the one in answers."
+)
+@click.option(
+    "--truncate",
+    type=click.Choice(["right", "error"]),
+    default="right",
+    show_default=True,
+    help="Where a request does not say. right: cut a text that is too long and count it; error: refuse it.",
+)
+@click.option(
+    "--max-queue-seconds",
+    "max_queue",
+    type=SECONDS,
+    default=1.0,
+    show_default=True,
+    help="Refuse a request (429) that would wait longer for its first turn.",
+)
+@click.option(
+    "--timeout", type=SECONDS, default=60.0, show_default=True, help="Seconds after which a request is given up (503)."
+)
+@click.option("--max-inputs", type=click.IntRange(1), default=2048, show_default=True, help="Texts of a request.")
+@click.option(
+    "--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Megabytes of a request (MiB)."
+)
+@click.option(
+    "--max-connections", type=click.IntRange(1), default=1024, show_default=True, help="Connections at a time."
+)
+@click.option(
+    "--tokenizer-threads", type=click.IntRange(1), default=2, show_default=True, help="Threads to tokenize with."
+)
+@DTYPE
+@THREADS
+@DEVICE
+def serve(
+    model: str | None,
+    host: str,
+    port: int,
+    uds: Path | None,
+    api_key_file: Path | None,
+    model_name: tuple[str, ...],
+    truncate: str,
+    max_body_mb: int,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    **limits: Any,
+) -> None:
+    """Serve a model over HTTP: OpenAI's /v1/embeddings and TEI's /embed.
+
+    Requests that come together are computed together; long lists and single texts take turns. SIGTERM lets running
+    requests finish. The other routes are /v1/models, /similarity, /tokenize, /info, /health, /metrics, /openapi.json.
+
+    \b
+    fastflow serve
+    fastflow serve -m my-model --port 9000 --api-key-file keys.txt
+    """
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise missing_extra("serve", name, "fastflow serve")
+    from fastflow.serve.model import ServedModel
+    from fastflow.serve.server import listen, run
+    from fastflow.serve.service import Service
+    from fastflow.serve.settings import MIB, Settings, read_keys
+
+    settings = Settings(names=model_name, truncate=truncate == "right", max_body=max_body_mb * MIB, **limits)
+    settings = replace(settings, keys=read_keys(api_key_file), max_bodies=max(settings.max_bodies, settings.max_body))
+    if uds is not None and (host, port) != ("127.0.0.1", 8080):
+        raise UsageError("--uds takes the place of --host and --port: leave these out")
+    with listen(host, port, uds) as bound:
+        try:
+            if uds is None and host not in LOCAL and not settings.keys:
+                say(f"fastflow: warning: anyone who reaches {host} may use this server: no API key is set")
+            runtime = open_runtime(model, device, dtype, threads, quiet=False)
+            service = Service(ServedModel(runtime, model_name), settings)
+            where = str(uds) if uds is not None else f"http://{_address(bound.getsockname())}"
+            queue = service.engine.queue
+            line = f"fastflow: serving {service.model.names[0]} at {where}, {queue.rate:,.0f} tokens a second"
+            run(service, bound, lambda: say(f"{line}, up to {queue.bounds.batch} in a batch"))
+        finally:
+            if uds is not None:
+                uds.unlink(missing_ok=True)
+    say("fastflow: stopped")
+
+
+def _address(name: tuple[Any, ...]) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

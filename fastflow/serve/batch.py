@@ -1,0 +1,81 @@
+"""A batch of texts of several requests: joined for the kernel, and its vectors given back to each request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.model.tokens import Tokens
+
+Floats = NDArray[np.floating[Any]]
+
+
+class How(NamedTuple):
+    """How the vectors of a request are made: as the arguments of ``Runtime.encode``."""
+
+    normalize: bool = True
+    dim: int | None = None
+    prompt: str = ""
+
+
+class Part(NamedTuple):
+    """Some texts of one request."""
+
+    tokens: Tokens
+    how: How
+
+
+class Embedder(Protocol):
+    """The part of a model that computes."""
+
+    def embed(self, tokens: Tokens, how: How) -> Floats:
+        """Tokens -> vectors (B, D'); called from one thread."""
+        ...
+
+
+def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
+    """The vectors (b, D') of each part, or the error that it alone causes.
+
+    Parts that are made in one way are computed together. A text that fails fails by itself: its batch is then computed
+    again part by part.
+    """
+    found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for i, (tokens, how) in enumerate(parts):
+        kinds.setdefault((tokens.skip, how.normalize, how.dim), []).append(i)
+    for rows in kinds.values():
+        for i, z in zip(rows, _together(model, [parts[i] for i in rows]), strict=True):
+            found[i] = z
+    return found
+
+
+def _together(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
+    try:
+        z = model.embed(joined([part.tokens for part in parts]), parts[0].how)
+    except Exception as error:  # given to the request that it belongs to, which answers and logs it
+        if len(parts) == 1:
+            return [error]
+        return [_together(model, [part])[0] for part in parts]
+    ends = np.cumsum([len(part.tokens.offsets) - 1 for part in parts])
+    return list(np.split(z, ends[:-1]))
+
+
+def joined(parts: Sequence[Tokens]) -> Tokens:
+    """The texts of ``parts``, one after the other; all skip as many tokens."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(part.offsets) - 1 for part in parts)])
+    cut = np.concatenate([part.cut + start for part, start in zip(parts, starts[:-1], strict=True)])
+    offsets = np.zeros(starts[-1] + 1, np.int64)
+    np.cumsum(np.concatenate([np.diff(part.offsets) for part in parts]), out=offsets[1:])
+    return Tokens(np.concatenate([part.ids for part in parts]), offsets, cut, parts[0].skip)
+
+
+def some(tokens: Tokens, start: int, stop: int) -> Tokens:
+    """Texts ``start`` to ``stop`` of ``tokens``; which of them were cut is left out."""
+    first, last = tokens.offsets[start], tokens.offsets[stop]
+    offsets = tokens.offsets[start : stop + 1] - first
+    return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip)

@@ -1,0 +1,168 @@
+"""The OpenAPI description of the routes, with the limits of this server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastflow import __version__
+from fastflow.serve.refusals import KINDS
+
+if TYPE_CHECKING:
+    from fastflow.serve.service import Service
+
+Schema = dict[str, Any]
+NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
+STRING: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+ENTRY = ("media", "body", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
+
+
+def nullable(schema: Schema) -> Schema:
+    """``schema`` or null, which is as good as absent."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def fields(required: list[str], **properties: Schema) -> Schema:
+    """An object of these fields alone; those that are not required may be null."""
+    made = {name: each if name in required else nullable(each) for name, each in properties.items()}
+    return {"type": "object", "required": required, "properties": made, "additionalProperties": False}
+
+
+def answer(**properties: Schema) -> Schema:
+    """An object that holds all of these fields."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+OPENAI_ERROR = answer(error=answer(message=STRING, type=STRING, param=nullable(STRING), code=nullable(STRING)))
+TEI_ERROR = answer(error=STRING, error_type={"enum": sorted({kind.tei_type for kind in KINDS.values()})})
+
+
+def describe(service: Service) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of the server."""
+    paths = {
+        "/v1/embeddings": {"post": _embeddings(service)},
+        "/v1/models": {"get": _get("The models", _models(), openai=True)},
+        "/embed": {"post": _embed(service)},
+        "/similarity": {"post": _similarity(service)},
+        "/tokenize": {"post": _tokenize(service)},
+        "/info": {"get": _get("The model and every limit", {"type": "object"})},
+        "/health": {"get": _get("Whether requests are computed", answer(status={"const": "ok"}), public=True)},
+        "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
+        "/openapi.json": {"get": _get("This description", {"type": "object"})},
+    }
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "fastflow", "version": __version__, "description": "Calibrated sentence embeddings"},
+        "paths": paths,
+    }
+    if service.settings.keys:
+        document["components"] = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def _texts(service: Service, most: int | None = None) -> Schema:
+    most = service.settings.max_inputs if most is None else most
+    return {"type": "array", "items": STRING, "minItems": 1, "maxItems": most}
+
+
+def _how(service: Service) -> dict[str, Schema]:
+    """The fields that several routes share."""
+    prompts = sorted(service.model.info["prompts"])
+    name: Schema = {"enum": prompts} if prompts else {"type": "null", "description": "the model has no prompts"}
+    return {
+        "truncate": {"type": "boolean", "default": service.settings.truncate},
+        "truncation_direction": {"enum": ["right", "Right"], "default": "right"},
+        "prompt_name": name,
+    }
+
+
+def _shape(service: Service) -> dict[str, Schema]:
+    return {
+        "normalize": {"type": "boolean", "default": service.model.normalize},
+        "dimensions": {"type": "integer", "minimum": 1, "maximum": service.model.runtime.full_dim},
+    }
+
+
+def _embeddings(service: Service) -> Schema:
+    how, shape = _how(service), _shape(service)
+    request = fields(
+        ["input"],
+        input={"anyOf": [STRING, _texts(service)]},
+        model={"enum": list(service.model.names)},
+        encoding_format={"enum": ["float", "base64", "bytes"], "default": "float"},
+        dimensions=shape["dimensions"], user=STRING, input_type={"enum": ["query", "document", "passage"]},
+        prompt_name=how["prompt_name"], truncate=how["truncate"], normalize=shape["normalize"],
+    )  # fmt: skip
+    embedding = answer(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
+    usage = answer(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)
+    found = answer(
+        object={"const": "list"}, data={"type": "array", "items": embedding}, model=STRING, usage=usage
+    )  # fmt: skip
+    kinds = ("empty", "validation", "tokenizer", "model")
+    return _post("Embeddings, as OpenAI's", request, found, kinds, openai=True, octets=True)
+
+
+def _models() -> Schema:
+    model = answer(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
+    return answer(object={"const": "list"}, data={"type": "array", "items": model})
+
+
+def _embed(service: Service) -> Schema:
+    request = fields(["inputs"], inputs={"anyOf": [STRING, _texts(service)]}, **_how(service), **_shape(service))
+    found = {"type": "array", "items": NUMBERS}
+    return _post("Embeddings, as TEI's", request, found, ("empty", "validation", "tokenizer"), octets=True)
+
+
+def _similarity(service: Service) -> Schema:
+    inputs = fields(
+        ["source_sentence", "sentences"],
+        source_sentence=STRING, sentences=_texts(service, service.settings.max_inputs - 1),
+    )  # fmt: skip
+    request = fields(["inputs"], inputs=inputs, parameters=fields([], **_how(service)))
+    return _post("Similarity of a sentence to others", request, NUMBERS, ("empty", "validation", "tokenizer"))
+
+
+def _tokenize(service: Service) -> Schema:
+    request = fields(
+        ["inputs"],
+        inputs={"anyOf": [STRING, _texts(service)]}, add_special_tokens={"type": "boolean", "default": True},
+        prompt_name=_how(service)["prompt_name"],
+    )  # fmt: skip
+    token = answer(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
+    found = {"type": "array", "items": {"type": "array", "items": token}}
+    return _post("The tokens of texts", request, found, ("empty", "validation", "tokenizer"))
+
+
+def _post(
+    summary: str, request: Schema, found: Schema, kinds: tuple[str, ...], openai: bool = False, octets: bool = False
+) -> Schema:
+    content: dict[str, Schema] = {"application/json": {"schema": found}}
+    if octets:
+        content["application/octet-stream"] = {"schema": {"description": "float32, little-endian, row after row"}}
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": request}}},
+        "responses": {"200": {"description": "Done", "content": content}, **_refusals((*kinds, *ENTRY), openai)},
+    }
+
+
+def _get(
+    summary: str, found: Schema, media: str = "application/json", openai: bool = False, public: bool = False
+) -> Schema:
+    done = {"200": {"description": "Done", "content": {media: {"schema": found}}}}
+    kinds = ("unhealthy",) if public else ("key", "unhealthy", "body")
+    operation: Schema = {"summary": summary, "responses": {**done, **_refusals(kinds, openai)}}
+    return operation | ({"security": []} if public else {})
+
+
+def _refusals(kinds: tuple[str, ...], openai: bool) -> dict[str, Schema]:
+    """Status -> response, of these reasons."""
+    error = OPENAI_ERROR if openai else TEI_ERROR
+    by_status: dict[str, list[str]] = {}
+    for kind in kinds:
+        by_status.setdefault(str(KINDS[kind].status if openai else KINDS[kind].tei_status), []).append(kind)
+    return {
+        status: {"description": ", ".join(names), "content": {"application/json": {"schema": error}}}
+        for status, names in sorted(by_status.items())
+    }

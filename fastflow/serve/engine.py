@@ -1,0 +1,263 @@
+"""The engine: texts of many requests -> tokens in threads of their own -> batches in one compute thread -> vectors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.model.tokens import Tokens
+from fastflow.serve.batch import Embedder, Floats, How, Part, compute, joined, some
+from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
+from fastflow.serve.refusals import Refused
+from fastflow.serve.settings import Settings
+
+TURNS = 4  # requests whose turns fill a batch
+SMOOTH = 0.2  # weight of the last batch in the rate
+PIECE = 64  # texts that are tokenized before another request may
+CHARACTERS = 2  # of a token, as an estimate until it is made
+
+log = logging.getLogger("fastflow.serve")
+
+
+class Gone(Exception):
+    """The client of a request has closed its connection."""
+
+
+class Times(NamedTuple):
+    """Seconds of a request: until its texts were tokens, until its first batch began, until its last one ended."""
+
+    tokenization: float
+    queue: float
+    inference: float
+
+
+class Embedded(NamedTuple):
+    """The vectors (B, D') of a request, the tokens (B,) of its texts, and how many of the texts were cut."""
+
+    vectors: Floats
+    lengths: NDArray[np.int64]
+    cut: int
+    times: Times
+
+
+class Model(Embedder, Protocol):
+    """The part of a model that the engine runs; ``serve.model`` makes it of a Runtime."""
+
+    max_length: int
+
+    def tokens(self, texts: Sequence[str], prompt: str) -> Tokens:
+        """Texts -> tokens; called from several threads."""
+        ...
+
+
+class Request(Job):
+    """A request on its way through the engine."""
+
+    def __init__(self, how: How, answer: asyncio.Future[None], deadline: float) -> None:
+        super().__init__(deadline)
+        self.how, self.answer = how, answer
+        self.tokens: Tokens
+        self.out: Floats = np.zeros((0, 0))
+        self.missing = 0  # texts without a vector
+        self.began = self.ended = 0.0
+
+    def given(self, tokens: Tokens) -> None:
+        """The tokens of its texts are there."""
+        self.tokens, self.missing = tokens, len(tokens.offsets) - 1
+
+    def fail(self, error: Exception) -> None:
+        """The answer is ``error``, unless there is one already."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def take(self, start: int, stop: int, found: Floats, began: float, ended: float) -> None:
+        """The vectors of texts ``start`` to ``stop``; the last ones complete the answer."""
+        if self.answer.done():
+            return
+        if not self.out.size:
+            self.began = began
+            self.out = np.empty((len(self.tokens.offsets) - 1, found.shape[1]), found.dtype)
+        self.out[start:stop] = found
+        self.missing -= stop - start
+        self.ended = ended
+        if not self.missing:
+            self.answer.set_result(None)
+
+
+class Engine:
+    """Computes the texts of many requests in batches. ``embed`` is for the event loop that ``start`` was called on."""
+
+    def __init__(
+        self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``rate``: tokens a second, as measured; ``most``: tokens of a batch, however fast the machine is."""
+        batch = min(most, max(model.max_length, int(rate * settings.batch)))
+        bounds = Bounds(batch, max(1, batch // TURNS), settings.max_queue, settings.timeout)
+        self.queue: Queue[Request] = Queue(bounds, rate)
+        self.model, self.clock = model, clock
+        self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called for each batch
+        self.busy_since: float | None = None  # when the batch that is computed now began
+        self._wake = threading.Condition()  # guards the queue
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="fastflow-compute", daemon=True)
+        self._tokenizers = ThreadPoolExecutor(settings.tokenizer_threads, "fastflow-tokenize")
+
+    def start(self) -> None:
+        """Begin to compute; results go to the event loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the threads, after the batch that is computed now; the texts that wait are not computed."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._tokenizers.shutdown(cancel_futures=True)
+
+    def stuck(self, seconds: float) -> bool:
+        """Whether the compute thread has ended, or has been with one batch for longer than ``seconds``."""
+        since = self.busy_since
+        return not self._thread.is_alive() or (since is not None and self.clock() - since > seconds)
+
+    async def embed(
+        self, texts: Sequence[str], how: How, cut: bool, gone: Callable[[], asyncio.Future[Any]]
+    ) -> Embedded:
+        """The vectors of ``texts``. ``cut``: whether one that is too long is cut; ``gone()``: done when nobody waits.
+
+        Raises Refused, and Gone where the client has gone; nothing more of it is computed then.
+        """
+        start = self.clock()
+        request = Request(how, self._loop.create_future(), start + self.queue.bounds.work)
+        self._admit(request, texts)
+        left = gone()
+        try:
+            tokens = await self._tokenized(texts, request, cut, left)
+            tokenized = self.clock()
+            request.given(tokens)
+            with self._wake:
+                self.queue.put(request, np.diff(tokens.offsets).tolist())
+                self._wake.notify()
+            await self._answered(request, left)
+        finally:
+            left.cancel()
+            request.answer.cancel()
+            with self._wake:
+                self.queue.drop(request)
+        times = Times(tokenized - start, request.began - tokenized, request.ended - request.began)
+        return Embedded(request.out, np.diff(tokens.offsets), len(tokens.cut), times)
+
+    async def thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """``call(*arguments)`` in a tokenizing thread."""
+        return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
+
+    def _admit(self, request: Request, texts: Sequence[str]) -> None:
+        most, prompt = self.model.max_length, len(request.how.prompt)
+        tokens = sum(min(most, 2 + (prompt + len(text)) // CHARACTERS) for text in texts)
+        try:
+            with self._wake:
+                self.queue.admit(request, tokens)
+        except Busy as busy:
+            message = f"the server is busy: try again in {busy.seconds} s"
+            raise Refused("overloaded", message, headers={"retry-after": str(busy.seconds)}) from busy
+        except TooMuch as much:
+            message = (
+                f"these texts take about {much.seconds:.0f} s, and a request has {self.queue.bounds.work:g} s: "
+                "send fewer at once"
+            )
+            raise Refused("validation", message) from much
+
+    async def _tokenized(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
+        """The tokens of ``texts``; other requests have their turn between two pieces of them."""
+        pieces = []
+        for start in range(0, len(texts), PIECE):
+            _check_waiting(left, self.clock() >= request.deadline)
+            try:
+                piece = await self.thread(self.model.tokens, texts[start : start + PIECE], request.how.prompt)
+            except FastflowError as error:
+                raise Refused("tokenizer", str(error)) from error
+            if len(piece.cut) and not cut:
+                raise Refused(
+                    "validation",
+                    f"text {start + int(piece.cut[0])} has more than {self.model.max_length} tokens, the most that the "
+                    "model takes: shorten it, or let it be cut with truncate",
+                )
+            pieces.append(piece)
+        _check_waiting(left, self.clock() >= request.deadline)
+        return joined(pieces)
+
+    async def _answered(self, request: Request, left: asyncio.Future[Any]) -> None:
+        """Return when all is computed; raise at the deadline, and where the client has gone."""
+        seconds = max(0.0, request.deadline - self.clock())
+        await asyncio.wait({request.answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not request.answer.done():
+            _check_waiting(left, True)
+        try:
+            request.answer.result()
+        except Refused:
+            raise
+        except Exception as error:
+            log.error("a batch failed: %s", error, exc_info=None if isinstance(error, FastflowError) else error)
+            raise Refused("backend", f"the texts could not be computed: {error}") from error
+
+    def _run(self) -> None:
+        """The compute thread: a batch is cut when the one before has ended, so it holds all that came meanwhile."""
+        while True:
+            with self._wake:
+                batch, late = self.queue.take(self.clock())
+                while not (batch or late or self._stopping):
+                    self._wake.wait()
+                    batch, late = self.queue.take(self.clock())
+            if self._stopping:
+                return
+            self.busy_since = began = self.clock()
+            parts = [Part(some(each.tokens, start, stop), each.how) for each, start, stop in batch]
+            found = compute(self.model, parts)
+            ended, self.busy_since = self.clock(), None
+            self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
+
+    def _deliver(
+        self,
+        batch: list[Slice[Request]],
+        late: list[Request],
+        found: list[Floats | Exception],
+        began: float,
+        ended: float,
+    ) -> None:
+        """On the event loop: the vectors of a batch go to their requests, and its speed to the queue."""
+        for request in late:
+            request.fail(expired())
+        for (request, start, stop), z in zip(batch, found, strict=True):
+            if isinstance(z, Exception):
+                request.fail(z)
+            else:
+                request.take(start, stop, z, began, ended)
+        if not batch:
+            return
+        tokens = sum(int(each.tokens.offsets[stop] - each.tokens.offsets[start]) for each, start, stop in batch)
+        if tokens >= self.queue.bounds.turn:  # a small batch is no measure of the speed
+            self.queue.rate += SMOOTH * (tokens / max(ended - began, 1e-9) - self.queue.rate)
+        self.observe(sum(stop - start for _, start, stop in batch), tokens, ended - began)
+
+
+def _check_waiting(left: asyncio.Future[Any], late: bool) -> None:
+    """Raise Gone where the client has ``left``, and Refused where it is too ``late``."""
+    if left.done():
+        raise Gone
+    if late:
+        raise expired()
+
+
+def expired() -> Refused:
+    """The request has not been computed before its deadline."""
+    return Refused("expired", "the texts were not computed before the deadline: try again, or send fewer at once")

@@ -1,0 +1,55 @@
+"""Vectors as JSON, base64 or bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMATS = ("float", "base64", "bytes")
+OCTETS = "application/octet-stream"
+
+
+@lru_cache(maxsize=64)
+def _template(dim: int, digits: int) -> str:
+    return "[" + ",".join([f"%.{digits}g"] * dim) + "]"
+
+
+def arrays(z: NDArray[np.floating[Any]]) -> list[str]:
+    """Each row of (B, D) as a JSON array; nine digits give float32 back exactly, seventeen float64."""
+    template = _template(z.shape[1], 9 if z.dtype == np.float32 else 17)
+    return [template % tuple(row) for row in z.tolist()]
+
+
+def octets(z: NDArray[np.floating[Any]]) -> bytes:
+    """(B, D) as little-endian float32, row after row."""
+    return np.ascontiguousarray(z, "<f4").tobytes()
+
+
+def base64_rows(z: NDArray[np.floating[Any]]) -> list[str]:
+    """Each row of (B, D), little-endian float32, as a JSON string of base64."""
+    return [f'"{base64.b64encode(row).decode()}"' for row in np.ascontiguousarray(z, "<f4")]
+
+
+def tei_json(z: NDArray[np.floating[Any]]) -> bytes:
+    """(B, D) as TEI's JSON."""
+    return ("[" + ",".join(arrays(z)) + "]").encode()
+
+
+def openai_json(z: NDArray[np.floating[Any]], encoding: str, model: str, tokens: int, cut: int) -> bytes:
+    """(B, D) as OpenAI's JSON; ``encoding``: float or base64; ``cut``: texts that were cut, told with the usage."""
+    rows = base64_rows(z) if encoding == "base64" else arrays(z)
+    data = ",".join(f'{{"object":"embedding","index":{i},"embedding":{row}}}' for i, row in enumerate(rows))
+    usage = f'{{"prompt_tokens":{tokens},"total_tokens":{tokens},"truncated_texts":{cut}}}'
+    return f'{{"object":"list","data":[{data}],"model":{json.dumps(model)},"usage":{usage}}}'.encode()
+
+
+def wants_octets(accept: Sequence[str]) -> bool:
+    """Whether an Accept header names bytes and no JSON."""
+    kinds = [part.split(";")[0].strip().lower() for line in accept for part in line.split(",")]
+    return OCTETS in kinds and "application/json" not in kinds

@@ -1,0 +1,61 @@
+"""The guard in front of every route: keys, size, and a server that is going down."""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fastflow.serve.refusals import Refused
+
+if TYPE_CHECKING:
+    from fastflow.serve.service import Service
+
+PUBLIC = ("/health", "/metrics")  # without a key, and while the server is going down
+
+
+class Guard:
+    """Refuses a request before a route sees it, and counts those that it lets through."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+        self._keys = [key.encode("ascii") for key in service.settings.keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(scope["path"], dict(scope["headers"]))
+        except Refused as refused:
+            self.service.metrics.count("te_request_failure", err=refused.kind)
+            await refused.response(scope["path"])(scope, receive, send)
+            return
+        self.service.active += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.service.active -= 1
+
+    def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
+        """Raise Refused for a request that no route shall see."""
+        if path in PUBLIC:
+            return
+        if self._keys and not self._known(headers.get(b"authorization", b"")):
+            message = "the API key is missing or wrong: send the header Authorization: Bearer KEY"
+            raise Refused("key", message, headers={"www-authenticate": "Bearer"})
+        if self.service.draining:
+            message = "the server is going down: try again in 1 s"
+            raise Refused("unhealthy", message, headers={"connection": "close", "retry-after": "1"})
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > self.service.settings.max_body:
+            message = f"the body is larger than {self.service.settings.max_body} bytes: send fewer texts at once"
+            raise Refused("body", message, headers={"connection": "close"})
+
+    def _known(self, header: bytes) -> bool:
+        """Whether ``header`` carries a key; every key is compared, in the same time whatever it holds."""
+        scheme, _, given = header.partition(b" ")
+        given = given.strip()
+        matches = [compare_digest(given, key) for key in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)

@@ -1,0 +1,95 @@
+"""A Runtime as a server sees it: names, limits, tokens, vectors, and the speed of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import UsageError
+from fastflow.model.prompts import TASKS
+from fastflow.model.tokens import Tokens
+from fastflow.runtime import Runtime
+from fastflow.serve.batch import Floats, How
+from fastflow.serve.refusals import Refused
+
+WORDS = "the quick brown fox jumps over the lazy dog while two birds sing in an old tree near the river "
+PROBE = 0.15  # seconds of computing that the speed is measured on
+INPUT_TYPES = {"query": TASKS[0], "document": TASKS[1], "passage": TASKS[1]}
+
+
+class ServedModel:
+    """The model of a server; ``names`` are those that a request may call it by, the first is its own."""
+
+    def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
+        """Raises a UsageError for a model without an encoder."""
+        self.runtime, self.info = runtime, runtime.info()
+        self.max_length: int = runtime.tokenize.max_length
+        path = self.info["model"]
+        own = [path if path == "default" else Path(path).name]
+        self.names = tuple(dict.fromkeys([*names, *own, "default"]))
+        self.normalize = self.info["similarity"] == "cosine"  # the other similarities are of vectors as they are
+
+    def tokens(self, texts: Sequence[str], prompt: str) -> Tokens:
+        """Texts -> tokens, ``prompt`` before each; raises a FastflowError for a text that the tokenizer cannot take."""
+        return self.runtime.tokenize_prompted(texts, prompt)
+
+    def embed(self, tokens: Tokens, how: How) -> Floats:
+        """Tokens -> vectors (B, D'); raises a FastflowError where one is not finite."""
+        return self.runtime.embed_tokens(tokens, how.normalize, how.dim)
+
+    def check_dim(self, dim: int | None, param: str = "dimensions") -> None:
+        """Raise Refused for a width that ``Runtime.encode`` refuses."""
+        try:
+            self.runtime.transform([[0.0] * self.info["pooled_dim"]], truncate_dim=dim)
+        except UsageError:
+            message = f"{param} must be a whole number from 1 to {self.runtime.full_dim}, the width of this model"
+            raise Refused("validation", message, param) from None
+
+    def prompt(self, input_type: str | None, prompt_name: str | None) -> str:
+        """The text before every text: the prompt of a task, the one of a name, or the model's default.
+
+        Raises Refused for both at once, and for a name that the model does not have.
+        """
+        if input_type is not None:
+            if prompt_name is not None:
+                raise Refused("validation", "give input_type or prompt_name, not both", "prompt_name")
+            own = input_type in self.info["prompts"]  # as passage, which is no task of every model
+            return self.runtime.prompt_of_task(input_type if own else INPUT_TYPES[input_type])
+        try:
+            return self.runtime.resolve_prompt(None, prompt_name)
+        except UsageError as error:
+            raise Refused("validation", str(error), "prompt_name") from None
+
+    def rate(self) -> float:
+        """Tokens that are computed in a second, measured on batches of sentences that grow until they take PROBE."""
+        count, how = 8, How()
+        sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
+        while True:
+            tokens = self.tokens([sentence] * count, "")
+            self.embed(tokens, how)
+            start = time.perf_counter()
+            self.embed(tokens, how)
+            spent = time.perf_counter() - start
+            if spent >= PROBE or len(tokens.ids) >= 8192:
+                return len(tokens.ids) / spent
+            count *= 2
+
+    def describe(self) -> dict[str, Any]:
+        """The part of /info that the model gives."""
+        i = self.info
+        return {
+            "model_id": self.names[0],
+            "model_sha": None,
+            "model_dtype": i["dtype"],
+            "model_type": {"embedding": {"pooling": i["pooling"]}},
+            "max_input_length": self.max_length,
+            "fingerprint": i["fingerprint"],
+            "dim": i["dim"],
+            "prompts": i["prompts"],
+            "default_prompt": i["default_prompt"],
+            "similarity": i["similarity"],
+            "normalize": self.normalize,
+            "backend": i["backend"],
+        }

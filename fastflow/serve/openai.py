@@ -1,0 +1,58 @@
+"""OpenAI's routes: POST /v1/embeddings and GET /v1/models."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from fastflow.serve.batch import How
+from fastflow.serve.fields import Fields
+from fastflow.serve.formats import FORMATS, OCTETS, octets, openai_json, wants_octets
+from fastflow.serve.model import INPUT_TYPES
+from fastflow.serve.refusals import Refused
+from fastflow.serve.service import Service, response
+
+FIELDS = (
+    *("input", "model", "encoding_format", "dimensions", "user"),  # OpenAI's
+    *("input_type", "prompt_name", "truncate", "normalize"),  # ours
+)
+
+
+async def embeddings(request: Request) -> Response:
+    """The embeddings of one text or many."""
+    service: Service = request.app.state.service
+    fields = Fields(await service.read(request), FIELDS)
+    texts, batch = fields.texts("input", service.settings.max_inputs)
+    name = fields.text("model")
+    if name is not None and name not in service.model.names:
+        known = " or ".join(service.model.names)
+        raise Refused("model", f"the model {name:.80} does not exist here; this server has {known}", "model")
+    fields.text("user")
+    encoding = fields.choice("encoding_format", FORMATS)
+    if encoding is None:
+        encoding = "bytes" if wants_octets(request.headers.getlist("accept")) else "float"
+    dim = fields.count("dimensions")
+    if dim is not None:
+        await service.engine.thread(service.model.check_dim, dim)
+    prompt = service.model.prompt(fields.choice("input_type", INPUT_TYPES), fields.text("prompt_name"))
+    how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
+    truncate = fields.flag("truncate", service.settings.truncate)
+    done = await service.embed(request, texts, how, truncate, batch)
+    if encoding == "bytes":
+        return response(octets(done.vectors), done, OCTETS)
+    arguments = done.vectors, encoding, service.model.names[0], int(done.lengths.sum()), done.cut
+    return response(await service.write(done.vectors.size, openai_json, *arguments), done, "application/json")
+
+
+async def models(request: Request) -> Response:
+    """The one model there is, under each of its names."""
+    service: Service = request.app.state.service
+    data = [
+        {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
+        for name in service.model.names
+    ]
+    return JSONResponse({"object": "list", "data": data})
+
+
+ROUTES = [Route("/v1/embeddings", embeddings, methods=["POST"]), Route("/v1/models", models, methods=["GET"])]

@@ -1,0 +1,159 @@
+"""The queue of waiting texts: who is admitted, whose texts come next, and which are never computed.
+
+Plain data without clock, threads or event loop; ``serve.engine`` brings these. Work is counted in tokens, and in
+seconds by the rate at which the machine computes tokens. Requests take turns: each gives a few texts to a batch before
+any gives more, so a long list holds up a short one by a turn, not by its length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+
+class Busy(Exception):
+    """A request is refused for now: ``seconds`` until the work that waits has been computed."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = max(1, math.ceil(seconds))
+
+
+class TooMuch(Exception):
+    """A request is refused for good: it alone takes ``seconds``, more than its deadline leaves."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class Job:
+    """The texts of one request, from its admission to its last batch.
+
+    ``left``: tokens not handed out, an estimate until ``Queue.put`` gives the ``lengths``; ``next``: the first text
+    not handed out; ``deadline``: the time from which nothing more of it is computed.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.left = 0
+        self.lengths: Sequence[int] = ()
+        self.next = 0
+        self.gone = False  # finished, cancelled or expired: it counts no more
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+Slice = tuple[AnyJob, int, int]  # a job, its first text and the one behind its last
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """``batch`` and ``turn``: tokens of a batch, and of one request's turn in it. ``wait``: seconds before a request's
+    first turn, above which it is refused. ``work``: seconds in which any request must be finished.
+    """
+
+    batch: int
+    turn: int
+    wait: float
+    work: float
+
+
+class Queue(Generic[AnyJob]):
+    """Jobs that wait; not safe to call from several threads at once."""
+
+    def __init__(self, bounds: Bounds, rate: float) -> None:
+        """``rate``: tokens that are computed in a second; it may be set again as it becomes better known."""
+        self.bounds, self.rate = bounds, rate
+        self.work = 0  # tokens admitted and not handed out
+        self.turns = 0  # the same, of each job at most a turn: what comes before the first turn of a new one
+        self.running = 0  # tokens of the batch that was handed out last
+        self.jobs = 0
+        self._waiting: deque[AnyJob] = deque()
+
+    def admit(self, job: AnyJob, tokens: int) -> None:
+        """Count ``job``, of about ``tokens``, from now on. Raises Busy or TooMuch, by one rule for one text and many.
+
+        It must get its first turn within ``bounds.wait``, and be finished within ``bounds.work``: a job of one turn
+        waits for a turn of each other, a longer one for all of their work.
+        """
+        own = tokens / self.rate
+        if own > self.bounds.work:
+            raise TooMuch(own)
+        wait = (self.turns + self.running) / self.rate
+        before = wait if tokens <= self.bounds.turn else (self.work + self.running) / self.rate
+        if wait > self.bounds.wait or before + own > self.bounds.work:
+            raise Busy(max(wait, before + own - self.bounds.work))
+        self.jobs += 1
+        self._count(job, tokens)
+
+    def put(self, job: AnyJob, lengths: Sequence[int]) -> None:
+        """The texts of ``job`` are ready: it waits for its turns. One that was dropped meanwhile is left out."""
+        if job.gone:
+            return
+        self._count(job, -job.left)
+        job.lengths = lengths
+        self._count(job, sum(lengths))
+        self._waiting.append(job)
+
+    def take(self, now: float) -> tuple[list[Slice[AnyJob]], list[AnyJob]]:
+        """The next batch, and the jobs that expired before it; both may be empty. The batch counts as running."""
+        batch: list[Slice[AnyJob]] = []
+        expired: list[AnyJob] = []
+        room = self.bounds.batch
+        while self._waiting and room > 0:
+            job = self._waiting.popleft()
+            if job.gone:
+                continue
+            if job.deadline <= now:
+                self.drop(job)
+                expired.append(job)
+                continue
+            stop, tokens = self._turn(job, room, forced=not batch)
+            if stop == job.next:  # its next text does not fit: it comes first in the next batch
+                self._waiting.appendleft(job)
+                break
+            room -= tokens
+            self._hand_out(job, stop, tokens, batch)
+        self.running = self.bounds.batch - room
+        return batch, expired
+
+    def drop(self, job: Job) -> None:
+        """``job`` is cancelled: what was not handed out is never computed."""
+        if not job.gone:
+            self._count(job, -job.left)
+            job.gone = True
+            self.jobs -= 1
+
+    def _turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
+        """(the text to stop before, the tokens until there) of the next turn of ``job``: a turn's tokens and at most
+        ``room``, but one text at least if it fits, or is ``forced``.
+        """
+        stop, tokens, most = job.next, 0, min(room, self.bounds.turn)
+        while stop < len(job.lengths):
+            after = tokens + job.lengths[stop]
+            if after > most and not (stop == job.next and (forced or after <= room)):
+                break
+            stop, tokens = stop + 1, after
+        return stop, tokens
+
+    def _hand_out(self, job: AnyJob, stop: int, tokens: int, batch: list[Slice[AnyJob]]) -> None:
+        if batch and batch[-1][0] is job:  # alone, it takes one turn after the other
+            batch[-1] = (job, batch[-1][1], stop)
+        else:
+            batch.append((job, job.next, stop))
+        self._count(job, -tokens)
+        job.next = stop
+        if stop < len(job.lengths):
+            self._waiting.append(job)
+        else:
+            self.drop(job)
+
+    def _count(self, job: Job, tokens: int) -> None:
+        """``job`` has ``tokens`` more to compute than before."""
+        before = min(job.left, self.bounds.turn)
+        job.left += tokens
+        self.work += tokens
+        self.turns += min(job.left, self.bounds.turn) - before

@@ -1,0 +1,60 @@
+"""The ways in which a request is refused: one table from the reason to the status and the words of either interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from starlette.responses import JSONResponse, Response
+
+
+class Kind(NamedTuple):
+    """A reason: HTTP status, type and code on OpenAI's routes; status and type on TEI's."""
+
+    status: int
+    type: str
+    code: str | None
+    tei_status: int
+    tei_type: str
+
+
+INVALID = "invalid_request_error"
+KINDS = {
+    "empty": Kind(400, INVALID, None, 400, "Empty"),
+    "validation": Kind(400, INVALID, None, 422, "Validation"),
+    "tokenizer": Kind(400, INVALID, None, 422, "Tokenizer"),
+    "malformed": Kind(400, INVALID, None, 400, "Validation"),
+    "media": Kind(415, INVALID, None, 415, "Validation"),
+    "body": Kind(413, INVALID, None, 413, "Validation"),
+    "key": Kind(401, INVALID, "invalid_api_key", 401, "Validation"),
+    "model": Kind(404, INVALID, "model_not_found", 404, "Validation"),
+    "path": Kind(404, INVALID, None, 404, "Validation"),
+    "method": Kind(405, INVALID, None, 405, "Validation"),
+    "overloaded": Kind(429, "rate_limit_error", "rate_limit_exceeded", 429, "Overloaded"),
+    "backend": Kind(500, "server_error", None, 424, "Backend"),
+    "expired": Kind(503, "server_error", "timeout", 503, "Overloaded"),
+    "unhealthy": Kind(503, "server_error", None, 503, "Unhealthy"),
+}
+
+
+class Refused(Exception):
+    """A request that is not answered: ``kind`` of KINDS, one sentence, the field at fault, and further headers."""
+
+    def __init__(
+        self, kind: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.param, self.headers = kind, message, param, headers
+
+    def response(self, path: str) -> Response:
+        """The answer, in the words of the interface that ``path`` belongs to."""
+        kind = KINDS[self.kind]
+        if is_openai(path):
+            error = {"message": self.message, "type": kind.type, "param": self.param, "code": kind.code}
+            return JSONResponse({"error": error}, kind.status, self.headers)
+        return JSONResponse({"error": self.message, "error_type": kind.tei_type}, kind.tei_status, self.headers)
+
+
+def is_openai(path: str) -> bool:
+    """Whether ``path`` is one of OpenAI's, whose clients read another schema of errors."""
+    return path.startswith("/v1/")

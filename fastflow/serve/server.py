@@ -1,0 +1,140 @@
+"""The process: a socket, uvicorn on it, signals that let running requests finish, and lines for a log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from fastflow.errors import FastflowError
+from fastflow.serve.app import make_app
+from fastflow.serve.protocol import protocol
+from fastflow.serve.service import Service
+
+BACKLOG = 2048
+PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of journald
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server; SIGTERM and Ctrl-C refuse new requests, let the running ones finish, and end with success."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service, self._ready, self._end = service, ready, 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            notify("READY=1")
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second ends at once."""
+        if self._service.draining:
+            self.force_exit = self.should_exit = True
+            return
+        self._end = time.monotonic() + self._service.settings.drain
+        self._service.draining = True
+        notify("STOPPING=1")
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._service.draining and (not self._service.active or time.monotonic() > self._end):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken."""
+    config = uvicorn.Config(
+        make_app(service), http=protocol(service.settings), ws="none", lifespan="on", log_config=None,
+        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
+        timeout_graceful_shutdown=5, loop="asyncio",
+    )  # fmt: skip
+    configure_log()
+    server = Server(config, service, ready)
+    asyncio.run(server.serve(sockets=[bound]))
+    if not server.started:
+        raise FastflowError("the server could not start; the log says why")
+
+
+def listen(host: str, port: int, uds: Path | None) -> socket.socket:
+    """A socket that listens at an address, or at a path where only user and group may connect.
+
+    Raises a FastflowError where it cannot.
+    """
+    if uds is not None:
+        return _listen_at(uds)
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, number)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise FastflowError(f"the server cannot listen at {host} port {port}: {reason(error)}") from error
+    return bound
+
+
+def _listen_at(path: Path) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
+            path.unlink()  # left by a server that was killed
+        before = os.umask(0o117)
+        try:
+            bound.bind(str(path))
+        finally:
+            os.umask(before)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise FastflowError(f"the server cannot listen at {path}: {reason(error)}") from error
+    return bound
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def reason(error: Exception) -> str:
+    """What the system says, without its number."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def notify(state: str) -> None:
+    """Tell systemd, where it asks to be told (Type=notify)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+            to.sendto(state.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)
+
+
+class Lines(logging.Formatter):
+    """One line an event, with journald's priority in front where the lines go to it, and without a time: it has one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"fastflow: {super().format(record)}"
+        if "JOURNAL_STREAM" not in os.environ:
+            return line
+        level = next((number for least, number in PRIORITIES if record.levelno >= least), 7)
+        return "\n".join(f"<{level}>{part}" for part in line.split("\n"))
+
+
+def configure_log() -> None:
+    """Warnings and errors of the server on standard error; never a text of a request."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    for name in ("fastflow.serve", "uvicorn.error"):
+        found = logging.getLogger(name)
+        found.handlers, found.propagate = [handler], False
+        found.setLevel(logging.WARNING)

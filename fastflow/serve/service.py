@@ -1,0 +1,124 @@
+"""The service behind the routes: one request's texts through the engine, counted, and left when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fastflow.serve.batch import How
+from fastflow.serve.engine import Embedded, Engine, Gone
+from fastflow.serve.fields import parse
+from fastflow.serve.formats import OCTETS
+from fastflow.serve.metrics import Metrics, seconds
+from fastflow.serve.model import ServedModel
+from fastflow.serve.refusals import Refused
+from fastflow.serve.settings import Settings
+
+LARGE = 64 * 1024  # bytes of JSON, or numbers of a response, that hold up the event loop: a thread reads or writes them
+STUCK = 60.0  # seconds with one batch after which the server is not healthy
+
+
+class Service:
+    """The state of a server: its model, engine, settings and counts."""
+
+    def __init__(self, model: ServedModel, settings: Settings, rate: float | None = None) -> None:
+        """``rate``: tokens a second; None: measured now."""
+        self.model, self.settings, self.metrics = model, settings, Metrics()
+        self.engine = Engine(model, settings, rate or model.rate(), model.runtime.batch_tokens)
+        self.engine.observe = self._observe
+        self.active = 0  # requests that are being read, computed or answered
+        self.bodies = 0  # bytes of the bodies that are held
+        self.draining = False
+
+    @property
+    def healthy(self) -> bool:
+        """Whether new requests are computed."""
+        return not (self.draining or self.engine.stuck(STUCK))
+
+    async def read(self, request: Request) -> Any:
+        """The JSON of the body. Raises Refused for one that is too large, is no JSON, or is not said to be JSON."""
+        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused("media", "the body must be JSON: send the header Content-Type: application/json")
+        body = bytearray()
+        try:
+            async for part in request.stream():
+                self.bodies += len(part)
+                body += part
+                self._check_body(len(body))
+            return await self._parsed(bytes(body))
+        finally:
+            self.bodies -= len(body)
+
+    async def _parsed(self, body: bytes) -> Any:
+        return parse(body) if len(body) <= LARGE else await self.engine.thread(parse, body)
+
+    def _check_body(self, length: int) -> None:
+        if length > self.settings.max_body:
+            message = f"the body is larger than {self.settings.max_body} bytes: send fewer texts at once"
+            raise Refused("body", message, headers={"connection": "close"})
+        if self.bodies > self.settings.max_bodies:
+            message = "the server is busy reading other requests: try again in 1 s"
+            raise Refused("overloaded", message, headers={"retry-after": "1", "connection": "close"})
+
+    async def embed(
+        self, request: Request, texts: Sequence[str], how: How, truncate: bool | None, batch: bool
+    ) -> Embedded:
+        """The vectors of ``texts``; ``truncate`` None: as the server is set; ``batch``: they came as a list."""
+        start, method = time.monotonic(), "batch" if batch else "single"
+        self.metrics.count("te_request_count", method=method)
+        self.metrics.count("te_embed_count", len(texts))
+        cut = self.settings.truncate if truncate is None else truncate
+
+        def gone() -> asyncio.Future[Any]:
+            return asyncio.ensure_future(request.receive())  # http.disconnect, for the body has been read
+
+        try:
+            done = await self.engine.embed(texts, how, cut, gone)
+        except Gone:
+            self.metrics.count("fastflow_cancelled_requests")
+            raise
+        self.metrics.count("te_request_success", method=method)
+        self.metrics.count("te_embed_success", len(texts))
+        if done.cut:
+            self.metrics.count("fastflow_truncated_texts", done.cut)
+        self.metrics.request_done(time.monotonic() - start, done.times, done.lengths.tolist())
+        return done
+
+    async def write(self, numbers: int, call: Any, *arguments: Any) -> bytes:
+        """``call(*arguments)``, a body of so many numbers."""
+        if numbers <= LARGE:
+            return bytes(call(*arguments))
+        return bytes(await self.engine.thread(call, *arguments))
+
+    def metrics_page(self) -> bytes:
+        """The page of /metrics."""
+        queue, metrics = self.engine.queue, self.metrics
+        metrics.queue_size.set(queue.jobs)
+        metrics.queue_seconds.set((queue.work + queue.running) / queue.rate)
+        metrics.rate.set(queue.rate)
+        return metrics.text()
+
+    def _observe(self, texts: int, tokens: int, spent: float) -> None:
+        self.metrics.count("fastflow_tokens", tokens)
+        self.metrics.batch_done(texts, tokens, spent)
+
+
+def response(body: bytes, done: Embedded, media: str) -> Response:
+    """An answer with the vectors' shape, tokens and times in its headers, under TEI's names where it has one."""
+    rows, dim = done.vectors.shape
+    headers = {
+        "x-compute-tokens": str(int(done.lengths.sum())),
+        "x-tokenization-time": seconds(done.times.tokenization),
+        "x-queue-time": seconds(done.times.queue),
+        "x-inference-time": seconds(done.times.inference),
+        "x-truncated-texts": str(done.cut),
+    }
+    if media == OCTETS:
+        headers["x-embedding-shape"] = f"{rows},{dim}"
+    return Response(body, media_type=media, headers=headers)

@@ -1,0 +1,55 @@
+"""The settings of a server, and its keys."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastflow.errors import FastflowError
+
+KEY_VARIABLE = "FASTFLOW_API_KEY"
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits and habits of a server. Times are seconds."""
+
+    keys: tuple[str, ...] = ()  # one of them must come with a request; none: no key is asked for
+    names: tuple[str, ...] = ()  # further names that a request may call the model by
+    truncate: bool = True  # whether a text that is too long is cut where the request does not say
+    max_queue: float = 1.0  # before the first turn of a request
+    timeout: float = 60.0  # of a request that waits and is computed
+    max_inputs: int = 2048  # texts of a request
+    max_body: int = 16 * MIB  # bytes of a request
+    max_bodies: int = 64 * MIB  # bytes of all requests that are being read
+    max_connections: int = 1024
+    max_header: int = 64 * 1024  # bytes of the headers of a request
+    receive: float = 30.0  # until a request has arrived whole
+    send: float = 60.0  # until a client that does not read is cut off
+    drain: float = 60.0  # for running requests, after SIGTERM
+    batch: float = 0.1  # of computing, one batch
+    tokenizer_threads: int = 2
+
+
+def read_keys(path: Path | None) -> tuple[str, ...]:
+    """The keys of a file, one a line, and that of the environment variable FASTFLOW_API_KEY.
+
+    Empty lines and lines that begin with # are no keys. Raises a FastflowError for a file that cannot be read, for one
+    without a key, and for a key that no header can carry.
+    """
+    found = [os.environ[KEY_VARIABLE]] if os.environ.get(KEY_VARIABLE) else []
+    if path is not None:
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise FastflowError(f"the API keys in {path} cannot be read: {error}") from error
+        of_file = [line for line in lines if line and not line.startswith("#")]
+        if not of_file:
+            raise FastflowError(f"{path} holds no API key; write one a line, or leave out --api-key-file")
+        found += of_file
+    for key in found:
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise FastflowError("an API key must be printable ASCII without spaces, or no header can carry it")
+    return tuple(found)

@@ -1,0 +1,130 @@
+"""The routes of Text Embeddings Inference: /embed, /similarity, /tokenize, /info, /health and /metrics."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from fastflow import __version__
+from fastflow.errors import FastflowError
+from fastflow.serve.batch import How
+from fastflow.serve.fields import Fields
+from fastflow.serve.formats import OCTETS, arrays, octets, tei_json, wants_octets
+from fastflow.serve.refusals import Refused
+from fastflow.serve.service import Service, response
+
+EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
+PARAMETERS = ("truncate", "truncation_direction", "prompt_name")
+TOKENIZE = ("inputs", "add_special_tokens", "prompt_name")
+CHARACTERS = 500_000  # of the texts of /tokenize, whose answer is many times as long
+
+
+async def embed(request: Request) -> Response:
+    """The embeddings of one text or many, as a list of vectors."""
+    service: Service = request.app.state.service
+    fields = Fields(await service.read(request), EMBED)
+    texts, batch = fields.texts("inputs", service.settings.max_inputs)
+    dim = fields.count("dimensions")
+    if dim is not None:
+        await service.engine.thread(service.model.check_dim, dim)
+    truncate, prompt = _how(service, fields)
+    how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
+    done = await service.embed(request, texts, how, truncate, batch)
+    if wants_octets(request.headers.getlist("accept")):
+        return response(octets(done.vectors), done, OCTETS)
+    return response(await service.write(done.vectors.size, tei_json, done.vectors), done, "application/json")
+
+
+async def similarity(request: Request) -> Response:
+    """The similarity of one sentence to others, by the measure that the model is made for."""
+    service: Service = request.app.state.service
+    fields = Fields(await service.read(request), ("inputs", "parameters"))
+    inputs = Fields(fields.required("inputs"), ("source_sentence", "sentences"), "inputs.")
+    parameters = Fields(
+        fields.get("parameters") if fields.get("parameters") is not None else {}, PARAMETERS, "parameters."
+    )
+    source = inputs.text("source_sentence")
+    inputs.required("source_sentence")
+    sentences, listed = inputs.texts("sentences", service.settings.max_inputs - 1)
+    if not listed:
+        raise Refused("validation", "inputs.sentences must be a list of strings", "inputs.sentences")
+    truncate, prompt = _how(service, parameters)
+    done = await service.embed(request, [str(source), *sentences], How(False, None, prompt), truncate, True)
+    found = service.model.runtime.similarity(done.vectors[:1], done.vectors[1:])
+    return response(arrays(found)[0].encode(), done, "application/json")
+
+
+async def tokenize(request: Request) -> Response:
+    """The tokens of one text or many, uncut."""
+    service: Service = request.app.state.service
+    fields = Fields(await service.read(request), TOKENIZE)
+    texts, _ = fields.texts("inputs", service.settings.max_inputs)
+    name = fields.text("prompt_name")
+    prompt = service.model.prompt(None, name) if name is not None else ""
+    special = fields.flag("add_special_tokens", True)
+    if sum(map(len, texts)) > CHARACTERS:
+        raise Refused("validation", f"inputs hold more than {CHARACTERS} characters: send them in parts", "inputs")
+    try:
+        found = await service.engine.thread(
+            service.model.runtime.tokenize.describe, [prompt + text for text in texts], special
+        )
+    except FastflowError as error:
+        raise Refused("tokenizer", str(error), "inputs") from error
+    return JSONResponse([[piece._asdict() for piece in pieces] for pieces in found])
+
+
+async def info(request: Request) -> Response:
+    """The model, and every limit."""
+    service: Service = request.app.state.service
+    settings, bounds = service.settings, service.engine.queue.bounds
+    limits = {
+        "max_concurrent_requests": settings.max_connections,
+        "max_batch_tokens": bounds.batch,
+        "max_batch_requests": None,
+        "max_client_batch_size": settings.max_inputs,
+        "auto_truncate": settings.truncate,
+        "tokenization_workers": settings.tokenizer_threads,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "max_body_bytes": settings.max_body,
+        "max_queue_seconds": settings.max_queue,
+        "timeout_seconds": settings.timeout,
+        "tokens_per_second": round(service.engine.queue.rate),
+    }
+    return JSONResponse(service.model.describe() | limits)
+
+
+async def health(request: Request) -> Response:
+    """Whether new requests are computed."""
+    service: Service = request.app.state.service
+    if not service.healthy:
+        raise Refused("unhealthy", "the server is going down" if service.draining else "the model does not answer")
+    return JSONResponse({"status": "ok"})
+
+
+async def metrics(request: Request) -> Response:
+    """Counts and times in Prometheus' format."""
+    service: Service = request.app.state.service
+    return Response(service.metrics_page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _how(service: Service, fields: Fields) -> tuple[bool, str]:
+    """Whether a text that is too long is cut, and the prompt."""
+    if fields.choice("truncation_direction", ("left", "right", "Left", "Right"), "right") in ("left", "Left"):
+        raise Refused(
+            "validation", "truncation_direction must be right: texts are cut at their end alone", "truncation_direction"
+        )
+    truncate = fields.flag("truncate", service.settings.truncate)
+    return truncate, service.model.prompt(None, fields.text("prompt_name"))
+
+
+ROUTES = [
+    Route("/embed", embed, methods=["POST"]),
+    Route("/similarity", similarity, methods=["POST"]),
+    Route("/tokenize", tokenize, methods=["POST"]),
+    Route("/info", info, methods=["GET"]),
+    Route("/health", health, methods=["GET"]),
+    Route("/metrics", metrics, methods=["GET"]),
+]

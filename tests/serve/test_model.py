@@ -1,0 +1,84 @@
+"""A Runtime as a server sees it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sentence_dirs import NORMALIZE, make_directory, pooling
+
+import fastflow
+from fastflow.errors import UsageError
+from fastflow.serve.batch import How
+from fastflow.serve.model import ServedModel
+from fastflow.serve.refusals import Refused
+
+PROMPTS = {"query": "query: ", "passage": "passage: "}
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory, bert):
+    """A model of Sentence Transformers with prompts, whose tokens are not pooled."""
+    path = tmp_path_factory.mktemp("prompted") / "st-model"
+    make_directory(path, bert, [pooling("mean", include_prompt=False), NORMALIZE], prompts=PROMPTS)
+    return ServedModel(fastflow.Runtime(path, "cpu"))
+
+
+def test_vectors_are_the_runtimes_to_the_bit(prompted, sentences):
+    tokens = prompted.tokens(sentences, "query: ")
+    found = prompted.embed(tokens, How(True, 5, "query: "))
+    assert np.array_equal(found, prompted.runtime.encode_query(sentences, normalize_embeddings=True, truncate_dim=5))
+
+
+@pytest.mark.parametrize(
+    ("input_type", "name", "text"),
+    [
+        (None, None, ""),
+        ("query", None, "query: "),
+        ("document", None, ""),
+        ("passage", None, "passage: "),
+        (None, "passage", "passage: "),
+    ],
+)
+def test_the_prompt_of_a_request(prompted, input_type, name, text):
+    assert prompted.prompt(input_type, name) == text
+
+
+def test_an_input_type_needs_no_prompts(runtime):
+    model = ServedModel(runtime)
+    assert [model.prompt(each, None) for each in (None, "query", "document", "passage")] == ["", "", "", ""]
+
+
+@pytest.mark.parametrize(("input_type", "name"), [("query", "passage"), (None, "other"), (None, "")])
+def test_a_wrong_prompt_is_refused(prompted, input_type, name):
+    with pytest.raises(Refused) as refused:
+        prompted.prompt(input_type, name)
+    assert refused.value.param == "prompt_name"
+
+
+def test_a_model_without_an_encoder_cannot_be_served(vector_model):
+    with pytest.raises(UsageError, match="no encoder"):
+        ServedModel(fastflow.Runtime(vector_model, "cpu"))
+
+
+def test_names_hide_the_path(model):
+    served = ServedModel(fastflow.Runtime(model, "cpu"), ("mine",))
+    assert served.names == ("mine", model.name, "default")
+    assert str(model.parent) not in str(served.describe())
+
+
+def test_widths_are_those_of_the_runtime(prompted):
+    prompted.check_dim(1)
+    prompted.check_dim(32)
+    for dim in (0, 33):
+        with pytest.raises(Refused, match="from 1 to 32"):
+            prompted.check_dim(dim)
+
+
+def test_vectors_stay_as_they_are_where_the_similarity_is_no_cosine(tmp_path, bert):
+    path = tmp_path / "dot"
+    make_directory(path, bert, [pooling("mean")], similarity_fn_name="dot")
+    assert ServedModel(fastflow.Runtime(path, "cpu")).normalize is False
+
+
+def test_the_speed_is_measured(prompted):
+    assert prompted.rate() > 100

@@ -1,0 +1,168 @@
+"""The rules of the queue, by a clock that stands still: who is admitted, who comes next, who is never computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastflow.serve.queue import Bounds, Busy, Job, Queue, TooMuch
+
+BOUNDS = Bounds(batch=100, turn=25, wait=1.0, work=10.0)
+RATE = 1000.0  # tokens a second: a batch is 0.1 s
+
+
+def make_queue() -> Queue:
+    return Queue(BOUNDS, RATE)
+
+
+def admitted(queue: Queue, lengths: list[int], deadline: float = 10.0) -> Job:
+    job = Job(deadline)
+    queue.admit(job, sum(lengths))
+    queue.put(job, lengths)
+    return job
+
+
+def shape(queue: Queue, names: dict[Job, str], now: float = 0.0) -> list[tuple[str, int, int]]:
+    return [(names[job], start, stop) for job, start, stop in queue.take(now)[0]]
+
+
+def test_texts_come_in_their_order_and_all_of_them():
+    queue = make_queue()
+    job = admitted(queue, [30, 30, 30, 30, 30])
+    found = []
+    while batch := queue.take(0)[0]:
+        assert sum(sum(job.lengths[start:stop]) for job, start, stop in batch) <= BOUNDS.batch
+        found += [i for _, start, stop in batch for i in range(start, stop)]
+    assert found == [0, 1, 2, 3, 4]
+    assert (queue.work, queue.turns, queue.running, queue.jobs) == (0, 0, 0, 0)
+    assert job.gone
+
+
+def test_a_list_alone_fills_the_batch():
+    queue = make_queue()
+    job = admitted(queue, [5] * 100)
+    assert queue.take(0)[0] == [(job, 0, 20)]
+
+
+def test_a_short_request_behind_a_long_list_is_in_the_next_batch():
+    queue = make_queue()
+    long, short = admitted(queue, [5] * 1000), admitted(queue, [10])
+    names = {long: "long", short: "short"}
+    assert shape(queue, names) == [("long", 0, 5), ("short", 0, 1), ("long", 5, 18)]
+
+
+def test_two_lists_share_every_batch():
+    queue = make_queue()
+    a, b = admitted(queue, [5] * 100), admitted(queue, [5] * 100)
+    assert shape(queue, {a: "a", b: "b"}) == [("a", 0, 5), ("b", 0, 5), ("a", 5, 10), ("b", 5, 10)]
+
+
+def test_many_clients_get_equal_turns():
+    queue = make_queue()
+    jobs = [admitted(queue, [5] * 40) for _ in range(10)]
+    for _ in range(5):  # 20 turns, two each
+        queue.take(0)
+    assert {job.next for job in jobs} == {10}
+
+
+def test_a_text_larger_than_a_turn_or_a_batch_is_computed_all_the_same():
+    queue = make_queue()
+    small, large, huge = admitted(queue, [20]), admitted(queue, [60]), admitted(queue, [150])
+    assert queue.take(0)[0] == [(small, 0, 1), (large, 0, 1)]
+    assert queue.take(0)[0] == [(huge, 0, 1)]
+    assert queue.take(0)[0] == []
+
+
+def test_an_expired_job_is_never_handed_out():
+    queue = make_queue()
+    late, fine = admitted(queue, [10], deadline=5), admitted(queue, [10], deadline=6)
+    batch, expired = queue.take(now=5)
+    assert ([job for job, *_ in batch], expired) == ([fine], [late])
+    assert queue.work == 0
+
+
+def test_the_rest_of_a_list_that_expires_half_way_is_not_computed():
+    queue = make_queue()
+    job = admitted(queue, [5] * 100, deadline=1)
+    assert queue.take(0)[0] == [(job, 0, 20)]
+    assert queue.take(1) == ([], [job])
+    assert (queue.work, queue.jobs) == (0, 0)
+
+
+def test_a_cancelled_job_is_never_handed_out():
+    queue = make_queue()
+    first, second = admitted(queue, [10] * 3), admitted(queue, [10])
+    queue.drop(first)
+    assert (queue.work, queue.turns, queue.jobs) == (10, 10, 1)
+    assert queue.take(0)[0] == [(second, 0, 1)]
+    queue.drop(first)  # a second time changes nothing
+    assert (queue.work, queue.jobs) == (0, 0)
+
+
+def test_a_job_that_is_cancelled_while_it_is_tokenized_never_waits():
+    queue, job = make_queue(), Job(10)
+    queue.admit(job, 50)
+    queue.drop(job)
+    queue.put(job, [25, 25])
+    assert queue.take(0)[0] == []
+    assert (queue.work, queue.turns, queue.jobs) == (0, 0, 0)
+
+
+def test_an_estimate_gives_way_to_the_real_lengths():
+    queue, job = make_queue(), Job(10)
+    queue.admit(job, 500)
+    assert (queue.work, queue.turns) == (500, 25)
+    queue.put(job, [10])
+    assert (queue.work, queue.turns) == (10, 10)
+
+
+def fill(queue: Queue, tokens: int) -> None:
+    """Requests of one turn until so many tokens wait."""
+    for _ in range(tokens // BOUNDS.turn):
+        admitted(queue, [BOUNDS.turn])
+
+
+@pytest.mark.parametrize("lengths", [[10], [5] * 200], ids=["one text", "a list"])
+def test_one_rule_for_a_text_and_for_a_list(lengths):
+    queue = make_queue()
+    fill(queue, 1000)  # one second, which is allowed
+    admitted(queue, lengths)
+    with pytest.raises(Busy) as refused:
+        queue.admit(Job(10), sum(lengths))
+    assert refused.value.seconds == 2  # 1.01 or 1.025 s, in whole seconds
+
+
+def test_work_that_is_being_computed_counts():
+    queue = make_queue()
+    fill(queue, 1025)
+    queue.take(0)  # 100 tokens are running
+    with pytest.raises(Busy):
+        queue.admit(Job(10), 10)
+    queue.take(0)  # and now 100 others
+    queue.admit(Job(10), 10)
+
+
+def test_a_long_list_does_not_shut_out_single_texts():
+    queue = make_queue()
+    admitted(queue, [5] * 1900)  # 9.5 seconds
+    admitted(queue, [10])
+    with pytest.raises(Busy) as refused:  # another such list cannot be finished in time
+        queue.admit(Job(10), 1000)
+    assert refused.value.seconds == 1
+
+
+def test_a_request_that_can_never_be_finished_in_time_is_refused_for_good():
+    with pytest.raises(TooMuch) as refused:
+        make_queue().admit(Job(10), 10_001)
+    assert refused.value.seconds == pytest.approx(10.0, abs=0.01)
+
+
+def test_the_waiting_work_is_bounded_whatever_comes():
+    queue, refused = make_queue(), 0
+    for i in range(5000):
+        try:
+            admitted(queue, [5] * (1 + (i * 37) % 300))
+        except Busy:
+            refused += 1
+    assert refused > 0
+    assert queue.work <= (BOUNDS.work + BOUNDS.wait) * RATE
+    assert queue.turns <= BOUNDS.wait * RATE + BOUNDS.turn

@@ -1,0 +1,35 @@
+"""Keys come from a file and from the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastflow.errors import FastflowError
+from fastflow.serve.settings import KEY_VARIABLE, read_keys
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+def test_no_file_and_no_variable_is_no_key():
+    assert read_keys(None) == ()
+
+
+def test_keys_of_both_places(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "from-env")
+    (tmp_path / "keys").write_text("# ours\n\n one \ntwo\n")
+    assert read_keys(tmp_path / "keys") == ("from-env", "one", "two")
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "with space\n", "ключ\n", "\0\n"])
+def test_a_file_without_a_usable_key_is_an_error(tmp_path, text):
+    (tmp_path / "keys").write_text(text, encoding="utf-8")
+    with pytest.raises(FastflowError, match="API key"):
+        read_keys(tmp_path / "keys")
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(FastflowError, match="cannot be read"):
+        read_keys(tmp_path / "none")

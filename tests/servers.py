@@ -1,0 +1,134 @@
+"""Real servers for tests: uvicorn on a free port in a thread, or the command in a process; and requests to them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+from places import USERS
+
+import fastflow
+from fastflow.serve.app import make_app
+from fastflow.serve.model import ServedModel
+from fastflow.serve.protocol import protocol
+from fastflow.serve.server import Server, listen
+from fastflow.serve.service import Service
+from fastflow.serve.settings import Settings
+
+WAIT = 30.0  # seconds that anything may take before a test fails
+
+
+class Answer(NamedTuple):
+    """A response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Running:
+    """A server that runs at ``host`` and ``port``; ``service`` is its state, where it is in this process."""
+
+    def __init__(self, host: str, port: int, service: Any = None, app: Any = None) -> None:
+        self.host, self.port, self.service, self.app = host, port, service, app
+        self.url = f"http://{host}:{port}"
+
+    def ask(self, method: str, path: str, body: Any = None, headers: Any = None, raw: Any = None) -> Answer:
+        """One request on a connection of its own; ``body`` is sent as JSON, ``raw`` as it is."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT)
+        with contextlib.closing(connection):
+            data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+            sent = {"content-type": "application/json"} if data is not None else {}
+            connection.request(method, path, data, sent | (headers or {}))
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+
+    def post(self, path: str, body: Any, **headers: str) -> Answer:
+        return self.ask("POST", path, body, headers)
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, None, headers)
+
+
+@contextlib.contextmanager
+def serving(
+    model: Any = None, names: tuple[str, ...] = (), rate: float | None = None, **settings: Any
+) -> Iterator[Running]:
+    """A server of ``model`` (None: the one in the package; or a ServedModel) in a thread of this process."""
+    if not hasattr(model, "embed"):
+        model = ServedModel(fastflow.Runtime(model, "cpu"), names)
+    service = Service(model, Settings(names=names, **settings), rate)
+    app, ready = make_app(service), threading.Event()
+    with listen("127.0.0.1", 0, None) as bound:
+        port = bound.getsockname()[1]
+        config = uvicorn.Config(
+            app, http=protocol(service.settings), ws="none", lifespan="on", log_config=None,
+            access_log=False, proxy_headers=False, timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = Server(config, service, ready.set)
+        thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
+        thread.start()
+        assert ready.wait(WAIT), "the server did not start"
+        try:
+            yield Running("127.0.0.1", port, service, app)
+        finally:
+            server.should_exit = True
+            thread.join(WAIT)
+    assert not thread.is_alive(), "the server did not stop"
+
+
+class Process(Running):
+    """``fastflow serve`` as a user starts it."""
+
+    def __init__(self, process: subprocess.Popen[str], said: list[str], host: str, port: int) -> None:
+        super().__init__(host, port)
+        self.process, self.said = process, said
+
+
+@contextlib.contextmanager
+def serving_process(*options: object, folder: Path, env: dict[str, str] | None = None) -> Iterator[Process]:
+    """The command with ``options``, on a free port where they name no --uds; killed at the end if it still runs."""
+    command = [sys.executable, "-c", "from fastflow.cli import main; main()", "serve", *map(str, options)]
+    command += [] if "--uds" in options else ["--port", "0"]
+    process = subprocess.Popen(
+        command, cwd=folder, env=USERS | (env or {}) | {"PYTHONUNBUFFERED": "1"}, stderr=subprocess.PIPE, text=True
+    )
+    said: list[str] = []
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if "serving" in line:
+                break
+        else:
+            raise AssertionError(f"the server did not start: {''.join(said)}")
+        found = re.search(r"http://(.+):(\d+)", said[-1])
+        host, port = (found[1], int(found[2])) if found else ("", 0)
+        yield Process(process, said, host, port)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def in_parallel(calls: list[Any]) -> list[Any]:
+    """The results of ``calls``, all made at the same time in threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(lambda call: call(), calls))
