@@ -23,7 +23,7 @@ from fastflow.bench.report.files import number
 from fastflow.bench.report.ratios_encoder import CLASSES
 from fastflow.bench.research.default_page import table
 from fastflow.bench.research.quality import write
-from fastflow.bench.suites.encoder import run_encoder
+from fastflow.bench.suites.encoder import RATE, run_encoder
 from fastflow.bench.suites.sizes import FULL, EncoderSizes
 from fastflow.bench.suites.workbench import SHAPES, workbench
 
@@ -31,6 +31,7 @@ ALL = "1x8,1x16,1x32,3x77,17x45,8x32,32x32,8x128,32x128,1x512,8x512"
 BAR = 0.97  # ours over the fastest peer's: what counts as ahead, not as level
 SMALL = Effort(budget_s=6.0, min_runs=7, max_runs=40)
 LARGE = Effort(budget_s=0, min_runs=3, sample_s=0, pause_s=5e-3)
+BUSY = 0.6  # processors that others used, above which a run does not count
 LIMIT = 8192  # tokens, times layers and width over those of MiniLM-L6, above which three samples have to do
 
 
@@ -53,28 +54,30 @@ def measured(shape: str, against: list[str], batches: list[tuple[int, int]], thr
 
 
 def ratios(runs: list[dict[str, Any]], shape: str, dtype: str) -> list[dict[str, Any]]:
-    """For each batch of ``shape``: ours over the fastest peer of the class (the median of the runs), and both sides'
-    fractions of the machine's arithmetic or memory ceiling."""
+    """For each batch of ``shape``: ours over the fastest peer of the class (the median of the runs), and our fraction
+    of the machine's arithmetic or memory ceiling, the best that any run found.
+    """
     out = []
+    quiet = [run for run in runs if run["processors_used_by_others"] <= BUSY]
+    fma, read = (max(c[key] for run in quiet for c in run["ceilings"]) for key in ("fma_gflops", "read_gbs"))
     for at in sorted({(r["batch"], r["tokens"]) for run in runs for r in run["rows"] if run["shape"] == shape}):
-        by_peer: dict[str, list[tuple[float, float]]] = {}
+        by_peer: dict[str, list[float]] = {}
         own = []
-        for run in (run for run in runs if run["shape"] == shape):
+        for run in (run for run in quiet if run["shape"] == shape):
             rows = {(r["name"], r["dtype"]): r for r in run["rows"] if (r["batch"], r["tokens"]) == at}
             if (ours := rows.get(("fastflow", dtype))) is None:
                 continue
-            own.append(1 / ours["times_floor"])
+            own.append(max(ours["gflops"] / fma / RATE[dtype], ours["gbs"] / read))
             for peer in CLASSES[dtype]:
                 if (row := rows.get(peer)) is not None:
-                    share = ours["floor_ms"] / row["median_ms"]
-                    by_peer.setdefault(" ".join(peer), []).append((ours["median_ms"] / row["median_ms"], share))
+                    by_peer.setdefault(" ".join(peer), []).append(ours["median_ms"] / row["median_ms"])
         if by_peer:
-            best = max(by_peer, key=lambda peer: median(ratio for ratio, _ in by_peer[peer]))
+            best = max(by_peer, key=lambda peer: median(by_peer[peer]))
+            ratio, share = median(by_peer[best]), median(own)
             out.append({
                 "batch": at[0], "tokens": at[1], "peer": best, "times": len(by_peer[best]),
-                "ratio": median(ratio for ratio, _ in by_peer[best]), "share": median(own),
-                "peer_share": median(share for _, share in by_peer[best]),
-                "all": {peer: round(median(r for r, _ in found), 3) for peer, found in by_peer.items()},
+                "ratio": ratio, "share": share, "peer_share": share * ratio,
+                "all": {peer: round(median(found), 3) for peer, found in by_peer.items()},
             })  # fmt: skip
     return out
 
@@ -94,7 +97,7 @@ def markdown(result: dict[str, Any]) -> str:
                     [f"{row['batch']} x {row['tokens']}", row["peer"], ratio, *shares, str(row["times"]), others]
                 )
             parts.append(f"## {shape}, {dtype}\n\n{table(heads, lines)}")
-    busiest = max((run["processors_used_by_others"] or 0.0) for run in result["runs"])
+    left_out = sum(run["processors_used_by_others"] > BUSY for run in result["runs"])
     return f"""# The encoder at the shapes that people run
 
 Made by calls of
@@ -103,9 +106,10 @@ Made by calls of
 
 Random token ids, equal for everybody, texts of equal length, two threads; vectors are checked against PyTorch in
 float32 first. *ours / theirs*: our median time over that of the fastest peer of the precision class, the median over
-the runs; above {BAR} it is bold. *of the ceiling*: the least time that the machine's measured ceilings allow, of
-arithmetic at 1, 2 and 4 times float32's rate and of memory, over the measured time. *others*: the same ratio for the
-other peers. During the runs other processes used up to {busiest:.2f} processors.
+the runs; above {BAR} it is bold. *of the ceiling*: the least time that the machine's ceilings allow, the best that were
+measured, of arithmetic at 1, 2 and 4 times float32's rate and of memory, over the measured time. *others*: the same
+ratio for the other peers. Of {len(result["runs"])} runs {left_out} do not count: other processes used more than {BUSY}
+processors.
 
 {chr(10).join(part + chr(10) for part in parts).rstrip()}
 """
