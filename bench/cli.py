@@ -18,8 +18,8 @@ from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.kernels.threads import default_threads
 
-SUITES = ("flow", "encoder", "end-to-end", "startup")
-SHAPED = SUITES[1:3]  # they take a shape
+SUITES = ("flow", "encoder", "end-to-end", "startup", "serve")
+SHAPED = ("encoder", "end-to-end", "serve")  # they take a shape
 
 
 def run(
@@ -93,10 +93,11 @@ def _run(
     from fastflow.bench.suites.end_to_end import run_end_to_end
     from fastflow.bench.suites.end_to_end_gpu import run_end_to_end_gpu
     from fastflow.bench.suites.flow import run_flow
+    from fastflow.bench.suites.serve import run_serve
     from fastflow.bench.suites.startup import run_startup
     from fastflow.bench.suites.workbench import workbench
 
-    texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup}
+    texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup, "serve": run_serve}
     if device == "cuda":
         texts |= {"encoder": run_encoder_gpu, "end-to-end": run_end_to_end_gpu}
     every, count = Results(), threads or default_threads()

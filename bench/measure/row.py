@@ -10,6 +10,7 @@ from fastflow.bench.measure.timing import Timing
 
 _WHO = ("suite", "subject", "name", "backend", "dtype", "threads", "batch", "tokens")
 _TIMES = ("median_ms", "p20_ms", "p80_ms", "runs", "calls_per_run")
+_LOAD = ("share", "texts_per_s", "refused", "refused_p99_ms", "failed", "lag_p99_ms", "generator_cpu", "batch_ms")
 _FLOOR = ("floor_ms", "times_floor", "note")
 # suite -> the keys of its rows in their order; readers of kept files rely on both
 KEYS: dict[str, tuple[str, ...]] = {
@@ -19,6 +20,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         *_FLOOR,
     ),
     "end-to-end": (*_WHO, *_TIMES, "max_abs_err", "least_cosine", "texts_per_s", "gflops", "note"),
+    "serve": (*_WHO, "median_ms", "p20_ms", "p80_ms", "p99_ms", "runs", *_LOAD, "resident_mb", "note"),
     "startup": (*_WHO, *_TIMES, "max_abs_err", "peak_mb", "resident_mb", "anonymous_mb", "note"),
 }
 # end-to-end rows with the quantiles of single calls, which only the suite on a GPU takes
@@ -45,8 +47,8 @@ class Row:
     p20_ms: float
     p80_ms: float
     runs: int
-    calls_per_run: int
-    max_abs_err: float | None  # against float64 (flow) or PyTorch in float32
+    calls_per_run: int = 1
+    max_abs_err: float | None = None  # against float64 (flow) or PyTorch in float32
     p95_ms: float | None = None
     p99_ms: float | None = None
     relative_err: float | None = None
@@ -62,6 +64,13 @@ class Row:
     peak_mb: float | None = None
     resident_mb: float | None = None
     anonymous_mb: float | None = None
+    share: float | None = None  # serve: requests sent over what the Runtime computes alone
+    refused: int | None = None  # serve: answers of 429
+    refused_p99_ms: float | None = None
+    failed: int | None = None  # serve: neither answered nor refused
+    lag_p99_ms: float | None = None  # serve: how late the generator sent
+    generator_cpu: float | None = None  # serve: processors that the generator took
+    batch_ms: float | None = None  # serve: of the kernel, for the server's largest batch
     note: str | None = None
     operations: int | None = None
     synchronisations: int | None = None
@@ -76,7 +85,8 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as the JSON has it: the keys of its suite in their order, a value that is not known as None."""
-        keys = KEYS[self.suite] if self.p99_ms is None else SINGLE_CALLS
+        single = self.suite == "end-to-end" and self.p99_ms is not None
+        keys = SINGLE_CALLS if single else KEYS[self.suite]
         counts = {key: getattr(self, key) for key in COUNTS if getattr(self, key) is not None}
         return {key: getattr(self, key) for key in keys} | counts
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.bench.report import encoder as report_encoder
+from fastflow.bench.report import serve as report_serve
 
 Row = dict[str, Any]
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
@@ -45,7 +46,9 @@ def table(report: dict[str, Any], targets: bool = False) -> str:
         for batch, of_batch in groupby(rows, key=lambda row: row["batch"]):
             lines += _aligned([(f"B = {batch:,}", *COLUMNS[1:]), *_cells(list(of_batch))])
             lines.append("")
-    lines += report_encoder.table([row for row in report["rows"] if row["suite"] != "flow"], _aligned, duration)
+    others = [row for row in report["rows"] if row["suite"] not in ("flow", "serve")]
+    lines += report_encoder.table(others, _aligned, duration)
+    lines += report_serve.table([row for row in report["rows"] if row["suite"] == "serve"], _aligned, duration)
     if report["ratios"]:
         heading = "Against the targets" if targets else "In short; x: the peer's time over fastflow's"
         lines += [heading, *(_ratio_line(ratio, targets) for ratio in report["ratios"]), ""]

@@ -45,6 +45,17 @@ class TextSizes:
 
 
 @dataclass(frozen=True)
+class ServeSizes:
+    """Loads of the serve suite."""
+
+    texts: int = 256  # distinct ones
+    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of what the Runtime computes alone
+    seconds: float = 4.0  # of each load
+    most: int = 20_000  # requests of each load
+    connections: int = 4000  # more than the queue holds, or the clients themselves would hold back
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Everything that a quick run makes smaller."""
 
@@ -54,6 +65,7 @@ class Sizes:
     flow: FlowSizes = FlowSizes()
     encoder: EncoderSizes = EncoderSizes()
     texts: TextSizes = TextSizes()
+    serve: ServeSizes = ServeSizes()
     starts: int = 5  # of each process of the start-up suite
     bert: Mapping[str, Any] = field(default_factory=dict)  # how the random BERT differs from BERT-base
 
@@ -62,5 +74,5 @@ FULL = Sizes()
 QUICK = Sizes(
     quick=True, probe_s=0.1, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35),
     encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 16), (8, 32))), texts=TextSizes(most=128, alone=40),
-    starts=2,
+    serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, most=2000, connections=64), starts=2,
 )  # fmt: skip

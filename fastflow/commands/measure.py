@@ -188,9 +188,11 @@ def bench(
     encoder     token ids                pooled vectors      BERT-base
     end-to-end  texts                    vectors             the model in the package
     startup     the start of a process   its first vector    the model in the package
+    serve       HTTP requests at a rate  their answers       the model in the package
 
-    Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end runs that BERT-base as
-    well, and startup always does. A directory of Sentence Transformers is pooled by its own modules, for everybody.
+    Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end and serve run that
+    BERT-base as well, and startup always does. A directory of Sentence Transformers is pooled by its own modules, for
+    everybody.
     """
     from fastflow.bench.cli import run
 

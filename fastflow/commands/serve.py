@@ -112,7 +112,7 @@ def serve(
             where = str(uds) if uds is not None else f"http://{_address(bound.getsockname())}"
             queue = service.engine.queue
             line = f"fastflow: serving {service.model.names[0]} at {where}, {queue.rate:,.0f} tokens a second"
-            run(service, bound, lambda: say(f"{line}, up to {queue.bounds.batch} in a batch"))
+            run(service, bound, lambda: say(f"{line}, up to {queue.batch} in a batch"))
         finally:
             if uds is not None:
                 uds.unlink(missing_ok=True)

@@ -21,7 +21,6 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.settings import Settings
 
 TURNS = 4  # requests whose turns fill a batch
-SMOOTH = 0.2  # weight of the last batch in the rate
 PIECE = 64  # texts that are tokenized before another request may
 CHARACTERS = 2  # of a token, as an estimate until it is made
 
@@ -100,8 +99,9 @@ class Engine:
         self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``rate``: tokens a second, as measured; ``most``: tokens of a batch, however fast the machine is."""
-        batch = min(most, max(model.max_length, int(rate * settings.batch)))
-        bounds = Bounds(batch, max(1, batch // TURNS), settings.max_queue, settings.timeout)
+        least = min(most, model.max_length)
+        turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
+        bounds = Bounds(settings.batch, least, most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
         self.model, self.clock = model, clock
         self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called for each batch
@@ -245,8 +245,8 @@ class Engine:
         if not batch:
             return
         tokens = sum(int(each.tokens.offsets[stop] - each.tokens.offsets[start]) for each, start, stop in batch)
-        if tokens >= self.queue.bounds.turn:  # a small batch is no measure of the speed
-            self.queue.rate += SMOOTH * (tokens / max(ended - began, 1e-9) - self.queue.rate)
+        with self._wake:
+            self.queue.learn(tokens, ended - began)
         self.observe(sum(stop - start for _, start, stop in batch), tokens, ended - began)
 
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+SMOOTH = 0.2  # weight of the last batch in the rate
+
 
 class Busy(Exception):
     """A request is refused for now: ``seconds`` until the work that waits has been computed."""
@@ -51,11 +53,14 @@ Slice = tuple[AnyJob, int, int]  # a job, its first text and the one behind its 
 
 @dataclass(frozen=True)
 class Bounds:
-    """``batch`` and ``turn``: tokens of a batch, and of one request's turn in it. ``wait``: seconds before a request's
-    first turn, above which it is refused. ``work``: seconds in which any request must be finished.
+    """``batch``: seconds that a batch takes, between ``least`` and ``most`` tokens. ``turn``: tokens of one request's
+    turn in it. ``wait``: seconds before a request's first turn, above which it is refused. ``work``: seconds in which
+    any request must be finished.
     """
 
-    batch: int
+    batch: float
+    least: int
+    most: int
     turn: int
     wait: float
     work: float
@@ -65,13 +70,23 @@ class Queue(Generic[AnyJob]):
     """Jobs that wait; not safe to call from several threads at once."""
 
     def __init__(self, bounds: Bounds, rate: float) -> None:
-        """``rate``: tokens that are computed in a second; it may be set again as it becomes better known."""
+        """``rate``: tokens that are computed in a second, as far as it is known; ``learn`` corrects it."""
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not handed out
         self.turns = 0  # the same, of each job at most a turn: what comes before the first turn of a new one
         self.running = 0  # tokens of the batch that was handed out last
         self.jobs = 0
         self._waiting: deque[AnyJob] = deque()
+
+    @property
+    def batch(self) -> int:
+        """The most tokens of a batch."""
+        return min(self.bounds.most, max(self.bounds.least, int(self.rate * self.bounds.batch)))
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """A batch of ``tokens`` took ``seconds``; one smaller than a turn is no measure of the speed."""
+        if tokens >= self.bounds.turn and seconds > 0:
+            self.rate += SMOOTH * (tokens / seconds - self.rate)
 
     def admit(self, job: AnyJob, tokens: int) -> None:
         """Count ``job``, of about ``tokens``, from now on. Raises Busy or TooMuch, by one rule for one text and many.
@@ -102,7 +117,7 @@ class Queue(Generic[AnyJob]):
         """The next batch, and the jobs that expired before it; both may be empty. The batch counts as running."""
         batch: list[Slice[AnyJob]] = []
         expired: list[AnyJob] = []
-        room = self.bounds.batch
+        room = batch_tokens = self.batch
         while self._waiting and room > 0:
             job = self._waiting.popleft()
             if job.gone:
@@ -117,7 +132,7 @@ class Queue(Generic[AnyJob]):
                 break
             room -= tokens
             self._hand_out(job, stop, tokens, batch)
-        self.running = self.bounds.batch - room
+        self.running = batch_tokens - room
         return batch, expired
 
     def drop(self, job: Job) -> None:

@@ -77,10 +77,10 @@ async def tokenize(request: Request) -> Response:
 async def info(request: Request) -> Response:
     """The model, and every limit."""
     service: Service = request.app.state.service
-    settings, bounds = service.settings, service.engine.queue.bounds
+    settings, queue = service.settings, service.engine.queue
     limits = {
         "max_concurrent_requests": settings.max_connections,
-        "max_batch_tokens": bounds.batch,
+        "max_batch_tokens": queue.batch,
         "max_batch_requests": None,
         "max_client_batch_size": settings.max_inputs,
         "auto_truncate": settings.truncate,
@@ -91,7 +91,7 @@ async def info(request: Request) -> Response:
         "max_body_bytes": settings.max_body,
         "max_queue_seconds": settings.max_queue,
         "timeout_seconds": settings.timeout,
-        "tokens_per_second": round(service.engine.queue.rate),
+        "tokens_per_second": round(queue.rate),
     }
     return JSONResponse(service.model.describe() | limits)
 

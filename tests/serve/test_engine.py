@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -33,6 +34,7 @@ class Counting:
         self.batches: list[int] = []
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()
+        self.slow: Callable[[], None] = lambda: None
 
     def tokens(self, texts, prompt):
         if "!" in "".join(texts):
@@ -46,6 +48,7 @@ class Counting:
     def embed(self, tokens, how):
         self.entered.set()
         assert self.gate.wait(20)
+        self.slow()
         heads = tokens.ids[tokens.offsets[:-1]]
         if ord("?") in heads:
             raise FastflowError("text 0 gives NaN")
@@ -188,7 +191,7 @@ async def test_an_expired_request_is_503_and_not_computed(desk):
 
 @with_desk
 async def test_the_deadline_is_kept_even_when_the_model_is_stuck(desk):
-    desk.engine.queue.bounds = desk.engine.queue.bounds.__class__(100, 25, 1.0, 0.05)
+    desk.engine.queue.bounds = dataclasses.replace(desk.engine.queue.bounds, work=0.05)
     first = await desk.hold()
     with pytest.raises(Refused) as refused:
         await first
@@ -258,9 +261,11 @@ async def test_the_speed_is_learned_from_full_batches_alone(desk):
     first = await desk.hold()
     full = desk.ask(*["b" * 50] * 2)
     await desk.waiting(1)
+    desk.model.entered.clear()
+    desk.model.slow = lambda: setattr(desk, "now", desk.now + 0.05)  # twice as fast as was thought
     desk.release()
     await asyncio.gather(first, full)
-    assert desk.engine.queue.rate > RATE  # no time has passed on this clock
+    assert RATE < desk.engine.queue.rate < 2 * RATE
 
 
 @with_desk

@@ -6,8 +6,8 @@ import pytest
 
 from fastflow.serve.queue import Bounds, Busy, Job, Queue, TooMuch
 
-BOUNDS = Bounds(batch=100, turn=25, wait=1.0, work=10.0)
-RATE = 1000.0  # tokens a second: a batch is 0.1 s
+BOUNDS = Bounds(batch=0.1, least=50, most=400, turn=25, wait=1.0, work=10.0)
+RATE, BATCH = 1000.0, 100  # tokens a second, and of a batch
 
 
 def make_queue() -> Queue:
@@ -30,7 +30,7 @@ def test_texts_come_in_their_order_and_all_of_them():
     job = admitted(queue, [30, 30, 30, 30, 30])
     found = []
     while batch := queue.take(0)[0]:
-        assert sum(sum(job.lengths[start:stop]) for job, start, stop in batch) <= BOUNDS.batch
+        assert sum(sum(job.lengths[start:stop]) for job, start, stop in batch) <= BATCH
         found += [i for _, start, stop in batch for i in range(start, stop)]
     assert found == [0, 1, 2, 3, 4]
     assert (queue.work, queue.turns, queue.running, queue.jobs) == (0, 0, 0, 0)
@@ -166,3 +166,21 @@ def test_the_waiting_work_is_bounded_whatever_comes():
     assert refused > 0
     assert queue.work <= (BOUNDS.work + BOUNDS.wait) * RATE
     assert queue.turns <= BOUNDS.wait * RATE + BOUNDS.turn
+
+
+def test_the_batch_follows_the_speed_between_its_bounds():
+    queue = make_queue()
+    assert queue.batch == BATCH
+    queue.learn(24, 1e-6)  # too small to tell
+    queue.learn(100, 0.0)  # a clock that stands
+    assert queue.rate == RATE
+    for _ in range(50):
+        queue.learn(200, 0.1)
+    assert queue.rate == pytest.approx(2000, rel=1e-3)
+    assert queue.batch == pytest.approx(200, abs=1)
+    for _ in range(50):
+        queue.learn(100, 10.0)
+    assert queue.batch == BOUNDS.least
+    for _ in range(50):
+        queue.learn(100, 0.001)
+    assert queue.batch == BOUNDS.most

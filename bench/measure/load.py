@@ -1,0 +1,137 @@
+"""An open-loop load: requests leave at a constant rate, whether or not the ones before were answered.
+
+A request's time counts from the moment it was due, so a server that holds up its clients cannot hide it; how late
+the generator itself sent is measured apart. ``python -m fastflow.bench.measure.load`` runs one plan, JSON on standard
+input, in a process of its own, so that it takes no time of the server's interpreter; it takes processor time all the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+GRACE = 30.0  # seconds for the answers after the last request
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``bodies``: JSON bodies, sent in turn; ``rate``: requests a second, ``count`` in all, on ``connections``."""
+
+    port: int
+    path: str
+    bodies: tuple[str, ...]
+    rate: float
+    count: int
+    connections: int = 512
+
+    @property
+    def seconds(self) -> float:
+        """The time over which requests leave."""
+        return self.count / self.rate
+
+
+@dataclass
+class Outcome:
+    """Milliseconds from due to answered, by status; how late requests left; and the generator's own cost."""
+
+    answered_ms: dict[str, list[float]] = field(default_factory=dict)
+    late_ms: list[float] = field(default_factory=list)
+    unsent: int = 0  # due while every connection was taken
+    lost: int = 0  # connections that ended without an answer
+    seconds: float = 0.0  # from the first request due to the last answer
+    cpu_seconds: float = 0.0
+
+    def quantile(self, share: float, status: str = "200") -> float | None:
+        """Milliseconds within which that share of the answers came; None where there were none."""
+        found = self.answered_ms.get(status)
+        return float(np.quantile(found, share)) if found else None
+
+    def count(self, status: str = "200") -> int:
+        """Answers of that status."""
+        return len(self.answered_ms.get(status, []))
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection with at most one request under way."""
+
+    def __init__(self, outcome: Outcome, idle: list[Connection]) -> None:
+        self.outcome, self.idle, self.due = outcome, idle, 0.0
+        self._got = bytearray()
+        self._needed = -1  # bytes of the whole answer, once its head is there
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def send(self, request: bytes, due: float) -> None:
+        """Send; ``due`` is on the clock of ``time.perf_counter``."""
+        self.due = due
+        self.outcome.late_ms.append((time.perf_counter() - due) * 1e3)
+        self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        if self._needed < 0 and (end := self._got.find(b"\r\n\r\n")) >= 0:
+            head = bytes(self._got[:end]).lower()
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+            self._needed = end + 4 + int(length.split(b":")[1])
+        if 0 <= self._needed <= len(self._got):
+            status = self._got[9:12].decode()
+            self.outcome.answered_ms.setdefault(status, []).append((time.perf_counter() - self.due) * 1e3)
+            self._got.clear()
+            self._needed, self.due = -1, 0.0
+            self.idle.append(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.due:
+            self.outcome.lost += 1
+        if self in self.idle:
+            self.idle.remove(self)
+
+
+async def generate(plan: Plan) -> Outcome:
+    """Send as planned and wait for the answers."""
+    outcome, idle, loop = Outcome(), list[Connection](), asyncio.get_running_loop()
+    head = f"POST {plan.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    requests = [f"{head}content-length: {len(body.encode())}\r\n\r\n{body}".encode() for body in plan.bodies]
+    for _ in range(plan.connections):
+        _, made = await loop.create_connection(lambda: Connection(outcome, idle), "127.0.0.1", plan.port)
+        idle.append(made)
+    start, cpu = time.perf_counter() + 0.05, time.process_time()
+    for i in range(plan.count):
+        due = start + i / plan.rate
+        if (wait := due - time.perf_counter()) > 0:
+            await asyncio.sleep(wait)
+        elif i % 16 == 0:
+            await asyncio.sleep(0)  # behind: answers are still read
+        if idle:
+            idle.pop().send(requests[i % len(requests)], due)
+        else:
+            outcome.unsent += 1
+    end = time.perf_counter() + GRACE
+    while _answers(outcome) < plan.count and time.perf_counter() < end:
+        await asyncio.sleep(0.002)
+    outcome.seconds = time.perf_counter() - start
+    outcome.cpu_seconds = time.process_time() - cpu
+    return outcome
+
+
+def _answers(outcome: Outcome) -> int:
+    return sum(map(len, outcome.answered_ms.values())) + outcome.unsent + outcome.lost
+
+
+def main() -> None:
+    """A plan on standard input, its outcome on standard output."""
+    given = json.load(sys.stdin)
+    plan = Plan(**given | {"bodies": tuple(given["bodies"])})
+    json.dump(asdict(asyncio.run(generate(plan))), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
