@@ -148,8 +148,9 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
     runtime = Runtime(model, device, dtype, threads)
     what = runtime.info()
     if not quiet:
+        calibration = "no calibration" if what["calibration"] == "none" else what["calibration"]
         say(
-            f"fastflow: model {what['model']}, {what['calibration']}, {what['dim']} dimensions, "
+            f"fastflow: model {what['model']}, {calibration}, {what['dim']} dimensions, "
             f"{what['backend']} {what['dtype']}"
         )
         for note in what["notes"]:

@@ -30,7 +30,7 @@ PRECISION = click.option(
 )
 DIM = click.option(
     "--dim",
-    type=int,
+    type=click.IntRange(1),
     help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
     "else the first ones.",
 )
@@ -139,6 +139,7 @@ def embed(
 
     A .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too.
     """
+    from fastflow.files.checks import check_inputs, check_target
     from fastflow.files.embed import embed_file
     from fastflow.files.inputs import Input
     from fastflow.files.records import Layout
@@ -150,21 +151,30 @@ def embed(
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
     paths = expanded(inputs)
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
-    output = checked_output(output, settings.shard)
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
     if fit and prompt_name is not None:
         raise UsageError("--fit makes a model without prompts of its own: give --prompt, or leave out --prompt-name")
+    if fit and shard is not None:
+        raise UsageError(
+            "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
+            "each shard -m DIR"
+        )
+    if prompt_name is not None and settings.prompt is not None:
+        raise UsageError("give --prompt or --prompt-name, not both")
+    output = checked_output(output, settings.shard)
+    check_target(output, paths, settings, resume, cache)
+    check_inputs(output, paths, settings, resume)
     with contextlib.ExitStack() as stack:
         opened: Callable[[str], Input] = Input
         if fit:
-            opened, model = stack.enter_context(
-                fitted_to(paths, output, settings, model, device, save_model, resume, quiet)
-            )
+            opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet)
         prompt = runtime.resolve_prompt(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
             settings = replace(settings, prompt=prompt)
+        if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):
+            say("fastflow: the prompt is empty: nothing is put before a text")
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
@@ -184,7 +194,6 @@ def embed(
 @contextlib.contextmanager
 def fitted_to(
     paths: list[str],
-    output: Path | None,
     settings: Settings,
     model: str | None,
     device: str,
@@ -193,19 +202,14 @@ def fitted_to(
     quiet: bool,
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
     """How to open an input, and the directory of a model that was calibrated on the texts of all; both last as long as
-    the block. Everything that can be refused is refused before the fit.
+    the block.
     """
-    from fastflow.files.embed import check_resumable, check_target, texts_of
+    from fastflow.files.checks import check_resumable
+    from fastflow.files.embed import texts_of
     from fastflow.files.sources import Sources
     from fastflow.files.spool import Rereadable
     from fastflow.train.options import check_extra
 
-    if settings.shard is not None:
-        raise UsageError(
-            "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
-            "each shard -m DIR"
-        )
-    check_target(output, paths, settings, resume)
     check_extra("fastflow embed --fit")
     from fastflow.train.fit_input import Request, fitted_model
 

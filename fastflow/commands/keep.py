@@ -28,8 +28,8 @@ def info(model: str | None) -> None:
 @click.option(
     "--with",
     "other",
-    type=click.Choice(["st"]),
-    help="Also compare the vectors with those of Sentence Transformers, of a directory that it saved.",
+    type=click.Choice(["st", "sentence-transformers"]),
+    help="Also compare the vectors with those of Sentence Transformers (st for short), of a directory that it saved.",
 )
 def verify(model: str | None, other: str | None) -> None:
     """Check the files of a model directory.

@@ -64,7 +64,7 @@ def compare(path: Path) -> Agreement:
     if (modules := read_modules(path)) is None:
         raise FastflowError(f"{path} was not saved by Sentence Transformers: it has no modules.json")
     if find_spec("sentence_transformers") is None:
-        raise missing_extra("st", "sentence_transformers", "fastflow verify --with st")
+        raise missing_extra("st", "sentence_transformers", "vectors were not compared: --with st")
     from sentence_transformers import SentenceTransformer
 
     theirs = SentenceTransformer(str(path), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})

@@ -28,8 +28,7 @@ def counted(source: Input, layout: Layout) -> Counted:
     Raises a UsageError for a pipe, which could not be read again, and a FastflowError naming a line that is damaged.
     """
     if source.identity is None:
-        what = "standard input" if source.path == "-" else f"{source.path}, which is not a file,"
-        raise UsageError(f"--shard counts the rows before it takes its part, and cannot read {what} twice; give a file")
+        raise not_countable(source.path)
     size, kind = source.identity[0], format_of(source.path, layout.format)
     if kind == "parquet":
         return Counted(row_count(source), size, hashlib.sha256(footer(source)).hexdigest())
@@ -41,6 +40,12 @@ def counted(source: Input, layout: Layout) -> Counted:
     else:
         rows = sum(1 for _ in records_of(source, layout))
     return Counted(rows, size, source.digest.hexdigest())
+
+
+def not_countable(path: str) -> UsageError:
+    """The sentence for a pipe that --shard would have to read twice."""
+    what = "standard input" if path == "-" else f"{path}, which is not a file,"
+    return UsageError(f"--shard counts the rows before it takes its part, and cannot read {what} twice; give a file")
 
 
 class Split(NamedTuple):

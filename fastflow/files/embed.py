@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -10,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.console import say
-from fastflow.errors import UsageError
+from fastflow.files.checks import check_resumable, check_target, check_types
 from fastflow.files.counting import Split, split_of
 from fastflow.files.encoding import Encoder, open_store
 from fastflow.files.growing import growing
 from fastflow.files.inputs import Input
 from fastflow.files.outputs import OutputFile
-from fastflow.files.parquet import check_json
-from fastflow.files.partial import State, check_output, check_unfinished, partial_path
+from fastflow.files.partial import State
 from fastflow.files.printing import Block, StandardOutput, Terminal
 from fastflow.files.records import Layout
 from fastflow.files.reuse import Store
 from fastflow.files.settings import Settings, Summary
 from fastflow.files.shards import check_beside, is_done, manifest_of
-from fastflow.files.sources import Row, Sources, check_formats
+from fastflow.files.sources import Row, Sources
 from fastflow.files.unlike import Unlike
 from fastflow.files.vector_cache import VectorCache
 from fastflow.files.windows import looked_at, one_text, windows
@@ -82,72 +80,6 @@ def embed_file(
                 writer.seal = lambda whole: begun.sealed(whole).write(target)
             with growing(writer, state, resume) as rows:
                 return _run(runtime, sources, writer, state, settings, split, rows, quiet, judge, store)
-
-
-def check_target(
-    target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
-) -> None:
-    """Raise for inputs of several formats, and for an output or a cache that cannot be written as ``settings`` ask,
-    before anything is computed.
-    """
-    check_formats(paths, settings.layout)
-    for path in (
-        [] if cache is None else [*paths, *([] if target is None else [str(target), str(partial_path(target))])]
-    ):
-        if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
-            raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
-    if target is None:
-        if resume:
-            raise UsageError("--resume needs an output file: -o OUT")
-        check_keep("JSON Lines", StandardOutput.own, settings)
-        return
-    kind = writer_for(target)
-    kind.check_extra(target)
-    if settings.layout.id_field is not None and not kind.keeps_ids:
-        raise UsageError(
-            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl or .parquet, or leave out "
-            "--id-field"
-        )
-    if settings.layout.keep and not kind.keeps_ids:
-        raise UsageError(
-            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl or .parquet, or leave out "
-            "--keep"
-        )
-    if settings.log_prob and not kind.keeps_log_prob:
-        raise UsageError(
-            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors or .jsonl, or leave "
-            "out --log-prob"
-        )
-    check_keep(f"{target}: a {target.suffix} file", kind.own, settings)
-    for path in paths:
-        check_output(target, path)
-    if resume and settings.shard is None:
-        check_unfinished(target)
-
-
-def check_keep(what: str, own: tuple[str, ...], settings: Settings) -> None:
-    """Raise a UsageError for a field to keep whose name the output uses itself."""
-    absent = {"id", "ids"} if settings.layout.id_field is None else set()
-    absent |= set() if settings.log_prob else {"log_prob"}
-    for name in settings.layout.keep:
-        if name in own and name not in absent:
-            raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out --keep {name}")
-
-
-def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
-    """The types of the inputs' columns; raises for one that the output cannot hold."""
-    types = sources.types(settings.layout)
-    if types and (target is None or target.suffix != ".parquet"):
-        check_json(types, sources.paths[0], settings.layout)
-    return types
-
-
-def check_resumable(sources: Sources) -> None:
-    """Raise for an input that cannot be read again from its start."""
-    for path, identity in zip(sources.paths, sources.identities, strict=True):
-        if identity is None:
-            what = "standard input" if path == "-" else f"{path}, which is not a file,"
-            raise UsageError(f"--resume cannot reread {what}; give a file")
 
 
 def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:

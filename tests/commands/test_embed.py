@@ -66,7 +66,8 @@ def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
     source = tmp_path / "data.bin"
     source.write_text("".join(json.dumps(text) + "\n" for text in sentences[:10]))
     options = ("--format", "jsonl", "--shard", "2/3", "--batch-tokens", 20, "--threads", 1, "--dedupe")
-    found = rows(run("embed", source, "-m", model, *options))
+    assert run("embed", source, "-m", model, "-o", tmp_path / "out.jsonl", *options).exit_code == 0
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["index"], row["text"]) for row in found] == [(i, sentences[i]) for i in (3, 4, 5)]
 
 

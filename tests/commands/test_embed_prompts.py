@@ -53,7 +53,7 @@ def test_the_prompt_that_applies(embed, saved, options, prompt):
     ("options", "message"),
     [
         (["--prompt-name", "no"], "no prompt is called 'no': known are query, document, title"),
-        (["--prompt-name", "query", "--prompt", "x"], "give prompt or prompt_name, not both"),
+        (["--prompt-name", "query", "--prompt", "x"], "give --prompt or --prompt-name, not both"),
         (["--prompt-name", "query", "--fit"], "--fit makes a model without prompts of its own"),
     ],
 )

@@ -1,0 +1,113 @@
+"""Everything that can be refused without the model, and so is refused before it is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import UsageError
+from fastflow.files.counting import not_countable
+from fastflow.files.parquet import check_json
+from fastflow.files.partial import check_output, check_unfinished, partial_path
+from fastflow.files.printing import StandardOutput
+from fastflow.files.settings import Settings
+from fastflow.files.sources import Sources, check_formats
+from fastflow.files.windows import one_text
+from fastflow.files.writers import writer_for
+
+
+def check_target(
+    target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
+) -> None:
+    """Raise for inputs of several formats, and for an output or a cache that cannot be written as ``settings`` ask,
+    before anything is computed.
+    """
+    check_formats(paths, settings.layout)
+    check_cache(cache, target, paths)
+    if target is None and settings.shard is not None:
+        raise UsageError("--shard needs an output, for a part has a manifest beside it: -o DIR")
+    if target is None:
+        if resume:
+            raise UsageError("--resume needs an output file: -o OUT")
+        check_keep("JSON Lines", StandardOutput.own, settings)
+        return
+    kind = writer_for(target)
+    kind.check_extra(target)
+    if settings.layout.id_field is not None and not kind.keeps_ids:
+        raise UsageError(
+            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl or .parquet, or leave out "
+            "--id-field"
+        )
+    if settings.layout.keep and not kind.keeps_ids:
+        raise UsageError(
+            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl or .parquet, or leave out "
+            "--keep"
+        )
+    if settings.log_prob and not kind.keeps_log_prob:
+        raise UsageError(
+            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors or .jsonl, or leave "
+            "out --log-prob"
+        )
+    check_keep(f"{target}: a {target.suffix} file", kind.own, settings)
+    for path in paths:
+        check_output(target, path)
+    if resume and settings.shard is None:
+        check_unfinished(target)
+
+
+def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
+    """Raise a UsageError for a --cache that is another file of the run."""
+    written = [] if target is None else [str(target), str(partial_path(target))]
+    for path in [] if cache is None else [*paths, *written]:
+        if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
+            raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
+
+
+def check_keep(what: str, own: tuple[str, ...], settings: Settings) -> None:
+    """Raise a UsageError for a field to keep whose name the output uses itself."""
+    absent = {"id", "ids"} if settings.layout.id_field is None else set()
+    absent |= set() if settings.log_prob else {"log_prob"}
+    for name in settings.layout.keep:
+        if name in own and name not in absent:
+            raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out --keep {name}")
+
+
+def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
+    """The types of the inputs' columns; raises for one that the output cannot hold."""
+    types = sources.types(settings.layout)
+    if types and (target is None or target.suffix != ".parquet"):
+        check_json(types, sources.paths[0], settings.layout)
+    return types
+
+
+def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
+    """Raise for inputs whose first row cannot be read as ``settings`` say, or that cannot be read as often as it takes.
+
+    What comes through a pipe is left for the run, which reads it once.
+    """
+    if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
+        if "-" in paths and settings.shard is not None:
+            raise not_countable("-")
+        if "-" in paths and resume:
+            raise not_resumable("-")
+        return
+    with Sources(paths) as sources:
+        check_types(sources, target, settings)
+        for row in islice(sources.rows(settings.layout), 1):
+            one_text(row)
+
+
+def check_resumable(sources: Sources) -> None:
+    """Raise for an input that cannot be read again from its start."""
+    for path, identity in zip(sources.paths, sources.identities, strict=True):
+        if identity is None:
+            raise not_resumable(path)
+
+
+def not_resumable(path: str) -> UsageError:
+    """The sentence for a pipe that --resume would have to read again."""
+    what = "standard input" if path == "-" else f"{path}, which is not a file,"
+    return UsageError(f"--resume cannot reread {what}; give a file")
