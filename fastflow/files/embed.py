@@ -70,6 +70,7 @@ def embed_file(
                 return Summary(resumed=split.stop - split.start)
         with writer_for(target)(target, key) as writer:
             writer.types, writer.id_field = types, settings.layout.id_field
+            writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
             if part is not None:
                 begun = part
                 writer.started = lambda: begun.write(target)
@@ -92,32 +93,37 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
     kind.check_extra(target)
     if settings.layout.id_field is not None and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl or .parquet, or leave out "
+            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl, .parquet or .db, or leave out "
             "--id-field"
         )
     if settings.layout.keep and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl or .parquet, or leave out "
-            "--keep"
+            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl, .parquet or .db, or leave "
+            "out --keep"
         )
     if settings.log_prob and not kind.keeps_log_prob:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors or .jsonl, or leave "
-            "out --log-prob"
+            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors, .jsonl or .db, or "
+            "leave out --log-prob"
         )
-    check_keep(f"{target}: a {target.suffix} file", kind.own, settings)
+    check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
         check_output(target, path)
     if resume and settings.shard is None:
         check_unfinished(target)
 
 
-def check_keep(what: str, own: tuple[str, ...], settings: Settings) -> None:
-    """Raise a UsageError for a field to keep whose name the output uses itself."""
+def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
+    """Raise a UsageError for a field to keep whose name the output uses itself, or for another; equal names are those
+    that ``same`` makes equal.
+    """
     absent = {"id", "ids"} if settings.layout.id_field is None else set()
     absent |= set() if settings.log_prob else {"log_prob"}
+    taken = {same(name): None for name in own if name not in absent}
     for name in settings.layout.keep:
-        if name in own and name not in absent:
+        if (other := taken.setdefault(same(name), name)) not in (None, name):
+            raise UsageError(f"{what} cannot hold {other!r} and {name!r}, which differ in case alone; keep one of them")
+        if other is None:
             raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out --keep {name}")
 
 
