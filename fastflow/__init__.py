@@ -13,18 +13,23 @@ from fastflow.errors import FastflowError
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
+    from fastflow.search import Index
     from fastflow.train import fit
 
 __version__ = "0.1.0"
-__all__ = ["FastflowError", "Runtime", "__version__", "fit"]
+__all__ = ["FastflowError", "Index", "Runtime", "__version__", "fit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import Runtime, and NumPy with it, only when it is used: ``fastflow --help`` stays instant. So with fit."""
+    """Import Runtime, and NumPy with it, only when it is used: ``fastflow --help`` stays instant. So with others."""
     if name == "Runtime":
         from fastflow.runtime import Runtime
 
         return Runtime
+    if name == "Index":
+        from fastflow.search import Index
+
+        return Index
     if name == "fit":
         from fastflow.train import fit
 

@@ -8,6 +8,7 @@ from fastflow import __version__
 from fastflow.commands.embed import embed, transform
 from fastflow.commands.keep import cache, info, verify
 from fastflow.commands.measure import bench, eval_command, report
+from fastflow.commands.search import search
 from fastflow.commands.serve import serve
 from fastflow.commands.shards import merge, status
 from fastflow.console import Commands
@@ -23,6 +24,7 @@ def main(debug: bool) -> None:
     fastflow embed input.txt                       JSON Lines on standard output
     fastflow embed input.csv --text-field body -o out.npy
     fastflow transform vectors.npy -m MODEL -o out.npy
+    fastflow search out.db QUERY                   the nearest rows of fastflow embed -o out.db
     fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
     fastflow report MODEL --sts DIR --html OUT     the model beside other methods, on a page
     fastflow info MODEL
@@ -32,5 +34,5 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (embed, merge, status, transform, eval_command, report, info, verify, bench, cache, serve):
+for command in (embed, search, merge, status, transform, eval_command, report, info, verify, bench, cache, serve):
     main.add_command(command)

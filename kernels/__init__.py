@@ -3,4 +3,5 @@
 operation  definition (NumPy)            compiled for the CPU         Triton for a GPU
 encoder    ``encoder.reference``         ``encoder.cpu``              ``encoder.triton``
 flow       ``flow.equations``, ``.plan`` ``flow.cpu``                 ``flow.triton``
+search     ``search.reference``          ``search.cpu``               –
 """

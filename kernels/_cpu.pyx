@@ -426,3 +426,31 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
     finally:
         free(m)
         free(bad)
+
+
+cdef extern from "search/search.h":
+    enum: FF_DOTS, FF_HAMMINGS, FF_SCANS
+    enum: FF_WIDEST
+    void ff_scan(int, int, const void *, const void *, int32_t *, int64_t, int64_t, int) nogil
+
+
+DOTS, HAMMINGS, WIDEST = FF_DOTS, FF_HAMMINGS, FF_WIDEST
+
+
+def scan(const unsigned char[:, ::1] codes, const unsigned char[::1] query, int32_t[::1] out, int which, int isa, int threads):
+    """DOTS or HAMMINGS of the bytes of codes (n, width) with those of query (width,), to out (n,)."""
+    if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or not 0 <= which < FF_SCANS:
+        raise ValueError(f"scan {which} cannot run with instruction set {isa} on this machine")
+    if not 1 <= codes.shape[1] <= FF_WIDEST or query.shape[0] != codes.shape[1] or out.shape[0] != codes.shape[0]:
+        raise ValueError(
+            f"codes of shape ({codes.shape[0]}, {codes.shape[1]}), a query of {query.shape[0]} bytes and {out.shape[0]} "
+            f"results do not belong together, or a code has more than {FF_WIDEST} bytes"
+        )
+    cdef int64_t rows = codes.shape[0], width = codes.shape[1]
+    if rows == 0:
+        return
+    cdef const unsigned char *first = &codes[0, 0]
+    cdef const unsigned char *q = &query[0]
+    cdef int32_t *to = &out[0]
+    with nogil:
+        ff_scan(isa, which, first, q, to, rows, width, threads)

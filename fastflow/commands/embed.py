@@ -50,12 +50,12 @@ RESUME = click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="OUT.npy, .npz, .jsonl, .parquet or .safetensors; a folder with --shard. "
+    help="OUT.npy, .npz, .jsonl, .parquet, .safetensors or .db (SQLite, for fastflow search); a folder with --shard. "
     "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
 @FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
-@click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines, .parquet or .npz.")
+@click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines, .parquet, .npz or .db.")
 @KEEP
 @DELIMITER
 @NO_HEADER

@@ -20,7 +20,7 @@ from fastflow.errors import UsageError
     required=True,
     metavar="OUT",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="OUT with the suffix of the parts: .npy, .npz, .jsonl, .parquet or .safetensors.",
+    help="OUT with the suffix of the parts: .npy, .npz, .jsonl, .parquet, .safetensors or .db.",
 )
 @click.option("--quiet", is_flag=True, help="No summary.")
 def merge(folder: Path, output: Path, quiet: bool) -> None:

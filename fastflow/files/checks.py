@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,20 @@ def check_target(
     kind.check_extra(target)
     if settings.layout.id_field is not None and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl or .parquet, or leave out "
+            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl, .parquet or .db, or leave out "
             "--id-field"
         )
     if settings.layout.keep and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl or .parquet, or leave out "
-            "--keep"
+            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl, .parquet or .db, or leave "
+            "out --keep"
         )
     if settings.log_prob and not kind.keeps_log_prob:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors or .jsonl, or leave "
-            "out --log-prob"
+            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors, .jsonl or .db, or "
+            "leave out --log-prob"
         )
-    check_keep(f"{target}: a {target.suffix} file", kind.own, settings)
+    check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
         check_output(target, path)
     if resume and settings.shard is None:
@@ -66,12 +66,17 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
             raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
 
 
-def check_keep(what: str, own: tuple[str, ...], settings: Settings) -> None:
-    """Raise a UsageError for a field to keep whose name the output uses itself."""
+def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
+    """Raise a UsageError for a field to keep whose name the output uses itself, or for another; equal names are those
+    that ``same`` makes equal.
+    """
     absent = {"id", "ids"} if settings.layout.id_field is None else set()
     absent |= set() if settings.log_prob else {"log_prob"}
+    taken = {same(name): None for name in own if name not in absent}
     for name in settings.layout.keep:
-        if name in own and name not in absent:
+        if (other := taken.setdefault(same(name), name)) not in (None, name):
+            raise UsageError(f"{what} cannot hold {other!r} and {name!r}, which differ in case alone; keep one of them")
+        if other is None:
             raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out --keep {name}")
 
 

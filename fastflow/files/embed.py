@@ -74,6 +74,7 @@ def embed_file(
                 return Summary(resumed=split.stop - split.start)
         with open_store(runtime, settings, cache, target) as store, writer_for(target)(target, key) as writer:
             writer.types, writer.id_field = types, settings.layout.id_field
+            writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
             if part is not None:
                 begun = part
                 writer.started = lambda: begun.write(target)

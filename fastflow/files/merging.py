@@ -14,6 +14,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.database import DatabaseFile
+from fastflow.files.database_table import about_of, blocks
 from fastflow.files.outputs import JsonLinesFile, OutputFile
 from fastflow.files.parquet import arrow
 from fastflow.files.parquet_output import ParquetOutput
@@ -44,6 +46,8 @@ def merge(folder: Path, target: Path) -> list[Manifest]:
     with kind(target, meta) as writer:
         writer.begin()
         try:
+            if isinstance(writer, DatabaseFile):
+                writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):
                 try:
                     _join_parquet(writer, paths)
@@ -79,7 +83,9 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:
                     writer.append(chunk)
                 return
             readers = {".npy": _npy_blocks, ".npz": _npz_blocks, ".safetensors": _safetensors_blocks}
-            for block in readers[path.suffix](handle, start):
+            scored = bool(manifest.run.get("options", {}).get("log_prob"))
+            of_part = blocks(path, scored) if path.suffix == ".db" else readers[path.suffix](handle, start)
+            for block in of_part:
                 writer.write(block)
                 rows += len(block.rows)
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, struct.error) as error:

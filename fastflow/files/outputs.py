@@ -39,11 +39,17 @@ class OutputFile:
         self.started: Callable[[], None] | None = None  # called before the first rows are written
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
         self.types: dict[str, Any] = {}  # of the input's columns, where they have types
+        self.about: dict[str, Any] = {}  # more of the run, for a file that has a place for it
         self._handle: BinaryIO = open_partial(target)
 
     @classmethod
     def check_extra(cls, target: Path) -> None:
         """Raise a FastflowError where a library that the format needs is absent."""
+
+    @staticmethod
+    def same(name: str) -> str:
+        """The name of a field as the format compares it with others."""
+        return name
 
     def begin(self, resume_at: int | None = None) -> None:
         """Start empty, or go on after ``resume_at`` bytes of an interrupted run."""

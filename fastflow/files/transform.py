@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.database import DatabaseFile
 from fastflow.files.embed import numbers_of
 from fastflow.files.encoding import stored
 from fastflow.files.growing import growing
@@ -50,7 +51,7 @@ def transform_file(
     Raises a FastflowError for vectors of another width than the model's, and for NaN or infinity, naming the row.
     """
     kind = writer_for(target)
-    if kind in (JsonLinesFile, ParquetOutput):
+    if kind in (JsonLinesFile, ParquetOutput, DatabaseFile):
         parts = "lines" if kind is JsonLinesFile else "rows"
         raise UsageError(
             f"{target}: the {parts} of a {target.suffix} file hold texts, and these are vectors; write .npy"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastflow.errors import UsageError
+from fastflow.files.database import DatabaseFile
 from fastflow.files.npz import NpzFile
 from fastflow.files.outputs import JsonLinesFile, NpyFile, OutputFile, SafetensorsFile
 from fastflow.files.parquet_output import ParquetOutput
@@ -15,6 +16,7 @@ WRITERS: dict[str, type[OutputFile]] = {
     ".jsonl": JsonLinesFile,
     ".safetensors": SafetensorsFile,
     ".parquet": ParquetOutput,
+    ".db": DatabaseFile,
 }
 
 

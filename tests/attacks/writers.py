@@ -24,7 +24,7 @@ from fastflow.files.shards import manifest_path
 
 FASTFLOW = str(Path(sysconfig.get_path("scripts")) / "fastflow")
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]
-SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors", ".parquet")
+SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db")
 LINES = 6000
 SIGNALS = (None, None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 REFUSED = ("is being written by another run",)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import make_sentences
+from databases import vectors_in
 from safetensors.numpy import load_file
 
 from fastflow import Runtime
@@ -49,11 +50,13 @@ def load(path: Path) -> np.ndarray:
         return load_file(path)["embeddings"]
     if path.suffix == ".jsonl":
         return np.array([json.loads(line)["embedding"] for line in path.read_text().splitlines()], np.float32)
+    if path.suffix == ".db":
+        return vectors_in(path)
     loaded = np.load(path)
     return loaded if path.suffix == ".npy" else loaded["embeddings"]
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".db"])
 def test_rows_are_the_lines_in_order(runtime, corpus, sentences, target, suffix):
     found = embed(runtime, str(corpus), target.with_suffix(suffix))
     assert np.array_equal(found, runtime.encode(sentences))
@@ -185,14 +188,14 @@ def interrupting(error: type[BaseException] = KeyboardInterrupt, after: int = 3)
 Interrupt = interrupting()
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".db"])
 @pytest.mark.parametrize("shard", [None, (2, 2)])
 def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, tmp_path, target, sentences, monkeypatch, suffix, shard):
     monkeypatch.setattr(module, "WINDOW", 16)
     target = target.with_suffix(suffix)
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(sentences[:128])))
-    settings = Settings(Layout(id_field="id" if suffix in (".npz", ".jsonl") else None), shard=shard)
+    settings = Settings(Layout(id_field="id" if suffix in (".npz", ".jsonl", ".db") else None), shard=shard)
     embed_file(Runtime(model), str(source), target, settings, quiet=True)
     whole = target.read_bytes()
     target.unlink()
@@ -245,7 +248,7 @@ def test_resume_refuses_what_is_not_the_same_run(model, bert, tmp_path, target, 
 
 
 @pytest.mark.parametrize("late", [KeyboardInterrupt, FastflowError])
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".db"])
 def test_finished_rows_outlive_any_late_error_without_resume(model, corpus, target, monkeypatch, capsys, suffix, late):
     monkeypatch.setattr(module, "WINDOW", 16)
     target = target.with_suffix(suffix)
@@ -373,7 +376,7 @@ def test_a_file_that_is_written_on_the_way_is_never_the_input(runtime, tmp_path,
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_ids_are_refused_where_the_output_has_no_place_for_them(runtime, tmp_path, target, suffix):
     (tmp_path / "in.csv").write_text("key,text\nk1,the dog\n")
-    with pytest.raises(UsageError, match=r"has no place for ids; write \.npz, \.jsonl or \.parquet"):
+    with pytest.raises(UsageError, match=r"has no place for ids; write \.npz, \.jsonl, \.parquet or \.db"):
         embed_file(runtime, str(tmp_path / "in.csv"), target.with_suffix(suffix), Settings(Layout(id_field="key")))
     assert list(target.parent.iterdir()) == []
 

@@ -57,12 +57,12 @@ def test_a_fault_is_named_by_its_file_and_line(model, desk):
     assert_one_sentence(result, 1, "data/c.jsonl, line 2: field 'text' is not a string")
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".parquet"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"])
 def test_a_run_over_files_is_continued_to_the_same_bytes(model, desk, monkeypatch, suffix):
     monkeypatch.setattr(module, "WINDOW", 16)
     paths, target = ["data/b.jsonl", "data/a.jsonl", "data/c.jsonl"], desk / f"out{suffix}"
     settings = Settings(
-        Layout(keep=("url", "n"), id_field="id") if suffix in (".npz", ".jsonl", ".parquet") else Layout()
+        Layout(keep=("url", "n"), id_field="id") if suffix in (".npz", ".jsonl", ".parquet", ".db") else Layout()
     )
     embed_file(Runtime(model), paths, target, settings, quiet=True)
     whole = target.read_bytes()

@@ -23,7 +23,7 @@ def runtime(model: Path) -> Runtime:
     return Runtime(model)
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".db"])
 def test_a_finished_output_is_not_made_again(runtime, corpus, tmp_path, suffix):
     target = tmp_path / f"out{suffix}"
     embed_file(runtime, str(corpus), target, Settings(), quiet=True)

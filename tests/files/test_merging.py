@@ -17,8 +17,8 @@ from fastflow.files.printing import Block
 from fastflow.files.shards import manifest_of, manifest_path, read_manifest
 from fastflow.files.writers import writer_for
 
-SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet"]
-KEEPING = (".npz", ".jsonl", ".parquet")
+SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"]
+KEEPING = (".npz", ".jsonl", ".parquet", ".db")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_outputs_that_are_refused(model, desk):
     make(model, of=2)
     before = (desk / "parts" / "1.npy").read_bytes()
     assert_one_sentence(run("merge", "parts", "-o", "out.jsonl"), 2, "the parts are .npy files, such as parts/1.npy")
-    assert_one_sentence(run("merge", "parts", "-o", "out.db"), 2, "unknown suffix '.db'; the output can be .npy")
+    assert_one_sentence(run("merge", "parts", "-o", "out.arrow"), 2, "unknown suffix '.arrow'; the output can be .npy")
     assert_one_sentence(run("merge", "parts", "-o", "parts/1.npy"), 2, "parts/1.npy is one of the parts")
     assert (desk / "parts" / "1.npy").read_bytes() == before
     assert_one_sentence(run("merge", "absent", "-o", "out.npy"), 2, "absent cannot be read")
@@ -136,7 +136,8 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
                 writer.begin()
                 for start in range(0, rows, 1000):
                     vectors = np.zeros((min(1000, rows - start), 128), np.float32)
-                    at = range(start, start + len(vectors))
+                    first = (number - 1) * rows + start
+                    at = range(first, first + len(vectors))
                     writer.write(Block(at, [""] * len(at), None, vectors))
                 writer.finish()
             manifest.sealed(part).write(part)

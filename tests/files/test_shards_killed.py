@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from commands import run
 
-SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet"]
+SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"]
 
 CODE = """
 import os, random, signal, sys
@@ -65,7 +65,8 @@ for number in (1, 2):
     def check(code):
         if code == 0:
             assert part.exists()
-    options = ["--keep", "n"] if suffix in (".npz", ".jsonl", ".parquet") else ["--log-prob"] * (suffix != ".npy")
+    keeps = suffix in (".npz", ".jsonl", ".parquet", ".db")
+    options = ["--keep", "n"] if keeps else ["--log-prob"] * (suffix != ".npy")
     command = ["embed", "in.jsonl", "-m", model, "--threads", "1", "--quiet", "--resume", *options]
     until_done([*command, "--shard", f"{number}/2", "-o", str(part)], check, 30)
 
@@ -89,7 +90,7 @@ def test_whatever_the_moment_the_bytes_are_those_of_one_run(
     lines = [f'{{"text": "{text}", "n": {at}}}\n' for at, text in enumerate(sentences[:50])]
     (tmp_path / "in.jsonl").write_text("".join(lines))
     (tmp_path / "parts").mkdir()
-    keep = ["--keep", "n"] if suffix in (".npz", ".jsonl", ".parquet") else ["--log-prob"] * (suffix != ".npy")
+    keep = ["--keep", "n"] if suffix in (".npz", ".jsonl", ".parquet", ".db") else ["--log-prob"] * (suffix != ".npy")
     assert run("embed", "in.jsonl", "-m", model, "-o", f"whole{suffix}", "--quiet", *keep).exit_code == 0
     done = run_python(CODE, tmp_path / "parts", model, suffix, seed)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastflow.errors import UsageError
+from fastflow.files.database import DatabaseFile
 from fastflow.files.npz import NpzFile
 from fastflow.files.outputs import JsonLinesFile, NpyFile, SafetensorsFile
 from fastflow.files.parquet_output import ParquetOutput
@@ -14,8 +15,8 @@ from fastflow.files.writers import WRITERS, writer_for
 
 
 def test_the_suffix_decides():
-    kinds = [writer_for(Path(f"x{suffix}")) for suffix in (".npy", ".npz", ".jsonl", ".safetensors", ".parquet")]
-    assert kinds == [NpyFile, NpzFile, JsonLinesFile, SafetensorsFile, ParquetOutput]
+    kinds = [writer_for(Path(f"x{suffix}")) for suffix in (".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db")]
+    assert kinds == [NpyFile, NpzFile, JsonLinesFile, SafetensorsFile, ParquetOutput, DatabaseFile]
     assert len(WRITERS) == len(kinds)
     for name in ("x.arrow", "x", "x.npy.gz", "x.NPY"):
         with pytest.raises(UsageError, match=r"unknown suffix .* \.npy, \.npz, \.jsonl, \.safetensors"):

@@ -1,0 +1,108 @@
+"""Codes of vectors: a byte or a bit for each number, and how alike the code of a query is with each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    from fastflow.kernels.search import cpu
+except ImportError:  # built without a compiler
+    cpu = None  # type: ignore[assignment]
+from fastflow.kernels.search import reference
+
+LEVELS = 127
+TINY = np.finfo(np.float32).tiny
+
+
+def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
+    """(n,) dot products, compiled where that can be had; raises as ``kernels.search.reference.dots`` does."""
+    return reference.dots(codes, query) if cpu is None else cpu.dots(codes, query, threads)
+
+
+def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None) -> NDArray[np.int32]:
+    """(n,) bits that differ, as ``dots``."""
+    return reference.hammings(codes, query) if cpu is None else cpu.hammings(codes, query, threads)
+
+
+class Codes(ABC):
+    """Codes of ``rows`` rows, in memory. ``factor``: how many times k rows are compared again in full."""
+
+    factor: int
+
+    def __init__(self, rows: int, width: int, dtype: type[np.generic], threads: int | None) -> None:
+        self._codes: NDArray[Any] = np.empty((rows, width), dtype)
+        self._threads = threads
+
+    @abstractmethod
+    def put(self, at: int, vectors: NDArray[Any]) -> None:
+        """The vectors (b, D) of row ``at`` and those behind it."""
+
+    @abstractmethod
+    def scores(self, query: NDArray[Any]) -> NDArray[Any]:
+        """(rows,) numbers that grow with the similarity of ``query`` (D,) and each row."""
+
+
+class Bytes(Codes):
+    """int8 codes, the largest number of a row being 127, and a float32 for each row that gives its scale back.
+
+    ``similarity``: cosine or dot.
+    """
+
+    factor = 4
+
+    def __init__(self, rows: int, dim: int, threads: int | None, similarity: str) -> None:
+        super().__init__(rows, dim, np.int8, threads)
+        self._similarity, self._weights = similarity, np.empty(rows, np.float32)
+
+    def put(self, at: int, vectors: NDArray[Any]) -> None:
+        of = slice(at, at + len(vectors))
+        stored = vectors.dtype == np.int8  # in a file that is one for all rows, so cosines need no scale
+        self._codes[of], scale = (vectors, np.ones(len(vectors), np.float32)) if stored else bytes_of(vectors)
+        if self._similarity == "cosine":
+            scale /= np.maximum(norms(vectors.astype(np.float32, copy=False)), TINY)
+        self._weights[of] = scale
+
+    def scores(self, query: NDArray[Any]) -> NDArray[Any]:
+        return dots(self._codes, bytes_of(query[None])[0][0], self._threads) * self._weights
+
+
+class Bits(Codes):
+    """A bit for the sign of each number."""
+
+    factor = 32
+
+    def __init__(self, rows: int, dim: int, threads: int | None) -> None:
+        super().__init__(rows, -(-dim // 8), np.uint8, threads)
+
+    def put(self, at: int, vectors: NDArray[Any]) -> None:
+        packed = vectors.dtype == np.uint8
+        self._codes[at : at + len(vectors)] = vectors if packed else np.packbits(vectors > 0, axis=1)
+
+    def scores(self, query: NDArray[Any]) -> NDArray[Any]:
+        return -hammings(self._codes, np.packbits(query > 0), self._threads)
+
+
+def bytes_of(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """int8 codes (n, D) of float rows (n, D), and what each row is multiplied with to come back (n,)."""
+    scale = np.maximum(np.abs(vectors).max(axis=1, initial=0), TINY).astype(np.float32) / LEVELS
+    return np.rint(vectors / scale[:, None]).astype(np.int8), scale
+
+
+def largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """The places of the ``count`` largest of ``scores`` (n,), ascending; of equal ones those that come first."""
+    if count >= len(scores):
+        return np.arange(len(scores))
+    size = max(1, len(scores) // (4 * count))  # no fewer than `count` of these pieces hold their largest
+    tops = np.maximum.reduceat(scores, np.arange(0, len(scores), size))
+    chosen = np.flatnonzero(scores >= np.partition(tops, -count)[-count])
+    order = np.argsort(-scores[chosen], kind="stable")[:count]
+    return np.sort(chosen[order])
+
+
+def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(n,) L2 norms of (n, D)."""
+    return np.sqrt(np.einsum("ij,ij->i", vectors, vectors))

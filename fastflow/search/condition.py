@@ -1,0 +1,53 @@
+"""An SQL condition that a user gives: checked to be one condition, and run where it can only read one table."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+
+from fastflow.errors import UsageError
+from fastflow.files.database_table import TABLE, folded
+from fastflow.model.reading import short
+
+TOKEN = re.compile(
+    r"""'(?:[^']|'')*' | "(?P<name>(?:[^"]|"")*)" | `[^`]*` | \[[^\]]*\] | --[^\n]* | /\*.*?\*/
+    | (?P<round>[()]) | .""",
+    re.S | re.X,
+)
+
+
+def checked(where: str, columns: Sequence[str]) -> str:
+    """``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
+
+    SQLite takes a name in double quotes that no column has for a text, and would find no row or all of them.
+    """
+    depth, known = 0, {folded(name) for name in columns}
+    for token in TOKEN.finditer(where):
+        depth += {"(": 1, ")": -1}.get(token["round"] or "", 0)
+        if depth < 0:
+            break
+        name = token["name"]
+        if name is not None and folded(name.replace('""', '"')) not in known:
+            raise refused(where, f"no column is called {name!r}, and texts stand in single quotes", columns)
+    if depth or not where.strip():
+        raise refused(where, "its parentheses do not match" if depth else "it is empty", columns)
+    return f"(\n{where}\n)"  # a comment at its end is over before the parenthesis
+
+
+def refused(where: str, why: object, columns: Sequence[str]) -> UsageError:
+    """The sentence for a condition that SQLite cannot run."""
+    names = ", ".join(columns[:20]) + ", …" * (len(columns) > 20)
+    why = " ".join(str(why).split())  # SQLite quotes the line end that we put behind it
+    return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")
+
+
+def read_only(db: sqlite3.Connection) -> None:
+    """From now on ``db`` reads the table of texts and calls functions; all else is refused when it is prepared."""
+
+    def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
+        reads = action == sqlite3.SQLITE_READ and first == TABLE
+        calls = action == sqlite3.SQLITE_FUNCTION and second != "load_extension"
+        return sqlite3.SQLITE_OK if reads or calls or action == sqlite3.SQLITE_SELECT else sqlite3.SQLITE_DENY
+
+    db.set_authorizer(allow)

@@ -1,0 +1,111 @@
+"""The rows of a .db that ``fastflow embed`` made."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.files.database_table import DTYPES, ROWS, TABLE, columns_of, connect, matrix, quoted, run_of, width_of
+from fastflow.search.condition import checked, read_only, refused
+from fastflow.search.source import Hit, Rows, Source
+
+AT_ONCE = 500  # values in a list of SQL
+
+
+class Database(Source):
+    """A .db; every call opens it for itself, so calls may come from any thread and after fork.
+
+    Raises a FastflowError for a file of another kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with closing(connect(path)) as db:
+            self.run = run_of(db, path)
+            self.columns = columns_of(db)
+        self._identity = self._stat()
+        self.dim, self.precision = self.run["dim"], self.run["precision"]
+        self.fingerprint, self.normalized = self.run.get("fingerprint"), bool(self.run.get("normalized"))
+        self.truncated = self.run.get("truncate_dim") is not None
+        self._dtype, self._width = np.dtype(DTYPES[self.precision]), width_of(self.run)
+
+    def count(self) -> int:
+        with self._reading() as db:
+            return int(db.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0])  # noqa: S608 (a fixed name)
+
+    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
+        condition = "" if where is None else f" WHERE {checked(where, self.columns)}"
+        with self._reading(where) as db:
+            cursor = db.execute(f"SELECT row, vector FROM {TABLE}{condition} ORDER BY row")  # noqa: S608 (checked)
+            while found := cursor.fetchmany(ROWS):
+                rows, vectors = zip(*found, strict=True)
+                yield np.array(rows, np.int64), self._matrix(rows[0], vectors)
+
+    def numbers(self, where: str) -> Rows:
+        with self._reading(where) as db:
+            sql = f"SELECT row FROM {TABLE} WHERE {checked(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
+            return np.fromiter((row for (row,) in db.execute(sql)), np.int64)
+
+    def vectors(self, rows: Rows) -> NDArray[Any]:
+        found = self._some("row, vector", rows.tolist())
+        return self._matrix(rows[0], [found[row][1] for row in rows.tolist()])
+
+    def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
+        rest = [name for name in self.columns if name not in ("row", "text", "id")]
+        given = "id" if "id" in self.columns else "NULL"
+        names = ", ".join(["row", "text", given, *map(quoted, rest)])
+        rows = self._some(names, [row for row, _ in found])
+        hits = []
+        for row, score in found:
+            _, text, identity, *values = rows[row]
+            hits.append(Hit(row, score, text, identity, dict(zip(rest, values, strict=True))))
+        return hits
+
+    def close(self) -> None:
+        """Nothing is open between calls."""
+
+    def _some(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
+        """Columns of some rows, by row; the first is ``row``."""
+        out: dict[int, Sequence[Any]] = {}
+        with self._reading() as db:
+            for start in range(0, len(rows), AT_ONCE):
+                some = rows[start : start + AT_ONCE]
+                marks = ", ".join("?" * len(some))
+                sql = f"SELECT {names} FROM {TABLE} WHERE row IN ({marks})"  # noqa: S608 (our names)
+                out |= {each[0]: each for each in db.execute(sql, some)}
+        return out
+
+    def _matrix(self, row: int, vectors: Sequence[Any]) -> NDArray[Any]:
+        try:
+            return matrix(vectors, self._dtype, self._width)
+        except ValueError as error:
+            raise FastflowError(f"{self.path} is damaged at row {row} or soon after: {error}; make it again") from error
+
+    @contextmanager
+    def _reading(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
+        """The database, in which nothing but the table can be read; an error in it, or in ``where``, is a sentence."""
+        with closing(connect(self.path)) as db:
+            read_only(db)
+            if self._stat() != self._identity:
+                raise FastflowError(f"{self.path} was changed since it was opened; open it again")
+            try:
+                yield db
+            except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+                if where is not None:
+                    raise refused(where, error, self.columns) from error
+                raise FastflowError(f"{self.path} cannot be read: {error}; make it again") from error
+
+    def _stat(self) -> tuple[int, ...]:
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise FastflowError(f"{self.path} cannot be read: {error.strerror}") from error
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

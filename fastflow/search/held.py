@@ -1,0 +1,91 @@
+"""Rows that are held in memory: the vectors themselves, or codes of them that find rows to compare in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.reading import short
+from fastflow.search.codes import Bits, Bytes, Codes, largest, norms
+from fastflow.search.scan import SIGNS, Best
+from fastflow.search.source import Source
+from fastflow.stages.similarity import SIMILARITIES
+
+HOLDS = ("vectors", "int8", "bits")
+ABLE = {"vectors": tuple(SIMILARITIES), "int8": ("cosine", "dot"), "bits": ("cosine", SIGNS)}
+BLOCK = 16_384  # rows of a product
+
+
+class Held:
+    """All rows of ``source``. ``hold``: ``vectors``, as float32, or codes, ``int8`` or ``bits``.
+
+    A file of int8 or bits is held as such. Raises a UsageError for codes that cannot rank by ``similarity``.
+    """
+
+    def __init__(self, source: Source, hold: str, similarity: str, threads: int | None) -> None:
+        if hold not in HOLDS:
+            raise UsageError(f"hold is one of {', '.join(HOLDS)}, or None, not {short(hold)}")
+        stored = {"int8": "int8", "ubinary": "bits"}.get(source.precision)
+        self.hold = stored if stored is not None and hold == "vectors" else hold
+        if (stored, self.hold) == ("bits", "int8"):
+            raise UsageError(f"{source.path} holds bits alone, of which no int8 can be made: open it with hold='bits'")
+        if similarity not in ABLE[self.hold]:
+            raise UsageError(f"{self.hold} codes cannot rank by {similarity}: open {source.path} with hold='vectors'")
+        self._source, self._similarity, count = source, similarity, source.count()
+        self._rows = np.empty(count, np.int64)
+        self._codes: Codes | None = None
+        if self.hold == "vectors":
+            self._vectors, self._norms = np.empty((count, source.dim), np.float32), np.empty(count, np.float32)
+        elif self.hold == "int8":
+            self._codes = Bytes(count, source.dim, threads, similarity)
+        else:
+            self._codes = Bits(count, source.dim, threads)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Read the file."""
+        at = 0
+        for rows, vectors in self._source.blocks():
+            of = slice(at, at + len(rows))
+            if of.stop > len(self._rows):
+                break
+            self._rows[of] = rows
+            if self._codes is not None:
+                self._codes.put(at, vectors)
+            else:
+                self._vectors[of] = vectors
+                self._norms[of] = norms(self._vectors[of])
+            at = of.stop
+        if at != len(self._rows):
+            raise FastflowError(f"{self._source.path} was changed while it was read; open it again")
+
+    def find(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
+        """The ``k`` best rows and their scores for each of ``queries`` (q, D)."""
+        allowed = None if where is None else np.isin(self._rows, self._source.numbers(where), assume_unique=True)
+        if self._codes is None:
+            best = Best(queries, k, self._similarity)
+            for start in range(0, len(self._rows), BLOCK):
+                of = slice(start, start + BLOCK)
+                chosen: Any = of if allowed is None else start + np.flatnonzero(allowed[of])
+                best.add(self._rows[chosen], self._vectors[chosen], self._norms[chosen])
+            return best.result()
+        return [self._by_codes(self._codes, query, k, allowed) for query in queries]
+
+    def _by_codes(
+        self, codes: Codes, query: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None
+    ) -> list[tuple[int, float]]:
+        """The rows of the best codes, compared in full; the codes of a .db of bits are all there is."""
+        if not len(self._rows):
+            return []
+        scores = codes.scores(query)
+        places = np.arange(len(scores)) if allowed is None else np.flatnonzero(allowed)
+        scores = scores if allowed is None else scores[places]
+        exact = self._similarity == SIGNS
+        rows = self._rows[places[largest(scores, k if exact else k * codes.factor)]]
+        best = Best(query[None], k, self._similarity)
+        if len(rows):
+            best.add(rows, self._source.vectors(rows))
+        return best.result()[0]

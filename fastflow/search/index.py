@@ -1,0 +1,166 @@
+"""Index: a file of embeddings, searched with texts or vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.reading import short
+from fastflow.runtime import Runtime
+from fastflow.search.database import Database
+from fastflow.search.held import Held
+from fastflow.search.matrix import MatrixSource
+from fastflow.search.scan import SIGNS, Best
+from fastflow.search.source import Hit, Source
+from fastflow.stages.texts import in_order
+from fastflow.stages.vectors import check_count, check_vectors
+
+
+class Index:
+    """The rows of a .db that ``fastflow embed`` made, or of a .npy of floats; searching compares with every row.
+
+    ``runtime``: the model that embeds queries that are texts, with its prompt for queries; its similarity ranks, and
+    its fingerprint must be that of a .db. Without one queries are vectors, and rows are ranked by cosine.
+    ``texts``: the file that was embedded into a .npy, for the texts of its rows.
+    ``hold``: None reads the file for each search, in constant memory. ``vectors`` holds them in memory, as float32.
+    ``int8`` and ``bits`` hold codes, a quarter and a 32nd of that; each search compares the rows of the best codes in
+    full, and may miss a row. ``threads``: of the codes, None for the cores that this process may use.
+
+    Safe to call from several threads. Raises a FastflowError for a file that cannot be searched with this model.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        runtime: Runtime | None = None,
+        *,
+        texts: str | os.PathLike[str] | None = None,
+        hold: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._source = _opened(Path(path), None if texts is None else Path(texts))
+        try:
+            self.similarity = self._similarity(runtime)
+            if runtime is not None:
+                self._check_model(runtime)
+            self._held = None if hold is None else Held(self._source, hold, self.similarity, threads)
+        except BaseException:
+            self._source.close()
+            raise
+
+    @property
+    def dim(self) -> int:
+        """The width of a query."""
+        return self._source.dim
+
+    @property
+    def precision(self) -> str:
+        """The numbers that the file holds: float32, float16, int8 or ubinary."""
+        return self._source.precision
+
+    def search(self, queries: Any, k: int = 10, where: str | None = None) -> list[Any]:
+        """The ``k`` best rows, best first; of equal rows the lower one first.
+
+        ``queries``: a text or a vector (D,) gives a list of Hit; texts or vectors (q, D) give one such list each.
+        ``where``: an SQL condition on the columns of a .db; other rows are passed over.
+        Raises a FastflowError for queries of another width, and for a condition that SQLite cannot run.
+        """
+        check_count("k", k)
+        single = isinstance(queries, str)
+        vectors = self._embedded([queries] if single else queries)
+        single = single or (not _is_text(queries) and np.ndim(queries) == 1 and len(vectors) == 1)
+        found = self._found(vectors, k, where) if len(vectors) else []
+        hits = self._described(found)
+        return hits[0] if single else hits
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._source.close()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _found(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
+        if self._held is not None:
+            return self._held.find(queries, k, where)
+        best = Best(queries, k, self.similarity)
+        for rows, vectors in self._source.blocks(where):
+            best.add(rows, vectors)
+        return best.result()
+
+    def _described(self, found: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
+        """The hits of all queries, whose rows are fetched together."""
+        hits = iter(self._source.hits([each for of_one in found for each in of_one]))
+        return [[next(hits) for _ in of_one] for of_one in found]
+
+    def _embedded(self, queries: Any) -> NDArray[Any]:
+        """Queries as vectors (q, D)."""
+        if not _is_text(queries):
+            if len(queries) == 0:
+                return np.zeros((0, self.dim))
+            vectors = check_vectors(queries, np.float32)
+            if vectors.shape[1] != self.dim:
+                raise UsageError(f"{self._source.path} has {self.dim} dimensions, and the query {vectors.shape[1]}")
+            return vectors
+        if self._runtime is None:
+            raise UsageError(f"{self._source.path} was opened without a model: search with vectors, or give runtime=")
+        options = {"normalize_embeddings": self._source.normalized, "truncate_dim": self._truncate_dim()}
+        return np.asarray(self._runtime.encode_query(list(in_order(queries)), **options))
+
+    def _truncate_dim(self) -> int | None:
+        """The dimensions that a query keeps: a model that is rotated to shorten it is not where it keeps them all."""
+        whole = self._runtime is None or self._runtime.dim == self.dim
+        return self.dim if self._source.truncated or not whole else None
+
+    def _similarity(self, runtime: Runtime | None) -> str:
+        name = "cosine" if runtime is None else str(runtime.info()["similarity"])
+        coarse = self._source.precision in ("int8", "ubinary")
+        if coarse and name != "cosine":
+            raise FastflowError(
+                f"{self._source.path} holds {self._source.precision}, of which cosines can be computed, and the model "
+                f"compares by {name}: embed with --precision float32"
+            )
+        return SIGNS if self._source.precision == "ubinary" else name
+
+    def _check_model(self, runtime: Runtime) -> None:
+        path, made = self._source.path, self._source.fingerprint
+        if made is not None and made != runtime.fingerprint:
+            raise FastflowError(
+                f"{path} was made with another model, of the fingerprint {made[:12]}…, and this is "
+                f"{runtime.info()['model']}, {runtime.fingerprint[:12]}…: give the model that made it with -m"
+            )
+        if self.dim > runtime.dim:
+            raise FastflowError(
+                f"{path} has {self.dim} dimensions, and {runtime.info()['model']} gives {runtime.dim}: give the model "
+                "that made it with -m"
+            )
+
+
+def _opened(path: Path, texts: Path | None) -> Source:
+    if path.suffix == ".npy":
+        return MatrixSource(path, texts)
+    if path.suffix != ".db":
+        raise UsageError(f"{path}: {short(path.suffix)} cannot be searched; make a .db with fastflow embed -o OUT.db")
+    if texts is not None:
+        raise UsageError(f"{path} has the texts itself: leave out {texts}")
+    return Database(path)
+
+
+def _is_text(queries: Any) -> bool:
+    """Whether queries are texts: a str, or an iterable that is no array and begins with one."""
+    if isinstance(queries, str):
+        return True
+    return isinstance(queries, Sequence) and len(queries) > 0 and isinstance(queries[0], str)

@@ -1,0 +1,73 @@
+"""The rows of a .npy: vectors alone, numbered from 0, and the texts of another file where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.matrix import MatrixFile
+from fastflow.files.records import Layout
+from fastflow.files.sources import Sources
+from fastflow.files.windows import one_text
+from fastflow.search.source import Hit, Rows, Source
+
+ROWS = 8192  # read at a time
+
+
+class MatrixSource(Source):
+    """A .npy of floats. ``texts``: the file whose row i was embedded as row i.
+
+    Raises a FastflowError for a file of another kind.
+    """
+
+    def __init__(self, path: Path, texts: Path | None = None) -> None:
+        self.path, self._texts = path, texts
+        self._file = MatrixFile(str(path))
+        self.dim = self._file.matrix.shape[1]
+
+    def count(self) -> int:
+        return len(self._file.matrix)
+
+    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
+        if where is not None:
+            raise self._no_columns()
+        start = 0
+        for block in self._file.blocks(ROWS):
+            yield np.arange(start, start + len(block)), block
+            start += len(block)
+
+    def numbers(self, where: str) -> Rows:
+        raise self._no_columns()
+
+    def vectors(self, rows: Rows) -> NDArray[Any]:
+        return self._file.matrix[rows]
+
+    def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
+        texts = {} if self._texts is None else self._lines({row for row, _ in found})
+        return [Hit(row, score, texts.get(row)) for row, score in found]
+
+    def close(self) -> None:
+        self._file.__exit__(None, None, None)
+
+    def _lines(self, rows: set[int]) -> dict[int, str]:
+        """The texts of ``rows``; raises a FastflowError for a file of more or fewer texts than there are vectors."""
+        texts, count = {}, 0
+        with Sources([str(self._texts)]) as sources:
+            for row in sources.rows(Layout()):
+                count += 1
+                if row.number in rows:
+                    texts[row.number] = one_text(row)
+        if count != len(self._file.matrix):
+            raise FastflowError(
+                f"{self._texts} has {count:,} texts, and {self.path} has {len(self._file.matrix):,} vectors; give the "
+                "file that was embedded"
+            )
+        return texts
+
+    def _no_columns(self) -> UsageError:
+        return UsageError(f"{self.path} has no columns, so no condition can choose its rows; make a .db for that")

@@ -1,0 +1,67 @@
+"""A file whose rows are searched: the interface that .db and .npy have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+class Hit(NamedTuple):
+    """A row that was found. ``text`` is None where the file has none, ``id`` where it has none; ``fields`` holds the
+    values of the fields that were kept.
+    """
+
+    row: int
+    score: float
+    text: str | None = None
+    id: Any = None
+    fields: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+
+
+class Source(ABC):
+    """Rows, each a number and a vector of ``dim`` numbers, stored as ``precision`` says.
+
+    ``fingerprint``: of the model that made them, None where the file does not know. ``truncated``: the vectors were
+    shortened to ``dim``. ``normalized``: divided by their L2 norm.
+    """
+
+    path: Path
+    dim: int
+    precision: str = "float32"
+    fingerprint: str | None = None
+    truncated: bool = False
+    normalized: bool = False
+
+    @abstractmethod
+    def count(self) -> int:
+        """The rows of the file."""
+
+    @abstractmethod
+    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
+        """The row numbers (b,), ascending over all blocks, and the vectors as stored (b, width).
+
+        ``where``: rows for which the SQL condition holds. Raises a FastflowError for a file that was changed.
+        """
+
+    @abstractmethod
+    def vectors(self, rows: Rows) -> NDArray[Any]:
+        """The stored vectors (n, width) of ``rows``, which are there, in that order."""
+
+    @abstractmethod
+    def numbers(self, where: str) -> Rows:
+        """The numbers of the rows for which the SQL condition holds, ascending."""
+
+    @abstractmethod
+    def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
+        """The rows of ``found``, row and score each, with text, id and fields."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file."""

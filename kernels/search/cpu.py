@@ -1,0 +1,43 @@
+"""The scans of search, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels import isa as instructions
+from fastflow.kernels._cpu import DOTS, HAMMINGS, isas, scan
+from fastflow.kernels.search.reference import check
+from fastflow.kernels.threads import default_threads
+
+
+def dots(
+    codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None, isa: str | None = None
+) -> NDArray[np.int32]:
+    """(n,) dot products, exact, of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
+
+    ``threads``: at most this many, None for ``default_threads()``; ``isa``: None for the one FASTFLOW_ISA names or the
+    best. Raises ValueError for other shapes or types.
+    """
+    check(codes, query, np.int8)
+    return _scan(codes, query, DOTS, threads, isa)
+
+
+def hammings(
+    codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None, isa: str | None = None
+) -> NDArray[np.int32]:
+    """(n,) numbers of bits that differ between ``codes`` (n, bytes) and ``query`` (bytes,), as ``dots`` takes them.
+
+    Raises ValueError for other shapes or types.
+    """
+    check(codes, query, np.uint8)
+    return _scan(codes, query, HAMMINGS, threads, isa)
+
+
+def _scan(codes: NDArray[Any], query: NDArray[Any], which: int, threads: int | None, isa: str | None) -> Any:
+    out = np.empty(len(codes), np.int32)
+    number = isas()[instructions.isa(isa)][0]
+    scan(codes.view(np.uint8), query.view(np.uint8), out, which, number, threads or default_threads())
+    return out

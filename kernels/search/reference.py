@@ -1,0 +1,45 @@
+"""The scans of search, in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 1 << 20  # bytes of codes that are widened at a time
+ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int32)  # bits of a byte
+
+
+def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
+    """(n,) dot products, exact, of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
+
+    Raises ValueError for other shapes or types.
+    """
+    check(codes, query, np.int8)
+    out, step = np.empty(len(codes), np.int32), max(1, BLOCK // codes.shape[1])
+    exact = query.astype(np.float64)  # products and sums below 2^53, and the BLAS is for floats
+    for at in range(0, len(codes), step):
+        out[at : at + step] = codes[at : at + step].astype(np.float64) @ exact
+    return out
+
+
+def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """(n,) numbers of bits that differ between ``codes`` (n, bytes) and ``query`` (bytes,), as ``dots`` takes them.
+
+    Raises ValueError for other shapes or types.
+    """
+    check(codes, query, np.uint8)
+    out, step = np.empty(len(codes), np.int32), max(1, BLOCK // codes.shape[1])
+    for at in range(0, len(codes), step):
+        out[at : at + step] = ONES[codes[at : at + step] ^ query].sum(axis=1)
+    return out
+
+
+def check(codes: NDArray[np.generic], query: NDArray[np.generic], dtype: type[np.generic]) -> None:
+    """Raise ValueError unless ``codes`` and ``query`` belong together."""
+    fits = codes.ndim == 2 and query.shape == codes.shape[1:] and 1 <= codes.shape[1] <= 65536
+    contiguous = codes.flags.c_contiguous and query.flags.c_contiguous
+    if not fits or not contiguous or codes.dtype != dtype or query.dtype != dtype:
+        raise ValueError(
+            f"codes (n, D) and a query (D,) of {np.dtype(dtype)}, C-contiguous and at most 65536 wide, not "
+            f"{codes.dtype} {codes.shape} and {query.dtype} {query.shape}"
+        )

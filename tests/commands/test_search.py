@@ -1,0 +1,99 @@
+"""``fastflow search``: what is printed, queries of standard input, and refusals in one sentence."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from commands import assert_one_sentence, run
+
+from fastflow import Runtime
+
+
+@pytest.fixture(scope="module")
+def desk(model, sentences, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("desk")
+    lines = [{"id": f"k{i}", "text": text, "lang": "en" if i % 2 else "de"} for i, text in enumerate(sentences)]
+    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ["-m", model, "--quiet", "--id-field", "id", "--keep", "lang"]
+    assert run("embed", folder / "in.jsonl", *options, "-o", folder / "x.db").exit_code == 0
+    assert run("embed", folder / "in.jsonl", "-m", model, "--quiet", "-o", folder / "x.npy").exit_code == 0
+    return folder
+
+
+def test_rows_are_printed_best_first(desk, model, sentences):
+    result = run("search", desk / "x.db", sentences[7], "-m", model, "-k", 3)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"  1   1.0000  7  k7  {sentences[7]}  lang=en"
+    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
+    assert result.stderr.startswith("fastflow: model ")
+    assert run("search", desk / "x.db", sentences[7], "-m", model, "--quiet").stderr == ""
+
+
+def test_json_has_everything(desk, model, sentences):
+    result = run("search", desk / "x.db", sentences[7], "-m", model, "-k", 2, "--json", "--where", "lang = 'de'")
+    found = json.loads(result.stdout)
+    assert list(found) == ["query", "hits"]
+    assert [list(hit) for hit in found["hits"]] == [["rank", "score", "row", "text", "id", "fields"]] * 2
+    for rank, hit in enumerate(found["hits"], 1):
+        row = hit["row"]
+        assert (hit["rank"], hit["text"], hit["id"], hit["fields"]) == (rank, sentences[row], f"k{row}", {"lang": "de"})
+        assert row % 2 == 0
+
+
+def test_queries_of_standard_input(desk, model, sentences):
+    queries = [sentences[3], "", sentences[4]] * 50
+    result = run(
+        "search", desk / "x.db", "-", "-m", model, "-k", 1, "--json", "--quiet", stdin="\n".join(queries) + "\n"
+    )
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["query"] for each in found] == queries
+    assert [each["hits"][0]["row"] for each in found[::3]] == [3] * 50
+    assert [each["hits"][0]["row"] for each in found[2::3]] == [4] * 50
+    table = run(
+        "search", desk / "x.db", "-", "-m", model, "-k", 1, "--quiet", stdin=f"{sentences[3]}\n{sentences[4]}\n"
+    )
+    assert [line.split()[0] for line in table.stdout.splitlines()] == ["#", "1", "#", "1"]
+    assert run("search", desk / "x.db", "-", "-m", model, "--quiet", stdin="").stdout == ""
+
+
+def test_vectors_of_an_npy(desk, model, sentences):
+    bare = run("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet")
+    assert bare.stdout == "  1   1.0000  7\n"
+    assert json.loads(run("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet", "--json").stdout)[
+        "hits"
+    ] == [{"rank": 1, "score": pytest.approx(1), "row": 7}]
+    texts = run("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet", "--texts", desk / "in.jsonl")
+    assert texts.stdout == f"  1   1.0000  7  {sentences[7]}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["x.db", "a", "--where", "lang = 'de"], 2, "cannot be used: unrecognized token"),
+        (["x.db", "a", "--where", "1; DROP TABLE texts"], 2, "cannot be used"),
+        (["x.npy", "a", "--where", "1"], 2, "x.npy has no columns, so no condition can choose its rows"),
+        (["absent.db", "a"], 1, "absent.db cannot be read: No such file"),
+        (["in.jsonl", "a"], 2, "cannot be searched; make a .db with fastflow embed -o OUT.db"),
+        (["x.db", "a", "--texts", "in.jsonl"], 2, "x.db has the texts itself: leave out in.jsonl"),
+        (["x.npy", "a", "--texts", "absent.txt"], 1, "absent.txt cannot be opened"),
+    ],
+)
+def test_refusals_are_one_sentence(desk, model, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(desk)
+    assert_one_sentence(run("search", *arguments, "-m", model), code, message)
+
+
+def test_another_model_is_refused_by_its_fingerprint(desk, model, bert):
+    result = run("search", desk / "x.db", "a", "-m", bert, "--quiet")
+    assert_one_sentence(result, 1, f"was made with another model, of the fingerprint {Runtime(model).fingerprint[:12]}")
+
+
+def test_control_characters_do_not_reach_the_terminal(model, tmp_path):
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "a\x1b[31m dog\nand", "k": "\x07"}) + "\n")
+    run("embed", tmp_path / "in.jsonl", "-m", model, "--quiet", "--keep", "k", "-o", tmp_path / "x.db")
+    result = run("search", tmp_path / "x.db", "dog", "-m", model, "--quiet")
+    assert result.stdout.count("\n") == 1
+    assert not np.isin([ord(c) for c in result.stdout[:-1]], range(32)).any()

@@ -1,0 +1,100 @@
+"""The rows of a .db: blocks, some rows, conditions, and a file that is changed or damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+from databases import make
+from outputs import vectors_of
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.search import database as module
+from fastflow.search.database import Database
+from fastflow.search.source import Hit
+
+VECTORS = vectors_of("float32", rows=20)
+
+
+@pytest.fixture
+def path(tmp_path):
+    titles = [f"T{i}" for i in range(20)]
+    return make(tmp_path / "x.db", VECTORS, {"fingerprint": "f", "normalized": True}, title=titles, id=list(range(20)))
+
+
+def test_all_rows_in_blocks(path, monkeypatch):
+    monkeypatch.setattr(module, "ROWS", 6)
+    source = Database(path)
+    assert (source.dim, source.precision, source.fingerprint, source.normalized) == (5, "float32", "f", True)
+    rows, vectors = zip(*source.blocks(), strict=True)
+    assert [len(each) for each in rows] == [6, 6, 6, 2]
+    assert np.array_equal(np.concatenate(vectors), VECTORS)
+
+
+def test_some_rows_in_the_order_asked_for(path, monkeypatch):
+    monkeypatch.setattr(module, "AT_ONCE", 2)
+    source = Database(path)
+    assert np.array_equal(source.vectors(np.array([7, 3, 19])), VECTORS[[7, 3, 19]])
+    assert source.hits([(7, 0.5), (3, 0.25), (7, 0.0)]) == [
+        Hit(7, 0.5, "text 7", 7, {"title": "T7"}), Hit(3, 0.25, "text 3", 3, {"title": "T3"}),
+        Hit(7, 0.0, "text 7", 7, {"title": "T7"}),
+    ]  # fmt: skip
+
+
+def test_rows_of_a_condition(path):
+    source = Database(path)
+    assert source.numbers("title IN ('T4', 'T2') OR row > 17").tolist() == [2, 4, 18, 19]
+    ((rows, vectors),) = source.blocks("id = 5")
+    assert (rows.tolist(), vectors.tolist()) == ([5], VECTORS[5:6].tolist())
+    assert list(source.blocks("0")) == []
+    assert source.numbers("1 ORDER BY row DESC" if False else "row < 3 -- a comment").tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("titel = 1", "no such column: titel"),
+        ("row IN (SELECT name FROM run)", "run"),
+        ("1; DELETE FROM texts", 'near ";"'),
+        ("row = ?", "bindings"),
+        ("row = :a", "bind"),
+        ("count(*) > 1", "misuse of aggregate"),
+        ("row = 'a\0b'", "null character"),
+        ("json(text) = 1", "JSON"),
+    ],
+)
+def test_conditions_that_sqlite_cannot_run(path, where, why):
+    before = path.read_bytes()
+    for read in (lambda: list(Database(path).blocks(where)), lambda: Database(path).numbers(where)):
+        with pytest.raises(UsageError) as caught:
+            read()
+        assert why in str(caught.value)
+        assert str(caught.value).endswith("; the columns are row, text, title, id")
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_was_changed_since(path):
+    source = Database(path)
+    make(path, VECTORS[:19])
+    with pytest.raises(FastflowError, match=r"x\.db was changed since it was opened"):
+        list(source.blocks())
+    path.unlink()
+    with pytest.raises(FastflowError, match=r"x\.db cannot be read: No such file"):
+        source.numbers("1")
+
+
+def test_a_vector_that_is_damaged_is_named(path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE texts SET vector = x'00' WHERE row = 4")
+    with pytest.raises(FastflowError, match=r"x\.db is damaged at row 0 or soon after: a vector is not 5 numbers"):
+        list(Database(path).blocks())
+
+
+def test_a_page_that_is_damaged(path):
+    data = bytearray(path.read_bytes())
+    data[2 * 16384 - 8000 :] = b"\xff" * len(data[2 * 16384 - 8000 :])
+    path.write_bytes(data)
+    with pytest.raises(FastflowError, match=r"x\.db (cannot be read|is no \.db|is damaged)"):
+        list(Database(path).blocks())

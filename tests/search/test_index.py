@@ -1,0 +1,164 @@
+"""Index: texts and vectors as queries, the model's prompt and similarity, and models that are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from commands import run
+from databases import make
+from sentence_dirs import make_directory, pooling
+
+import fastflow
+from fastflow import Runtime
+from fastflow.errors import FastflowError, UsageError
+from fastflow.search import Hit, Index
+from fastflow.stages.vectors import cosine
+
+
+@pytest.fixture(scope="module")
+def runtime(model):
+    return Runtime(model)
+
+
+@pytest.fixture(scope="module")
+def made(model, corpus, tmp_path_factory):
+    """``made(suffix, *options)``: the corpus embedded with ``model``."""
+    folder = tmp_path_factory.mktemp("made")
+
+    def get(suffix=".db", *options, of=model):
+        path = folder / ("_".join(["x", *map(str, options), of.parent.name]).replace("/", "") + suffix)
+        if not path.exists():
+            done = run("embed", corpus, "-m", of, "-o", path, "--quiet", *options)
+            assert done.exit_code == 0, done.stderr
+        return path
+
+    return get
+
+
+@pytest.mark.parametrize("suffix", [".db", ".npy"])
+def test_texts_and_vectors_find_the_same_rows(runtime, made, sentences, suffix):
+    texts = ["the dog sleeps", *sentences[:2]]
+    want = cosine(runtime.encode(texts).astype(np.float64), runtime.encode(sentences).astype(np.float64))
+    with Index(made(suffix), runtime) as index:
+        assert (index.dim, index.precision, index.similarity) == (32, "float32", "cosine")
+        found = index.search(texts, 5)
+        assert index.search(texts[0], 5) == found[0]
+        assert index.search(runtime.encode(texts), 5) == found
+        assert index.search(runtime.encode(texts[0]), 5) == found[0]
+        assert index.search([]) == []
+        assert len(index.search(texts[0])) == 10
+    for of_one, scores in zip(found, want, strict=True):
+        assert [hit.row for hit in of_one] == np.argsort(-scores)[:5].tolist()
+        assert np.allclose([hit.score for hit in of_one], np.sort(scores)[::-1][:5], atol=1e-6)
+        assert [hit.text for hit in of_one] == [sentences[hit.row] if suffix == ".db" else None for hit in of_one]
+    assert found[1][0].row == 0
+
+
+def test_texts_of_an_npy(runtime, made, corpus, sentences):
+    with Index(made(".npy"), runtime, texts=corpus) as index:
+        assert index.search(sentences[4], 1)[0].text == sentences[4]
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "ubinary"])
+@pytest.mark.parametrize("options", [(), ("--normalize",), ("--dim", 12), ("--dim", 32)])
+def test_other_precisions_and_shortened_vectors(runtime, made, sentences, precision, options):
+    with Index(made(".db", "--precision", precision, *options), runtime) as index:
+        for at in (3, 77):
+            assert index.search(sentences[at], 1)[0].row == at
+        best = index.search(sentences[3], 2)
+    dim = options[1] if "--dim" in options else None
+    queries = runtime.encode(sentences[:4], truncate_dim=dim).astype(np.float64)
+    rows = runtime.encode(sentences, truncate_dim=dim, precision=precision)
+    if precision == "ubinary":
+        signs = np.where(np.unpackbits(rows, axis=1, count=queries.shape[1]), 1.0, -1.0)
+        assert np.isclose(best[1].score, np.sort(cosine(np.where(queries > 0, 1.0, -1.0), signs)[3])[-2])
+    elif not options:
+        assert np.isclose(best[1].score, np.sort(cosine(queries, rows.astype(np.float64))[3])[-2], atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".db", ".npy"])
+def test_a_query_is_rotated_where_the_rows_were(model, tmp_path, corpus, sentences, suffix):
+    """A model that stores the order of its directions rotates what it shortens, even to its own width."""
+    runtime = Runtime(model)
+    for dim in (None, 32, 8):
+        options = [] if dim is None else ["--dim", dim]
+        path = tmp_path / f"x{dim}{suffix}"
+        assert run("embed", corpus, "-m", model, "-o", path, "--quiet", *options).exit_code == 0
+        if suffix == ".npy" and dim == 32:
+            continue  # such a file does not say that it was shortened
+        with Index(path, runtime) as index:
+            assert np.isclose(index.search(sentences[9], 1)[0].score, 1, atol=1e-6)
+
+
+def test_conditions_choose_rows(runtime, made, sentences):
+    with Index(made(), runtime) as index:
+        found = index.search(sentences[:2], 300, where="row % 2 = 1 AND text LIKE '%dog%'")
+    want = {i for i, text in enumerate(sentences) if i % 2 and "dog" in text.lower()}
+    assert [{hit.row for hit in of_one} for of_one in found] == [want, want]
+    with Index(made(), runtime) as index:
+        assert index.search("dog", where="0") == []
+
+
+def test_another_model_is_refused(runtime, made, bert, model_copy):
+    with pytest.raises(FastflowError) as caught:
+        Index(made(), Runtime(bert))
+    assert f"was made with another model, of the fingerprint {runtime.fingerprint[:12]}…, and this is {bert}" in str(
+        caught.value
+    )
+    assert "give the model that made it with -m" in str(caught.value)
+    Index(made(), Runtime(model_copy)).close()  # the same files elsewhere are the same model
+
+
+def test_an_npy_is_checked_by_its_width(runtime, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 33), np.float32))
+    with pytest.raises(FastflowError, match=r"x\.npy has 33 dimensions, and .* gives 32: give the model"):
+        Index(tmp_path / "x.npy", runtime)
+
+
+def test_queries_that_do_not_fit(made, runtime):
+    with Index(made()) as index:
+        with pytest.raises(UsageError, match="has 32 dimensions, and the query 3"):
+            index.search(np.zeros(3))
+        with pytest.raises(UsageError, match=r"was opened without a model: search with vectors, or give runtime="):
+            index.search("a text")
+        with pytest.raises(FastflowError, match="NaN"):
+            index.search(np.full(32, np.nan))
+        with pytest.raises(UsageError, match="k must be a whole number of at least 1"):
+            index.search(np.zeros(32), 0)
+
+
+def test_files_that_cannot_be_searched(tmp_path, made, corpus):
+    with pytest.raises(
+        UsageError, match=r"x\.parquet: '\.parquet' cannot be searched; make a \.db with fastflow embed"
+    ):
+        Index(tmp_path / "x.parquet")
+    with pytest.raises(UsageError, match=r"has the texts itself: leave out"):
+        Index(made(), texts=corpus)
+
+
+def test_prompt_and_similarity_of_a_sentence_transformers_model(bert, tmp_path, corpus, sentences):
+    prompts = {"query": "the old ", "document": ""}
+    directory = make_directory(tmp_path / "st", bert, [pooling("mean")], prompts=prompts, similarity_fn_name="dot")
+    runtime = Runtime(directory)
+    assert run("embed", corpus, "-m", directory, "-o", tmp_path / "x.db", "--quiet").exit_code == 0
+    rows, query = runtime.encode(sentences), runtime.encode_query("dog")
+    assert not np.array_equal(query, runtime.encode("dog"))
+    with Index(tmp_path / "x.db", runtime) as index:
+        assert index.similarity == "dot"
+        found = index.search("dog", 5)
+    assert [hit.row for hit in found] == np.argsort(-(rows @ query))[:5].tolist()
+    assert np.allclose([hit.score for hit in found], np.sort(rows @ query)[::-1][:5], rtol=1e-5)
+    with Index(tmp_path / "x.db") as index:
+        assert index.similarity == "cosine"
+
+
+def test_int8_has_cosines_alone(bert, tmp_path):
+    runtime = Runtime(make_directory(tmp_path / "st", bert, [pooling("mean")], similarity_fn_name="euclidean"))
+    path = make(tmp_path / "x.db", np.zeros((3, 32), np.int8), {"precision": "int8"})
+    with pytest.raises(FastflowError, match=r"holds int8, of which cosines can be computed, .* compares by euclidean"):
+        Index(path, runtime)
+
+
+def test_it_is_there_from_the_start():
+    assert fastflow.Index is Index
+    assert Hit(1, 0.5) == (1, 0.5, None, None, {})
