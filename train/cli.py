@@ -188,6 +188,13 @@ class TrainCommand(click.Command):
     help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, and of the calibrated embeddings.",
 )
 @click.option("--device", default=DEFAULTS.device, type=click.Choice(CHOICES["device"]), help="Where the encoder runs.")
+@click.option(
+    "--ray",
+    metavar="ADDRESS|local",
+    help="Count and embed on the cluster of Ray at ADDRESS, or on the cores of this machine: closed forms, as with "
+    "--stream, are fitted to all texts, a flow to --sample N of them (100,000). The corpus is read twice, and "
+    "--cache keeps nothing. Needs the ray extra.",
+)
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
 @click.option("--dry-run", is_flag=True, help="Read everything, print the plan, and stop.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -207,6 +214,7 @@ def main(
     resume: bool,
     dry_run: bool,
     reference_encoder: bool,
+    ray: str | None,
     **options: Any,
 ) -> None:
     """Calibrate a frozen encoder on a corpus, or vectors made elsewhere, without labels.
@@ -247,7 +255,7 @@ def main(
     run = Run(
         cache=cache_directory(cache), log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder
     )
-    train(corpus, layout, encoder, out, Options(**options), run, pairs)
+    train(corpus, layout, encoder, out, Options(**options), run, pairs, ray)
 
 
 def _asked(ctx: click.Context) -> list[str]:

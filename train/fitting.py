@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,22 @@ def calibrate(
     Raises a FastflowError for files that cannot be read and texts that cannot be fitted, and a UsageError for options
     that do not go together.
     """
+
+    def whole(frozen: FrozenEncoder, options: Options) -> Corpus:
+        return read(texts, ", ".join(names), frozen, options, run)
+
+    return calibrate_corpus(whole, names, encoder, options, run, pairs)
+
+
+def calibrate_corpus(
+    reader: Callable[[FrozenEncoder, Options], Corpus],
+    names: Sequence[str],
+    encoder: str,
+    options: Options,
+    run: Run,
+    pairs: Sequence[Path] = (),
+) -> Fit | None:
+    """``calibrate`` on the corpus that ``reader`` reads with the encoder and settled options."""
     asked, (options, reason) = options, settle(encoder, options)
     frozen = prepare(encoder, options, run)
     if frozen.pooling.mode != "mean":  # token weights are of a mean, and recolour's defaults go by them
@@ -87,7 +103,7 @@ def calibrate(
     sets = find_sets(pairs) if pairs else []
     if run.dry_run and options.stream:
         return None
-    corpus = read(texts, ", ".join(names), frozen, options, run)
+    corpus = reader(frozen, options)
     automatic = asked.method == "auto"
     least = max(FEWEST, options.batch_size)
     if automatic and options.method == AUTO and corpus.count < least:

@@ -16,14 +16,16 @@ from fastflow.files.matrix import Matrix
 from fastflow.model.reading import short
 from fastflow.train.fitting import Run, calibrate
 from fastflow.train.options import DEFAULTS, Options
+from fastflow.train.sharded import calibrate_sharded
 from fastflow.train.ship.fit import Fit
 from fastflow.train.vectors import calibrate_vectors, vector_options
 from fastflow.train.voice import COMMAND, SILENT, Voice
 
 if TYPE_CHECKING:
     from fastflow.train import Paths
+    from fastflow.train.data.sharded import Workers
 
-SOURCE, VECTORS = "texts given in Python", "vectors given in Python"
+SOURCE, VECTORS, DATASET = "texts given in Python", "vectors given in Python", "a dataset of Ray"
 UNASKED = {  # arguments of fit that ask for nothing
     "encoder": "default", "eval": None, "cache": None,
     "method": DEFAULTS.method, "pooling": DEFAULTS.pooling, "token_weights": DEFAULTS.token_weights,
@@ -41,9 +43,7 @@ def fit_texts(
     log_dir: str | os.PathLike[str] | None,
 ) -> Fit:
     """``fastflow.train.fit``, whose arguments these are."""
-    known = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
-    if unknown := [name for name in options if name not in known]:
-        raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(known)}")
+    _check_names(options)
     folder = None if cache is None else Path(cache)
     run = Run(_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
     if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
@@ -53,11 +53,34 @@ def fit_texts(
         fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
     else:
         fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
+    return _warned(fit)
+
+
+def fit_sharded(
+    texts: Callable[[], Iterable[str]],
+    encoder: str,
+    options: dict[str, Any],
+    progress: bool | Callable[[str], None] | None,
+    workers: Workers,
+) -> Fit:
+    """``fit_texts`` of the texts that every call of ``texts`` gives, read by ``workers``."""
+    _check_names(options)
+    return _warned(calibrate_sharded(texts, [DATASET], encoder, Options(**options), Run(_voice(progress)), workers))
+
+
+def _check_names(options: dict[str, Any]) -> None:
+    known = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
+    if unknown := [name for name in options if name not in known]:
+        raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(known)}")
+
+
+def _warned(fit: Fit | None) -> Fit:
+    """``fit``, and its warnings for the caller of the function that the user called."""
     assert fit is not None  # noqa: S101 (only a dry run has none)
     for warning in fit.report["warnings"]:
-        warnings.warn(warning, stacklevel=3)
+        warnings.warn(warning, stacklevel=4)
     if fit.refused:
-        warnings.warn(fit.choice.reasons[-1], stacklevel=3)
+        warnings.warn(fit.choice.reasons[-1], stacklevel=4)
     return fit
 
 

@@ -18,6 +18,7 @@ from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.fitting import Run, calibrate
 from fastflow.train.options import Options
+from fastflow.train.sharded import calibrate_sharded, settled
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_out
 from fastflow.train.ship.fit import Fit
@@ -25,11 +26,53 @@ from fastflow.train.vectors import calibrate_vectors
 
 
 def train(
-    paths: Sequence[str], layout: Layout, encoder: str, out: Path, options: Options, run: Run, pairs: Sequence[Path]
+    paths: Sequence[str],
+    layout: Layout,
+    encoder: str,
+    out: Path,
+    options: Options,
+    run: Run,
+    pairs: Sequence[Path],
+    ray: str | None = None,
 ) -> None:
-    """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie beside it meanwhile."""
+    """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie beside it meanwhile.
+
+    ``ray``: the address of a cluster that counts and embeds, ``local`` for this machine, None for this process.
+    """
     names = [Path(path).name for path in paths]
+    if ray is not None:
+        _train_on(ray, paths, layout, encoder, out, options, run, pairs)
+        return
     _finish(lambda run: calibrate(read_texts(paths, layout), names, encoder, options, run, pairs), out, options, run)
+
+
+def _train_on(
+    ray: str,
+    paths: Sequence[str],
+    layout: Layout,
+    encoder: str,
+    out: Path,
+    options: Options,
+    run: Run,
+    pairs: Sequence[Path],
+) -> None:
+    """``train`` with the actors of a cluster."""
+    from fastflow.integrations.ray_cluster import cluster, ray_data, sentences
+
+    ray_data("fastflow-train --ray")
+    if "-" in paths:
+        raise UsageError("--ray reads the corpus twice, which standard input cannot be: give a file")
+    names, options = [Path(path).name for path in paths], settled(options)
+    place = str(Path(encoder).absolute()) if Path(encoder).is_dir() else encoder
+
+    def calibrated(run: Run) -> Fit | None:
+        from fastflow.integrations.ray_fit import Pool
+
+        workers = Pool(1, None, reading=0)
+        return calibrate_sharded(lambda: read_texts(paths, layout), names, place, options, run, workers, pairs)
+
+    with cluster(ray, quiet=True), sentences():
+        _finish(calibrated, out, options, run)
 
 
 def train_vectors(paths: Sequence[str], out: Path, options: Options, run: Run) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, KEEP, MODEL, NO_HEADER, NULL, THREADS
+from fastflow.commands.ray import RAY, embed_on_ray
 from fastflow.commands.shards import arguments, checked_output
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
@@ -110,6 +111,7 @@ RESUME = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep the model that --fit makes. [default: it is removed at the end]",
 )
+@RAY
 @QUIET
 def embed(
     inputs: tuple[str, ...],
@@ -132,6 +134,7 @@ def embed(
     save_model: Path | None,
     prompt_name: str | None,
     cache: Path | None,
+    ray: str | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -147,6 +150,9 @@ def embed(
     from fastflow.files.sources import expanded
     from fastflow.files.tables import check_delimiter
 
+    if ray is not None:
+        embed_on_ray(click.get_current_context())
+        return
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
     paths = expanded(inputs)

@@ -29,7 +29,7 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
     Fields to keep come as scalars of Arrow, which have a type. Raises a FastflowError naming file and row.
     """
     file = _opened(source)
-    fields, columns = _names(source.path, file.schema_arrow, layout)
+    fields, columns = columns_of(source.path, file.schema_arrow, layout)
     row, total = 0, file.metadata.num_rows
     try:
         for group in range(file.metadata.num_row_groups):
@@ -65,13 +65,17 @@ def footer(source: Input) -> bytes:
 
 def agreed_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
     """Add the Arrow types of id and fields to keep to ``found``; raises a FastflowError where it has another."""
-    schema = _opened(source).schema_arrow
-    _names(source.path, schema, layout)
+    agree(found, source.path, _opened(source).schema_arrow, layout)
+
+
+def agree(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
+    """``agreed_types`` of a file's schema."""
+    columns_of(path, schema, layout)
     for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
-        kind = _plain_type(schema.field(name).type)
+        kind = plain_type(schema.field(name).type)
         if found.setdefault(name, kind) != kind:
             raise FastflowError(
-                f"{source.path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one type"
+                f"{path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one type"
             )
 
 
@@ -96,7 +100,7 @@ def _opened(source: Input) -> Any:
         raise FastflowError(f"{source.path} is no Parquet file, or damaged: {reason}") from error
 
 
-def _names(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
+def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
     """The columns of the texts, and all that are read; raises for one that is absent, twice there or of no fit type."""
     names, key = schema.names, layout.id_field
     texts = text_fields(names, path, None, layout.field)
@@ -107,11 +111,11 @@ def _names(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], lis
             raise FastflowError(f"{path}: no column {name!r} {purpose}; the columns are {listed(names)}")
         if names.count(name) > 1:
             raise FastflowError(f"{path}: the column {name!r} comes {names.count(name)} times: {listed(names)}")
-    kinds = {name: _plain_type(schema.field(name).type) for name in wanted}
+    kinds = {name: plain_type(schema.field(name).type) for name in wanted}
     for name in texts:
-        if not _is_text(kinds[name]):
+        if not is_text(kinds[name]):
             raise FastflowError(f"{path}: the column {name!r} is {kinds[name]}, not text")
-    if key is not None and not (_is_text(kinds[key]) or _is_number(kinds[key])):
+    if key is not None and not (is_text(kinds[key]) or _is_number(kinds[key])):
         raise FastflowError(f"{path}: the column {key!r} is {kinds[key]}; an id must be text, a number, true or false")
     return texts, wanted
 
@@ -136,12 +140,13 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, row: int, layout: L
         yield Record(found, identity, row, tuple(values[at] for values in kept))
 
 
-def _plain_type(kind: Any) -> Any:
+def plain_type(kind: Any) -> Any:
     """The type of a column's values: a dictionary is another way to store them."""
     return getattr(kind, "value_type", kind) if str(kind).startswith("dictionary<") else kind
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether a type of Arrow is text."""
     return str(kind) in ("string", "large_string", "string_view")
 
 
@@ -158,4 +163,4 @@ def _fits_json(kind: Any) -> bool:
         return _fits_json(kind.value_type)
     if types.is_struct(kind):
         return all(_fits_json(kind.field(at).type) for at in range(kind.num_fields))
-    return _is_text(kind) or _is_number(kind) or bool(types.is_null(kind))
+    return is_text(kind) or _is_number(kind) or bool(types.is_null(kind))

@@ -41,14 +41,23 @@ def sif_weights(
 
 def weigh(encoder: FrozenEncoder, texts: Sequence[str]) -> FrozenEncoder:
     """``encoder`` with its mean pooling weighted by the token frequencies of ``texts``."""
+    return weigh_by(encoder, token_counts(encoder, texts))
+
+
+def token_counts(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int64]:
+    """(V,) how often each id of the vocabulary occurs in ``texts``; counts of parts of a corpus add up."""
     vocabulary = whole_number(read_config(encoder.directory), "vocab_size", encoder.directory)
     tokenize = Tokenizer(encoder.directory, encoder.max_length)
     counts = np.zeros(vocabulary, np.int64)
     for start in range(0, len(texts), WINDOW):
         counts += np.bincount(tokenize(texts[start : start + WINDOW]).ids, minlength=vocabulary)
-    return replace(
-        encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, background(tokenize, vocabulary)))
-    )
+    return counts
+
+
+def weigh_by(encoder: FrozenEncoder, counts: NDArray[np.int64]) -> FrozenEncoder:
+    """``weigh`` by the counts (V,) of a corpus."""
+    prior = background(Tokenizer(encoder.directory, encoder.max_length), len(counts))
+    return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, prior)))
 
 
 def weigh_by_first(encoder: FrozenEncoder, texts: Iterator[str]) -> tuple[FrozenEncoder, Iterator[str]]:

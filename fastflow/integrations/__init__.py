@@ -1,0 +1,1 @@
+"""fastflow inside other systems; each module needs the extra of its name."""
