@@ -72,7 +72,7 @@ def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callab
     """
     absent = {"id", "ids"} if settings.layout.id_field is None else set()
     absent |= set() if settings.log_prob else {"log_prob"}
-    taken = {same(name): None for name in own if name not in absent}
+    taken: dict[str, str | None] = {same(name): None for name in own if name not in absent}
     for name in settings.layout.keep:
         if (other := taken.setdefault(same(name), name)) not in (None, name):
             raise UsageError(f"{what} cannot hold {other!r} and {name!r}, which differ in case alone; keep one of them")

@@ -71,16 +71,15 @@ class Bytes(Codes):
 
 
 class Bits(Codes):
-    """A bit for the sign of each number."""
+    """The bits of a file of bits, which are all that there is to compare."""
 
-    factor = 32
+    factor = 1
 
     def __init__(self, rows: int, dim: int, threads: int | None) -> None:
         super().__init__(rows, -(-dim // 8), np.uint8, threads)
 
     def put(self, at: int, vectors: NDArray[Any]) -> None:
-        packed = vectors.dtype == np.uint8
-        self._codes[at : at + len(vectors)] = vectors if packed else np.packbits(vectors > 0, axis=1)
+        self._codes[at : at + len(vectors)] = vectors
 
     def scores(self, query: NDArray[Any]) -> NDArray[Any]:
         return -hammings(self._codes, np.packbits(query > 0), self._threads)

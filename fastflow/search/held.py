@@ -10,36 +10,34 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.reading import short
 from fastflow.search.codes import Bits, Bytes, Codes, largest, norms
-from fastflow.search.scan import SIGNS, Best
+from fastflow.search.scan import Best
 from fastflow.search.source import Source
-from fastflow.stages.similarity import SIMILARITIES
 
-HOLDS = ("vectors", "int8", "bits")
-ABLE = {"vectors": tuple(SIMILARITIES), "int8": ("cosine", "dot"), "bits": ("cosine", SIGNS)}
+HOLDS = ("vectors", "int8")
 BLOCK = 16_384  # rows of a product
 
 
 class Held:
-    """All rows of ``source``. ``hold``: ``vectors``, as float32, or codes, ``int8`` or ``bits``.
+    """All rows of ``source``. ``hold``: ``vectors``, as float32, or ``int8`` codes; int8 and bits are held as stored.
 
-    A file of int8 or bits is held as such. Raises a UsageError for codes that cannot rank by ``similarity``.
+    Raises a UsageError for codes that cannot rank by ``similarity``.
     """
 
     def __init__(self, source: Source, hold: str, similarity: str, threads: int | None) -> None:
         if hold not in HOLDS:
-            raise UsageError(f"hold is one of {', '.join(HOLDS)}, or None, not {short(hold)}")
+            raise UsageError(f"hold is {', '.join(HOLDS)} or None, not {short(hold)}")
         stored = {"int8": "int8", "ubinary": "bits"}.get(source.precision)
-        self.hold = stored if stored is not None and hold == "vectors" else hold
-        if (stored, self.hold) == ("bits", "int8"):
-            raise UsageError(f"{source.path} holds bits alone, of which no int8 can be made: open it with hold='bits'")
-        if similarity not in ABLE[self.hold]:
-            raise UsageError(f"{self.hold} codes cannot rank by {similarity}: open {source.path} with hold='vectors'")
+        if stored == "bits" and hold == "int8":
+            raise UsageError(f"{source.path} holds bits, of which no int8 can be made: open it with hold='vectors'")
+        if hold == "int8" and similarity not in ("cosine", "dot"):
+            raise UsageError(f"int8 codes cannot rank by {similarity}: open {source.path} with hold='vectors'")
+        kind = stored or hold
         self._source, self._similarity, count = source, similarity, source.count()
         self._rows = np.empty(count, np.int64)
         self._codes: Codes | None = None
-        if self.hold == "vectors":
+        if kind == "vectors":
             self._vectors, self._norms = np.empty((count, source.dim), np.float32), np.empty(count, np.float32)
-        elif self.hold == "int8":
+        elif kind == "int8":
             self._codes = Bytes(count, source.dim, threads, similarity)
         else:
             self._codes = Bits(count, source.dim, threads)
@@ -83,8 +81,7 @@ class Held:
         scores = codes.scores(query)
         places = np.arange(len(scores)) if allowed is None else np.flatnonzero(allowed)
         scores = scores if allowed is None else scores[places]
-        exact = self._similarity == SIGNS
-        rows = self._rows[places[largest(scores, k if exact else k * codes.factor)]]
+        rows = self._rows[places[largest(scores, k * codes.factor)]]
         best = Best(query[None], k, self._similarity)
         if len(rows):
             best.add(rows, self._source.vectors(rows))

@@ -29,9 +29,9 @@ class Index:
     ``runtime``: the model that embeds queries that are texts, with its prompt for queries; its similarity ranks, and
     its fingerprint must be that of a .db. Without one queries are vectors, and rows are ranked by cosine.
     ``texts``: the file that was embedded into a .npy, for the texts of its rows.
-    ``hold``: None reads the file for each search, in constant memory. ``vectors`` holds them in memory, as float32.
-    ``int8`` and ``bits`` hold codes, a quarter and a 32nd of that; each search compares the rows of the best codes in
-    full, and may miss a row. ``threads``: of the codes, None for the cores that this process may use.
+    ``hold``: None reads the file for each search, in constant memory. ``vectors`` holds them in memory: as float32, or
+    int8 or bits where the file has these. ``int8`` holds codes, a quarter of that, and each search compares the rows of
+    the best codes in full. ``threads``: of the codes, None for the cores that this process may use.
 
     Safe to call from several threads. Raises a FastflowError for a file that cannot be searched with this model.
     """
@@ -81,6 +81,10 @@ class Index:
         hits = self._described(found)
         return hits[0] if single else hits
 
+    def __len__(self) -> int:
+        """The rows of the file."""
+        return self._source.count()
+
     def close(self) -> None:
         """Let go of the file."""
         self._source.close()
@@ -117,7 +121,10 @@ class Index:
             return vectors
         if self._runtime is None:
             raise UsageError(f"{self._source.path} was opened without a model: search with vectors, or give runtime=")
-        options = {"normalize_embeddings": self._source.normalized, "truncate_dim": self._truncate_dim()}
+        options: dict[str, Any] = {
+            "normalize_embeddings": self._source.normalized,
+            "truncate_dim": self._truncate_dim(),
+        }
         return np.asarray(self._runtime.encode_query(list(in_order(queries)), **options))
 
     def _truncate_dim(self) -> int | None:

@@ -46,6 +46,7 @@ def test_texts_and_vectors_find_the_same_rows(runtime, made, sentences, suffix):
         assert index.search(runtime.encode(texts), 5) == found
         assert index.search(runtime.encode(texts[0]), 5) == found[0]
         assert index.search([]) == []
+        assert len(index) == 256
         assert len(index.search(texts[0])) == 10
     for of_one, scores in zip(found, want, strict=True):
         assert [hit.row for hit in of_one] == np.argsort(-scores)[:5].tolist()
