@@ -21,6 +21,7 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.settings import Settings
 
 TURNS = 4  # requests whose turns fill a batch
+LEAST = 32  # tokens of a batch, however slow the machine is; a longer text is a batch by itself
 PIECE = 64  # texts that are tokenized before another request may
 CHARACTERS = 2  # of a token, as an estimate until it is made
 
@@ -99,9 +100,8 @@ class Engine:
         self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``rate``: tokens a second, as measured; ``most``: tokens of a batch, however fast the machine is."""
-        least = min(most, model.max_length)
         turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
-        bounds = Bounds(settings.batch, least, most, turn, settings.max_queue, settings.timeout)
+        bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
         self.model, self.clock = model, clock
         self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called for each batch
