@@ -21,6 +21,7 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.settings import Settings
 
 TURNS = 4  # requests whose turns fill a batch
+LEAST = 32  # tokens of a batch, however slow the machine is; a longer text is a batch by itself
 PIECE = 64  # texts that are tokenized before another request may
 CHARACTERS = 2  # of a token, as an estimate until it is made
 
@@ -99,9 +100,8 @@ class Engine:
         self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``rate``: tokens a second, as measured; ``most``: tokens of a batch, however fast the machine is."""
-        least = min(most, model.max_length)
         turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
-        bounds = Bounds(settings.batch, least, most, turn, settings.max_queue, settings.timeout)
+        bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
         self.model, self.clock = model, clock
         self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called for each batch
@@ -161,6 +161,13 @@ class Engine:
         """``call(*arguments)`` in a tokenizing thread."""
         return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
 
+    def check_wait(self) -> None:
+        """Raise Refused where any request that comes now waits for too long: before its body is read."""
+        try:
+            self.queue.check_wait()  # without the lock: a moment old is good enough, for ``embed`` checks again
+        except Busy as busy:
+            raise overloaded(busy) from busy
+
     def _admit(self, request: Request, texts: Sequence[str]) -> None:
         most, prompt = self.model.max_length, len(request.how.prompt)
         tokens = sum(min(most, 2 + (prompt + len(text)) // CHARACTERS) for text in texts)
@@ -168,8 +175,7 @@ class Engine:
             with self._wake:
                 self.queue.admit(request, tokens)
         except Busy as busy:
-            message = f"the server is busy: try again in {busy.seconds} s"
-            raise Refused("overloaded", message, headers={"retry-after": str(busy.seconds)}) from busy
+            raise overloaded(busy) from busy
         except TooMuch as much:
             message = (
                 f"these texts take about {much.seconds:.0f} s, and a request has {self.queue.bounds.work:g} s: "
@@ -256,6 +262,12 @@ def _check_waiting(left: asyncio.Future[Any], late: bool) -> None:
         raise Gone
     if late:
         raise expired()
+
+
+def overloaded(busy: Busy) -> Refused:
+    """The request would wait for too long."""
+    message = f"the server is busy: try again in {busy.seconds} s"
+    return Refused("overloaded", message, headers={"retry-after": str(busy.seconds)})
 
 
 def expired() -> Refused:

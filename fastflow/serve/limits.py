@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PUBLIC = ("/health", "/metrics", *page.PATHS)  # without a key, and while the server is going down
 
+COMPUTED = ("/v1/embeddings", "/embed", "/similarity")  # refused under overload before they are read
+
 
 class Guard:
     """Refuses a request before a route sees it, and counts those that it lets through."""
@@ -53,6 +55,8 @@ class Guard:
         if length.isdigit() and int(length) > self.service.settings.max_body:
             message = f"the body is larger than {self.service.settings.max_body} bytes: send fewer texts at once"
             raise Refused("body", message, headers={"connection": "close"})
+        if path in COMPUTED:
+            self.service.engine.check_wait()
 
     def _known(self, header: bytes) -> bool:
         """Whether ``header`` carries a key; every key is compared, in the same time whatever it holds."""

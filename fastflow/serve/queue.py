@@ -83,6 +83,16 @@ class Queue(Generic[AnyJob]):
         """The most tokens of a batch."""
         return min(self.bounds.most, max(self.bounds.least, int(self.rate * self.bounds.batch)))
 
+    @property
+    def wait(self) -> float:
+        """Seconds before the first turn of a request that comes now."""
+        return (self.turns + self.running) / self.rate
+
+    def check_wait(self) -> None:
+        """Raise Busy where any request that comes now waits for too long, however small it is."""
+        if self.wait > self.bounds.wait:
+            raise Busy(self.wait)
+
     def learn(self, tokens: int, seconds: float) -> None:
         """A batch of ``tokens`` took ``seconds``; one smaller than a turn is no measure of the speed."""
         if tokens >= self.bounds.turn and seconds > 0:
@@ -94,12 +104,12 @@ class Queue(Generic[AnyJob]):
         It must get its first turn within ``bounds.wait``, and be finished within ``bounds.work``: a job of one turn
         waits for a turn of each other, a longer one for all of their work.
         """
-        own = tokens / self.rate
+        own, wait = tokens / self.rate, self.wait
         if own > self.bounds.work:
             raise TooMuch(own)
-        wait = (self.turns + self.running) / self.rate
+        self.check_wait()
         before = wait if tokens <= self.bounds.turn else (self.work + self.running) / self.rate
-        if wait > self.bounds.wait or before + own > self.bounds.work:
+        if before + own > self.bounds.work:
             raise Busy(max(wait, before + own - self.bounds.work))
         self.jobs += 1
         self._count(job, tokens)

@@ -286,3 +286,11 @@ def test_a_compute_thread_that_has_not_begun_or_has_ended_is_stuck():
         assert desk.engine.stuck(60)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("rate", "batch", "turn"), [(1e3, 100, 25), (1.0, 32, 1), (1e9, 8192, 2048)])
+def test_a_batch_is_a_tenth_of_a_second_even_where_a_text_may_be_longer(rate, batch, turn):
+    model = Counting()
+    model.max_length = 512
+    queue = Engine(model, Settings(), rate, 8192).queue
+    assert (queue.batch, queue.bounds.turn) == (batch, turn)

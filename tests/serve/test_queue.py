@@ -184,3 +184,12 @@ def test_the_batch_follows_the_speed_between_its_bounds():
     for _ in range(50):
         queue.learn(100, 0.001)
     assert queue.batch == BOUNDS.most
+
+
+def test_a_full_queue_is_known_before_a_request_is_read():
+    queue = make_queue()
+    fill(queue, 1000)
+    queue.check_wait()
+    admitted(queue, [10])
+    with pytest.raises(Busy):
+        queue.check_wait()

@@ -87,10 +87,13 @@ def test_overload_is_429_with_the_time_to_wait_and_at_once(gated):
     asked = ("/embed", {"inputs": "a"}), ("/embed", {"inputs": ["a", "b"]}), ("/v1/embeddings", {"input": "a"})
     for answer in [server.post(*each) for each in asked]:
         assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+    unread = server.ask("POST", "/embed", raw=b"no json")  # refused before it is read
+    assert unread.status == 429
+    assert server.get("/info").status == 200
     model.gate.set()
     for thread in (held, waiting):
         thread.join(WAIT)
-    assert server.service.metrics.value("te_request_failure", err="overloaded") == 3
+    assert server.service.metrics.value("te_request_failure", err="overloaded") == 4
 
 
 def test_a_draining_server_finishes_and_takes_nothing_new(gated):

@@ -1,0 +1,37 @@
+"""The memory of a server stays where it is, whatever number of requests it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from servers import serving_process
+
+from fastflow.bench.measure.load import Plan, generate
+
+MIB = 2**20
+
+
+def resident(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def run(port: int, count: int, rate: float) -> None:
+    texts = [f"request number {i} of very many" + " and more" * (i % 17) for i in range(97)]
+    bodies = tuple(json.dumps({"inputs": [text] * (1 + i % 3)}) for i, text in enumerate(texts))
+    asyncio.run(generate(Plan(port, "/embed", bodies, rate, count, 64)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
+@pytest.mark.parametrize("count", [2000, pytest.param(50_000, marks=pytest.mark.whole)])
+def test_memory_is_flat(tmp_path, count):
+    with serving_process(folder=tmp_path) as server:
+        run(server.port, 1500, 2000.0)  # buffers, threads and histograms are made
+        before = resident(server.process.pid)
+        run(server.port, count, 2000.0)
+        assert resident(server.process.pid) - before < 8 * MIB
+        assert server.get("/health").status == 200
+        assert b"te_queue_size 0.0" in server.get("/metrics").body
