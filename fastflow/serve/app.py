@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fastflow.serve import openai, tei
+from fastflow.serve import compare, openai, page, tei
 from fastflow.serve.description import describe
 from fastflow.serve.engine import Gone
 from fastflow.serve.limits import Guard
@@ -37,8 +37,9 @@ def make_app(service: Service) -> Starlette:
     async def openapi(request: Request) -> Response:
         return JSONResponse(description)
 
+    ours = [*compare.ROUTES, *page.ROUTES, Route("/openapi.json", openapi, methods=["GET"])]
     app = Starlette(
-        routes=[*openai.ROUTES, *tei.ROUTES, Route("/openapi.json", openapi, methods=["GET"])],
+        routes=[*openai.ROUTES, *tei.ROUTES, *ours],
         middleware=[Middleware(Guard, service=service)],
         exception_handlers={
             Refused: _refused, HTTPException: _http, ClientDisconnect: _gone, Gone: _gone,

@@ -19,6 +19,7 @@ class How(NamedTuple):
     normalize: bool = True
     dim: int | None = None
     prompt: str = ""
+    pooled: bool = False  # as ``Runtime.pool`` makes them, before calibration
 
 
 class Part(NamedTuple):
@@ -45,7 +46,7 @@ def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
     found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
     kinds: dict[tuple[object, ...], list[int]] = {}
     for i, (tokens, how) in enumerate(parts):
-        kinds.setdefault((tokens.skip, how.normalize, how.dim), []).append(i)
+        kinds.setdefault((tokens.skip, how.normalize, how.dim, how.pooled), []).append(i)
     for rows in kinds.values():
         for i, z in zip(rows, _together(model, [parts[i] for i in rows]), strict=True):
             found[i] = z

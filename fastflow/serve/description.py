@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastflow import __version__
+from fastflow.serve import page
 from fastflow.serve.refusals import KINDS
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def describe(service: Service) -> dict[str, Any]:
         "/info": {"get": _get("The model and every limit", {"type": "object"})},
         "/health": {"get": _get("Whether requests are computed", answer(status={"const": "ok"}), public=True)},
         "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
+        "/compare": {"post": _compare(service)},
         "/openapi.json": {"get": _get("This description", {"type": "object"})},
+        **{path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()},
     }
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -121,6 +124,18 @@ def _similarity(service: Service) -> Schema:
     )  # fmt: skip
     request = fields(["inputs"], inputs=inputs, parameters=fields([], **_how(service)))
     return _post("Similarity of a sentence to others", request, NUMBERS, ("empty", "validation", "tokenizer"))
+
+
+def _compare(service: Service) -> Schema:
+    pair: Schema = {"type": "array", "items": STRING, "minItems": 2, "maxItems": 2}
+    pairs: Schema = {"type": "array", "items": pair, "minItems": 1, "maxItems": service.settings.max_inputs // 2}
+    how = _how(service)
+    request = fields(["pairs"], pairs=pairs, truncate=how["truncate"], prompt_name=how["prompt_name"])
+    number: Schema = {"type": "number"}
+    both: Schema = answer(raw=number, calibrated=number)
+    kinds = ("empty", "validation", "tokenizer")
+    found = answer(similarity=STRING, calibration=STRING, truncated_texts=COUNT, pairs={"type": "array", "items": both})
+    return _post("Similarity of pairs before and after calibration", request, found, kinds)
 
 
 def _tokenize(service: Service) -> Schema:

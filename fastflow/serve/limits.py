@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fastflow.serve import page
 from fastflow.serve.refusals import Refused
 
 if TYPE_CHECKING:
     from fastflow.serve.service import Service
 
-PUBLIC = ("/health", "/metrics")  # without a key, and while the server is going down
+PUBLIC = ("/health", "/metrics", *page.PATHS)  # without a key, and while the server is going down
 
 COMPUTED = ("/v1/embeddings", "/embed", "/similarity")  # refused under overload before they are read
 

@@ -37,7 +37,9 @@ class ServedModel:
         return self.runtime.tokenize_prompted(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
-        """Tokens -> vectors (B, D'); raises a FastflowError where one is not finite."""
+        """Tokens -> vectors (B, D'), or pooled ones (B, D); raises a FastflowError where one is not finite."""
+        if how.pooled:
+            return self.runtime.pool_tokens(tokens)
         return self.runtime.embed_tokens(tokens, how.normalize, how.dim)
 
     def check_dim(self, dim: int | None, param: str = "dimensions") -> None:
@@ -93,5 +95,6 @@ class ServedModel:
             "default_prompt": i["default_prompt"],
             "similarity": i["similarity"],
             "normalize": self.normalize,
+            "calibration": i["calibration"],
             "backend": i["backend"],
         }

@@ -21,6 +21,7 @@ def test_every_route_answers_as_it_says(server, description):
         "/v1/embeddings": {"input": "a"},
         "/embed": {"inputs": "a"},
         "/tokenize": {"inputs": "a"},
+        "/compare": {"pairs": [["a", "b"]]},
         "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     }
     for path, item in description["paths"].items():

@@ -7,8 +7,10 @@ import hmac
 import pytest
 from servers import serving
 
+from fastflow.serve import page
+
 KEYS = ("first-key", "second-key")
-OPEN = {"/health", "/metrics"}
+OPEN = {"/health", "/metrics", *page.PATHS}  # the page is a shell without data
 
 
 @pytest.fixture(scope="module")

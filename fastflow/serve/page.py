@@ -1,0 +1,44 @@
+"""The page at / to try the model on: three files that are the same for everyone and hold no data."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+FILES = {  # path -> file, media type
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+PATHS = tuple(FILES)
+POLICY = (  # one script and one style sheet, both ours; text can become no markup
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+@cache
+def read(name: str) -> bytes:
+    """A file of the page."""
+    return (files("fastflow.serve") / "page" / name).read_bytes()
+
+
+async def page(request: Request) -> Response:
+    """The page, its style sheet or its script."""
+    name, media = FILES[request.url.path]
+    return Response(read(name), media_type=f"{media}; charset=utf-8", headers=HEADERS)
+
+
+ROUTES = [Route(path, page, methods=["GET"]) for path in PATHS]

@@ -1,0 +1,290 @@
+// The page of fastflow serve. Texts become text nodes alone, and the key stays in this variable.
+"use strict";
+
+const POLL = 2000, WINDOW = 60000, POINTS = 60, MOST_PAIRS = 12, PATIENCE = 90000;
+const EXAMPLES = [
+  ["A man is playing a guitar.", "Someone plays an instrument."],
+  ["A man is playing a guitar.", "The committee will vote on the budget on Tuesday."],
+  ["How do I reset my password?", "I forgot my login and need a new one."],
+];
+let key = "";
+const $ = (id) => document.getElementById(id);
+
+// ---- requests -------------------------------------------------------------------------------------------------
+
+class Told extends Error {}  // its message is a sentence for the user
+
+async function ask(path, body, signal) {
+  const headers = {};
+  if (key) headers.Authorization = `Bearer ${key}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const options = { headers, signal, method: body === undefined ? "GET" : "POST", body: JSON.stringify(body), cache: "no-store" };
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    if (error.name === "TimeoutError") throw new Told("The server has not answered for a long time: it may be overloaded.");
+    throw new Told("The server cannot be reached: it may have stopped, or the network is down.");
+  }
+  if (response.ok) return response;
+  if (response.status === 401) askForKey();
+  throw new Told(await failure(response));
+}
+
+async function failure(response) {
+  if (response.status === 401) return key ? "The server does not accept this key." : "The server asks for an API key: enter it above.";
+  let said = "";
+  try {
+    said = String((await response.json()).error);
+  } catch {
+    said = `the server answered with status ${response.status} and no reason`;
+  }
+  return said[0].toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
+}
+
+function say(id, text, bad = false) {
+  $(id).textContent = text;
+  $(id).classList.toggle("bad", bad);
+}
+
+// One request of a form at a time: a new one takes the place of the one before, which the server then leaves out.
+function sender(form, state, send) {
+  let running = null;
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (running) running.abort();
+    const mine = running = new AbortController();
+    say(state, "Computing …");
+    try {
+      await send(AbortSignal.any([mine.signal, AbortSignal.timeout(PATIENCE)]));
+    } catch (error) {
+      if (mine === running) say(state, error instanceof Told ? error.message : `This page failed: ${error.message}`, true);
+    } finally {
+      if (mine === running) running = null;
+    }
+  });
+}
+
+// ---- model and key --------------------------------------------------------------------------------------------
+
+let info = null;
+
+async function open() {
+  info = await (await ask("info")).json();
+  $("model").textContent = `${info.model_id}, ${info.dim} dimensions, texts of up to ${info.max_input_length} tokens`;
+  document.title = `${info.model_id} – fastflow`;
+  $("key").hidden = true;
+  const none = info.calibration === "none";
+  document.body.classList.toggle("uncalibrated", none);
+  say("pairs-help", none
+    ? "This model has no calibration: pairs are compared by their pooled vectors as the encoder gives them (raw)."
+    : "Each pair is compared twice: by its pooled vectors as the encoder gives them (raw), and by its embeddings (calibrated).");
+  say("pairs-state", "");
+}
+
+function askForKey() {
+  if ($("key").hidden) {
+    $("key").hidden = false;
+    $("key-field").focus();
+  }
+}
+
+sender($("key-form"), "key-state", async () => {
+  key = $("key-field").value.trim();
+  if (!/^[\x21-\x7e]+$/.test(key)) {
+    key = "";
+    throw new Told("A key is printable ASCII without spaces.");
+  }
+  await open();
+  $("key-field").value = "";
+  say("key-state", "");
+  $("pair-list").querySelector("textarea").focus();
+});
+
+// ---- pairs ----------------------------------------------------------------------------------------------------
+
+function addPair(first = "", second = "") {
+  const item = $("pair").content.cloneNode(true).firstElementChild;
+  const [a, b] = item.querySelectorAll("textarea");
+  a.value = first;
+  b.value = second;
+  item.addEventListener("input", () => draw(item, null));
+  item.querySelector(".remove").addEventListener("click", () => {
+    const next = item.nextElementSibling || item.previousElementSibling;
+    item.remove();
+    number();
+    next.querySelector("textarea").focus();
+  });
+  $("pair-list").append(item);
+  number();
+  return a;
+}
+
+function number() {
+  const items = [...$("pair-list").children];
+  items.forEach((item, i) => {
+    item.querySelector("legend").textContent = `Pair ${i + 1}`;
+    const remove = item.querySelector(".remove");
+    remove.setAttribute("aria-label", `Remove pair ${i + 1}`);
+    remove.disabled = items.length === 1;
+  });
+  $("add").disabled = items.length >= MOST_PAIRS;
+}
+
+function draw(item, pair, low, high) {
+  for (const side of ["raw", "calibrated"]) {
+    const row = item.querySelector(`.${side}`), value = pair ? pair[side] : null;
+    row.querySelector("output").textContent = value === null ? "–" : value.toFixed(3).replace("-", "−");
+    const at = (x) => 100 * (x - low) / (high - low || 1), bar = row.querySelector(".bar");
+    bar.style.left = value === null ? "0" : `${at(Math.min(0, value))}%`;
+    bar.style.width = value === null ? "0" : `${at(Math.max(0, value)) - at(Math.min(0, value))}%`;
+    row.querySelector(".zero").style.left = value === null ? "0" : `calc(${at(0)}% - 1px)`;
+    row.querySelector(".track").classList.toggle("drawn", value !== null && low < 0);
+  }
+}
+
+function span(values) {
+  return `from ${Math.min(...values).toFixed(2)} to ${Math.max(...values).toFixed(2)}`.replaceAll("-", "−");
+}
+
+async function compare(signal) {
+  const items = [...$("pair-list").children];
+  const pairs = items.map((item) => [...item.querySelectorAll("textarea")].map((field) => field.value));
+  const empty = pairs.findIndex((pair) => pair.some((text) => !text.trim()));
+  if (empty >= 0) {
+    [...items[empty].querySelectorAll("textarea")].find((field) => !field.value.trim()).focus();
+    throw new Told(`Pair ${empty + 1} lacks a text: write one, or remove the pair.`);
+  }
+  const answer = await (await ask("compare", { pairs }, signal)).json();
+  const raw = answer.pairs.map((pair) => pair.raw), calibrated = answer.pairs.map((pair) => pair.calibrated);
+  const all = [0, ...raw, ...calibrated, ...(answer.similarity === "cosine" ? [1] : [])];
+  items.forEach((item, i) => draw(item, answer.pairs[i], Math.min(...all), Math.max(...all)));
+  const cut = answer.truncated_texts;
+  say("pairs-state", `Similarity: ${answer.similarity}. Raw ${span(raw)}`
+    + (answer.calibration === "none" ? "." : `, calibrated ${span(calibrated)}.`)
+    + (cut ? ` ${cut === 1 ? "One text was" : `${cut} texts were`} cut at ${info ? info.max_input_length : "the model's"} tokens.` : ""));
+}
+
+sender($("pairs-form"), "pairs-state", compare);
+$("add").addEventListener("click", () => addPair().focus());
+
+// ---- figures --------------------------------------------------------------------------------------------------
+
+// Prometheus' text -> {name: [[labels, value], ...]}
+function parse(text) {
+  const found = {};
+  for (const line of text.split("\n")) {
+    const match = /^([a-z_]+)(?:\{(.*)\})? (\S+)$/.exec(line);
+    if (match) (found[match[1]] ??= []).push([match[2] || "", Number(match[3])]);
+  }
+  return found;
+}
+
+const total = (sample, name) => (sample[name] || []).reduce((sum, [, value]) => sum + value, 0);
+const gain = (a, b, name) => total(b, name) - total(a, name);
+
+// The quantile q of what a histogram counted between two samples; null where it counted nothing.
+function quantile(a, b, name, q) {
+  const of = (sample) => (sample[`${name}_bucket`] || []).map(([labels, n]) => [Number(/le="([^"]+)"/.exec(labels)[1].replace("+Inf", "Infinity")), n]);
+  const before = new Map(of(a));
+  const counts = of(b).map(([edge, n]) => [edge, n - (before.get(edge) || 0)]);
+  const all = counts.length ? counts[counts.length - 1][1] : 0;
+  if (!all) return null;
+  let under = 0, below = 0;
+  for (const [edge, n] of counts) {
+    if (n >= q * all) return edge === Infinity ? under : under + (edge - under) * (q * all - below) / (n - below);
+    under = edge;
+    below = n;
+  }
+  return under;
+}
+
+function ratio(a, b, name) {
+  const count = gain(a, b, `${name}_count`);
+  return count ? gain(a, b, `${name}_sum`) / count : null;
+}
+
+const whole = (x) => Math.round(x).toLocaleString("en");
+const short = (x) => (x >= 100 ? whole(x) : x >= 10 ? x.toFixed(1) : x.toFixed(2));
+const time = (x) => (x === 0 ? "0 s" : x < 1 ? `${(1000 * x).toFixed(x < 0.01 ? 1 : 0)} ms` : `${x.toFixed(2)} s`);
+const FIGURES = [  // label, value of (oldest in the window, one before, latest, seconds between the last two), its words
+  ["Requests", (o, a, b) => total(b, "te_request_count"), whole],
+  ["Requests a second", (o, a, b, s) => (s ? gain(a, b, "te_request_count") / s : null), short],
+  ["Tokens a second", (o, a, b, s) => (s ? gain(a, b, "fastflow_tokens") / s : null), whole],
+  ["Queue", (o, a, b) => total(b, "fastflow_queue_seconds"), time],
+  ["Texts in a batch", (o, a, b) => ratio(o, b, "te_batch_next_size"), short],
+  ["Latency, p50", (o, a, b) => quantile(o, b, "te_request_duration", 0.5), time],
+  ["Latency, p99", (o, a, b) => quantile(o, b, "te_request_duration", 0.99), time],
+  ["Refused", (o, a, b) => total(b, "te_request_failure"), whole],
+];
+
+const SVG = "http://www.w3.org/2000/svg";
+const shown = FIGURES.map(([label]) => {
+  const box = document.createElement("div"), name = document.createElement("dt"), value = document.createElement("dd");
+  const chart = document.createElementNS(SVG, "svg"), line = document.createElementNS(SVG, "polyline");
+  name.textContent = label;
+  value.textContent = "–";
+  chart.setAttribute("viewBox", `0 0 ${POINTS - 1} 20`);
+  chart.setAttribute("preserveAspectRatio", "none");
+  chart.setAttribute("aria-hidden", "true");
+  chart.append(line);
+  const drawn = document.createElement("dd");
+  drawn.append(chart);
+  box.append(name, value, drawn);
+  $("figures").append(box);
+  return { value, line, past: [] };
+});
+
+let samples = [];
+
+function show(sample) {
+  const now = performance.now(), last = samples[samples.length - 1];
+  if (last && (now - last.at > WINDOW || total(sample, "te_request_count") < total(last.of, "te_request_count"))) {
+    samples = [];  // the page slept, or the server was started again
+    shown.forEach((figure) => { figure.past = []; });
+  }
+  samples.push({ at: now, of: sample });
+  samples = samples.filter((each) => now - each.at <= WINDOW);
+  const before = samples[Math.max(0, samples.length - 2)];
+  FIGURES.forEach(([, value, words], i) => {
+    const x = value(samples[0].of, before.of, sample, (now - before.at) / 1000), figure = shown[i];
+    figure.value.textContent = x === null ? "–" : words(x);
+    figure.past = [...figure.past, x].slice(-POINTS);
+    const top = Math.max(...figure.past.map((y) => y || 0)) || 1, start = POINTS - figure.past.length;
+    figure.line.setAttribute("points", figure.past.map((y, j) => `${start + j},${19 - 18 * (y || 0) / top}`).join(" "));
+  });
+}
+
+let timer = 0, paused = false, polling = null;
+
+async function poll() {
+  const mine = polling = new AbortController();
+  try {
+    show(parse(await (await ask("metrics", undefined, AbortSignal.any([mine.signal, AbortSignal.timeout(10000)]))).text()));
+    say("live-state", "");
+  } catch (error) {
+    if (mine === polling) say("live-state", error instanceof Told ? error.message : `This page failed: ${error.message}`, true);
+  }
+  if (mine === polling) timer = setTimeout(poll, POLL);
+}
+
+// Polling runs while the page is in view and not paused.
+function schedule() {
+  clearTimeout(timer);
+  if (polling) polling.abort();
+  polling = null;
+  if (!paused && !document.hidden) poll();
+}
+
+$("pause").addEventListener("click", () => {
+  paused = !paused;
+  $("pause").setAttribute("aria-pressed", String(paused));
+  say("live-state", paused ? "Paused." : "");
+  schedule();
+});
+document.addEventListener("visibilitychange", schedule);
+
+EXAMPLES.forEach((pair) => addPair(...pair));
+schedule();
+open().catch((error) => say("pairs-state", error instanceof Told ? error.message : `This page failed: ${error.message}`, true));
