@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from servers import Running, serving
@@ -102,3 +108,81 @@ def test_the_asynchronous_client_of_openai(server, vectors):
             return await asyncio.gather(*(client.embeddings.create(model="default", input=text) for text in TEXTS))
 
     np.testing.assert_allclose([found.data[0].embedding for found in asyncio.run(both())], vectors, atol=1e-6)
+
+
+def langchain(server: Running, **options):
+    found = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    given = {"model": "default", "base_url": f"{server.url}/v1", "api_key": KEY, "max_retries": 0}
+    return found.OpenAIEmbeddings(**given | options)
+
+
+def test_langchain_with_its_lengths_unchecked(server, vectors):
+    client = langchain(server, check_embedding_ctx_length=False)
+    np.testing.assert_allclose(client.embed_documents(TEXTS), vectors, atol=1e-6)
+    np.testing.assert_allclose(client.embed_query(TEXTS[0]), vectors[0], atol=1e-6)
+
+
+def test_langchain_is_told_why_its_token_ids_are_refused(server, monkeypatch):
+    """By default it sends the ids of tiktoken, whose tables it would fetch: here those are single bytes."""
+    tiktoken = pytest.importorskip("tiktoken", reason="langchain-openai is not installed, nor its tiktoken")
+    client = langchain(server)
+    of_bytes = tiktoken.Encoding(
+        name="bytes", pat_str=".", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={}
+    )
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: of_bytes)
+    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda name: of_bytes)
+    with pytest.raises(Exception, match=r"OpenAIEmbeddings\(check_embedding_ctx_length=False\)"):
+        client.embed_documents(TEXTS)
+
+
+def test_the_calls_that_mteb_makes(server):
+    """mteb's OpenAIModel (2.26) with a client of its own: its package brings datasets and polars, its calls are these.
+
+    It leaves blank texts out, sends up to 2,048 others at once, asks for floats and for the width that it was told.
+    """
+    _, client = openai_client(server)
+    texts = [f"sentence number {i}" for i in range(2048)]
+    found = client.embeddings.create(
+        input=texts, model="text-embedding-3-small", encoding_format="float", dimensions=256
+    )
+    rows = np.array([row.embedding for row in found.data])
+    assert rows.shape == (2048, 256)
+    expected = fastflow.Runtime(None, "cpu").encode(texts[-3:], normalize_embeddings=True)
+    np.testing.assert_allclose(rows[-3:], expected, atol=1e-6)
+
+
+def curl(*arguments: str, data: bytes | None = None) -> bytes:
+    found = shutil.which("curl")
+    if found is None:
+        pytest.skip("curl is not installed")
+    return subprocess.run(
+        [found, "-sS", "--max-time", "30", *arguments], input=data, capture_output=True, check=True
+    ).stdout
+
+
+def test_curl(server, vectors):
+    """The lines of docs/serve.md; curl without -H sends a form, which is refused with the header to send."""
+    body, key = json.dumps({"input": TEXTS}), ("-H", f"Authorization: Bearer {KEY}")
+    url, kind = f"{server.url}/v1/embeddings", ("-H", "Content-Type: application/json")
+    found = json.loads(curl(url, *key, *kind, "-d", body))
+    np.testing.assert_allclose([row["embedding"] for row in found["data"]], vectors, atol=1e-6)
+    octets = curl(url, *key, *kind, "-H", "Accept: application/octet-stream", "-d", body)
+    np.testing.assert_allclose(np.frombuffer(octets, "<f4").reshape(3, -1), vectors, atol=1e-6)
+    assert "Content-Type: application/json" in json.loads(curl(url, *key, "-d", body))["error"]["message"]
+    assert "Authorization: Bearer KEY" in json.loads(curl(url, *kind, "-d", body))["error"]["message"]
+    large = json.dumps({"inputs": ["a" * 40] * 2000}).encode()  # curl asks "Expect: 100-continue" before it sends this
+    assert len(json.loads(curl(f"{server.url}/embed", *key, *kind, "--data-binary", "@-", data=large))) == 2000
+
+
+@pytest.mark.whole
+def test_schemathesis_finds_no_answer_outside_the_description(server, tmp_path):
+    """Requests that fit the description and ones that do not, of a fixed seed: every answer is described."""
+    if find_spec("schemathesis") is None:
+        pytest.skip("schemathesis is not installed")
+    command = [
+        *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--seed", "1"),
+        *("--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--generation-database", "none"),
+        *("--header", f"Authorization: Bearer {KEY}", "--suppress-health-check", "all", "--no-color"),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
