@@ -250,10 +250,6 @@ class Runtime(Prompting):
         """The pooled vectors (B, D) of B texts that ``tokenize_prompted`` made tokens of; raises as ``encode`` does."""
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, None, None)), "text")
 
-    def pool_tokens(self, tokens: Tokens) -> NDArray[Any]:
-        """The pooled vectors (B, D) of B texts that ``tokenize_prompted`` made tokens of; raises as ``encode`` does."""
-        return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, None, None)), "text")
-
     def tokenize_prompted(self, texts: Sequence[str], prompt: str = "") -> Tokens:
         """The tokens of ``texts`` with ``prompt`` before each, for ``embed_tokens``; raises as ``encode`` does."""
         return self.tokenize.prompted(texts, prompt, self._model.prompts.pooled)
