@@ -73,7 +73,7 @@ def test_wrong_usage(tmp_path, monkeypatch):
         cli.run(suites=["encoder"], shape="tiny")
     with pytest.raises(UsageError, match="give a model or a shape, not both"):
         cli.run("m", suites=["encoder"], shape="minilm-l6")
-    with pytest.raises(UsageError, match="a shape is for the suites encoder, end-to-end, not for flow, startup"):
+    with pytest.raises(UsageError, match="a shape is for the suites encoder, end-to-end, serve, not for flow, startup"):
         cli.run(suites=["flow", "encoder", "startup"], shape="minilm-l6")
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
     with pytest.raises(FastflowError, match=re.escape(str(missing_extra("bench", "matplotlib", "--plot")))):

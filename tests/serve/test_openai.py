@@ -120,10 +120,11 @@ def test_the_model_has_the_names_it_was_given():
 
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_a_text_that_is_too_long_is_cut_and_said_or_refused(server, runtime):
-    long = "word " * 500
+    long, before = "word " * 500, server.service.metrics.value("fastflow_truncated_texts")
     answer = server.post("/v1/embeddings", {"input": ["short", long]})
     assert answer.json["usage"]["truncated_texts"] == 1
     assert answer.headers["x-truncated-texts"] == "1"
+    assert server.service.metrics.value("fastflow_truncated_texts") == before + 1
     assert np.array_equal(numbers(answer)[1], runtime.encode(long, normalize_embeddings=True))
     refused = server.post("/v1/embeddings", {"input": ["short", long], "truncate": False})
     assert refused.status == 400
