@@ -103,7 +103,7 @@ def _npz_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
     with zipfile.ZipFile(handle) as bundle:
         names = [name for name in bundle.namelist() if name not in ("embeddings.npy", "log_prob.npy")]
         held = {name.removesuffix(".npy"): _array(bundle, name) for name in names}
-        held.pop("meta")
+        mixed = json.loads(str(held.pop("meta"))).get("json", [])
         rows = held.pop("index").tolist()
         ids = held.pop("ids").tolist() if "ids" in held else None
         with bundle.open("embeddings.npy") as entry:
@@ -115,6 +115,7 @@ def _npz_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
             for block in _blocks(_rows(entry, shape, dtype), shape, dtype, start, scores):
                 at = slice(block.rows[0] - start, block.rows[-1] + 1 - start) if len(block.rows) else slice(0)
                 kept = {name: values[at].tolist() for name, values in held.items()}
+                kept |= {name: [json.loads(value) for value in kept[name]] for name in mixed}
                 found = None if ids is None else ids[at]
                 yield Block(rows[at], [], found, block.vectors, block.log_probs, kept)
 

@@ -23,6 +23,9 @@ from fastflow.files.records import Identity, plain
 class NpzFile(NpyFile):
     """.npz with ``embeddings``, ``index``, ``ids``, ``log_prob`` and an array of every field to keep where asked for,
     and the run's description as ``meta`` (JSON).
+
+    A field is an array of strings. Where not every value is one, all are JSON, texts in quotes too, so that a missing
+    value (null) is no text; ``json`` in ``meta`` names these fields.
     """
 
     keeps_ids = keeps_log_prob = True
@@ -59,9 +62,12 @@ class NpzFile(NpyFile):
                 _add(bundle, "index.npy", np.asarray(self._rows, np.int64))
                 if self._ids:
                     _add(bundle, "ids.npy", id_array(self._ids))
-                for name, values in self._kept.items():
-                    _add(bundle, f"{name}.npy", text_array(values))
-                _add(bundle, "meta.npy", np.asarray(json.dumps(self.meta)))
+                plainly = {name: [plain(value) for value in values] for name, values in self._kept.items()}
+                mixed = [name for name, values in plainly.items() if not all(isinstance(v, str) for v in values)]
+                for name, values in plainly.items():
+                    texts = [as_json(value) for value in values] if name in mixed else values
+                    _add(bundle, f"{name}.npy", np.asarray(texts, np.str_))
+                _add(bundle, "meta.npy", np.asarray(json.dumps(self.meta | ({"json": mixed} if mixed else {}))))
             self.name(archive)
             self.remove()
         except OSError as error:
@@ -88,14 +94,12 @@ def id_array(ids: Sequence[Identity]) -> NDArray[Any]:
     """(rows,) ids: int64 where all are whole numbers that fit, else strings, those of other JSON values as JSON."""
     if all(type(i) is int and -(2**63) <= i < 2**63 for i in ids):
         return np.asarray(ids, np.int64)
-    return text_array(ids)
+    return np.asarray([i if isinstance(i, str) else as_json(i) for i in map(plain, ids)], np.str_)
 
 
-def text_array(values: Sequence[Any]) -> NDArray[np.str_]:
-    """(rows,) strings; other JSON values as JSON."""
-    return np.asarray(
-        [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)], np.str_
-    )
+def as_json(value: Any) -> str:
+    """``value`` as JSON, other letters than ASCII as they are."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _add(bundle: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:

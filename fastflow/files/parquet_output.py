@@ -26,7 +26,8 @@ class ParquetOutput(OutputFile):
     """.parquet: ``id`` where asked for, the fields to keep, ``log_prob`` where asked for and ``embedding``, a list of
     fixed size; the run's description is JSON under ``fastflow`` in the schema's metadata.
 
-    The columns of a Parquet input keep their types, those of other inputs are text.
+    The columns of a Parquet input keep their types. Those of other inputs, which have none before the last line is
+    read, are text: other JSON values as JSON, and a missing one as a missing one.
     """
 
     keeps_ids = True

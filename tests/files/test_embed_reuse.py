@@ -209,3 +209,19 @@ def test_the_summary_counts_and_the_size_is_reported(model, source, lines, out):
     result = run("cache", out / "c.db", "--clear")
     assert_one_sentence(result, 2, "c.db is one file: remove it as such; --clear is for the cache of fastflow-train")
     assert (out / "c.db").exists()
+
+
+def test_parts_of_which_one_lacks_a_field_are_joined_to_the_bytes_of_one_run(model, tmp_path, monkeypatch):
+    """In one part all values are text, in the other not: the whole is JSON."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text(
+        '{"text": "a", "k": "null"}\n{"text": "b", "k": "ü"}\n{"text": "c"}\n{"text": "d"}\n'
+    )
+    options = ("-m", model, "--keep", "k", "--quiet")
+    assert run("embed", "in.jsonl", "-o", "whole.npz", *options).exit_code == 0
+    for number in (1, 2):
+        assert run("embed", "in.jsonl", "-o", f"p/{number}.npz", "--shard", f"{number}/2", *options).exit_code == 0
+    assert run("merge", "p", "-o", "joined.npz").exit_code == 0
+    assert (tmp_path / "joined.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    with np.load("whole.npz") as whole:
+        assert whole["k"].tolist() == ['"null"', '"ü"', "null", "null"]

@@ -9,7 +9,10 @@ from __future__ import annotations
 import pytest
 from commands import run
 
-SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"]
+from fastflow.files.writers import WRITERS
+
+SUFFIXES = list(WRITERS)
+HOWS = ([], ["--dedupe"], ["--cache", "c.db"])
 
 CODE = """
 import os, random, signal, sys
@@ -18,7 +21,7 @@ import fastflow.files.encoding, fastflow.files.merging as merging, fastflow.runt
 from pathlib import Path
 from fastflow.cli import main
 
-folder, model, suffix, seed = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+folder, model, suffix, seed, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5:]
 random, kills = random.Random(seed), 0
 embed.WINDOW = 8
 if suffix == ".parquet":
@@ -67,7 +70,7 @@ for number in (1, 2):
             assert part.exists()
     keeps = suffix in (".npz", ".jsonl", ".parquet", ".db")
     options = ["--keep", "n"] if keeps else ["--log-prob"] * (suffix != ".npy")
-    command = ["embed", "in.jsonl", "-m", model, "--threads", "1", "--quiet", "--resume", *options]
+    command = ["embed", "in.jsonl", "-m", model, "--threads", "1", "--quiet", "--resume", *options, *how]
     until_done([*command, "--shard", f"{number}/2", "-o", str(part)], check, 30)
 
 whole, out = Path(f"whole{suffix}").read_bytes(), folder / f"out{suffix}"
@@ -82,16 +85,17 @@ print(kills)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_whatever_the_moment_the_bytes_are_those_of_one_run(
     model, tmp_path, sentences, run_python, monkeypatch, suffix, seed
 ):
+    """The seeds take turns with --dedupe and --cache, of which a text comes again in each part and in the other."""
     monkeypatch.chdir(tmp_path)
-    lines = [f'{{"text": "{text}", "n": {at}}}\n' for at, text in enumerate(sentences[:50])]
+    lines = [f'{{"text": "{text}", "n": {at}}}\n' for at, text in enumerate([*sentences[:40], *sentences[15:25]])]
     (tmp_path / "in.jsonl").write_text("".join(lines))
     (tmp_path / "parts").mkdir()
     keep = ["--keep", "n"] if suffix in (".npz", ".jsonl", ".parquet", ".db") else ["--log-prob"] * (suffix != ".npy")
     assert run("embed", "in.jsonl", "-m", model, "-o", f"whole{suffix}", "--quiet", *keep).exit_code == 0
-    done = run_python(CODE, tmp_path / "parts", model, suffix, seed)
+    done = run_python(CODE, tmp_path / "parts", model, suffix, seed, *HOWS[seed - 1])
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout) >= 3  # some were killed
