@@ -55,7 +55,9 @@ class Peer:
         loop = asyncio.get_running_loop()
         while True:
             await self.wake.wait()
-            batch, rows, longest = [], [], 0
+            batch: list[tuple[int, asyncio.Future[Any]]] = []
+            rows: list[list[int]] = []
+            longest = 0
             while self.waiting:
                 new, answer = self.waiting[0]
                 longest = max(longest, *map(len, new))

@@ -26,7 +26,8 @@ class Worker:
 
     def __init__(self, task: Any, threads: int) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        self._task, self._work = task, None
+        self._task = task
+        self._work: Any = None
 
     def work(self, texts: list[str]) -> Any:
         if self._work is None:
@@ -53,7 +54,7 @@ class Pool:
             )
 
     def __call__(self, task: Any, shards: Iterator[list[str]]) -> Iterator[Any]:
-        actor = ray.remote(
+        actor: Any = ray.remote(
             num_cpus=self._threads, max_restarts=-1, max_task_retries=RETRIES, scheduling_strategy="SPREAD"
         )(Worker)
         pool = [actor.remote(task, self._threads) for _ in range(self._actors)]
