@@ -20,7 +20,8 @@ FLAGS = (
 )
 PACKAGES = (
     *("numpy", "torch", "triton", "matplotlib", "transformers", "tokenizers", "sentence-transformers"),
-    *("onnxruntime", "openvino", "nncf", "ctranslate2", "zentorch", "fastembed", "optimum-onnx", "optimum-intel"),
+    *("onnxruntime", "openvino", "nncf", "ctranslate2", "xllamacpp", "zentorch", "fastembed"),
+    *("optimum-onnx", "optimum-intel"),
 )
 
 

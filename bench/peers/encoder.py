@@ -31,6 +31,7 @@ PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "onnxruntime-plain": (("onnx", "onnxruntime"), ("float32", "int8")),
     "openvino": (("onnx", "openvino"), ("float32", "bfloat16", "int8")),
     "ctranslate2": (("ctranslate2",), ("float32", "int8")),
+    "xllamacpp": (("gguf", "xllamacpp"), ("float32", "bfloat16", "int8")),
     "sentence-transformers": (("sentence_transformers",), ("float32", "bfloat16")),
     "sentence-transformers-onnx": (("sentence_transformers", "optimum.onnxruntime"), ("float32", "int8")),
     "sentence-transformers-openvino": (("sentence_transformers", "optimum.intel"), ("float32", "bfloat16")),
@@ -75,6 +76,7 @@ def open_peers(
     subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, skipped: list[dict[str, Any]]
 ) -> Iterator[Candidate]:
     """The candidates of ``wanted`` (family, dtype); who cannot be opened is added to ``skipped`` with the reason."""
+    from fastflow.bench.peers import llama as peers_llama
     from fastflow.bench.peers import onnx as peers_onnx
 
     makers: dict[str, Callable[[Subject, str, int], Callable[[Array, Array], Call]]] = {
@@ -85,10 +87,12 @@ def open_peers(
         "onnxruntime-plain": peers_onnx.onnxruntime_plain,
         "openvino": peers_onnx.openvino,
         "ctranslate2": ctranslate2,
+        "xllamacpp": peers_llama.xllamacpp,
     }
 
     def make(family: str, dtype: str) -> Candidate:
-        return Candidate(family, dtype, family.partition("-")[0], makers[family](subject, dtype, threads))
+        backend = peers_llama.backend() if family == "xllamacpp" else family.partition("-")[0]
+        return Candidate(family, dtype, backend, makers[family](subject, dtype, threads))
 
     return opened(subject, together(subject, list(wanted), skipped), skipped, make)
 

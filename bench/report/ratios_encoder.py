@@ -15,13 +15,18 @@ CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
             ("torch-eager", "float32"),
             ("torch-compile", "float32"),
             ("zentorch", "float32"),
+            ("xllamacpp", "float32"),
         ),
     ),
     "bfloat16": (
         *(("openvino", "bfloat16"), ("torch-eager", "bfloat16"), ("zentorch", "bfloat16")),
-        *(("onnxruntime", "float32"), ("onnxruntime-plain", "float32")),
+        *(("xllamacpp", "bfloat16"), ("onnxruntime", "float32"), ("onnxruntime-plain", "float32")),
+        ("xllamacpp", "float32"),
     ),
-    "int8": (("onnxruntime", "int8"), ("onnxruntime-plain", "int8"), ("openvino", "int8"), ("ctranslate2", "int8")),
+    "int8": (
+        *(("onnxruntime", "int8"), ("onnxruntime-plain", "int8"), ("openvino", "int8"), ("ctranslate2", "int8")),
+        ("xllamacpp", "int8"),
+    ),
 }
 # the precisions that a library of texts may have beside ours: its best row of them counts
 AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}

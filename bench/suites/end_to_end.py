@@ -25,7 +25,7 @@ from fastflow.bench.suites.texts import Check, of_texts, on_padded, real_texts, 
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.runtime import Runtime
 
-PADDED = ("torch-eager", "zentorch", "onnxruntime", "onnxruntime-plain", "openvino")
+PADDED = ("torch-eager", "zentorch", "onnxruntime", "onnxruntime-plain", "openvino", "xllamacpp")
 ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds, and averages over the machine's moods
 
 

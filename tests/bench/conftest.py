@@ -35,7 +35,7 @@ def small_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(encoder, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
     monkeypatch.setattr(encoder, "read_gbs", lambda threads, seconds: 20.0)
     lacking = {"onnx", "onnxruntime", "openvino", "nncf", "ctranslate2", "sentence_transformers"}
-    lacking |= {"zentorch", "fastembed", "optimum"}
+    lacking |= {"zentorch", "fastembed", "optimum", "gguf", "xllamacpp"}
     real = peers.find_spec
     monkeypatch.setattr(peers, "find_spec", lambda name: None if name in lacking else real(name))
     with workbench.workbench(None, SMALL) as bench:

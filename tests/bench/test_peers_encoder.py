@@ -75,7 +75,9 @@ def test_zentorch_and_ctranslate2_are_never_in_one_process(small_bench, monkeypa
 
 
 @pytest.mark.usefixtures("as_in_a_run")
-@pytest.mark.parametrize("family", ["onnxruntime", "onnxruntime-plain", "openvino", "ctranslate2", "zentorch"])
+@pytest.mark.parametrize(
+    "family", ["onnxruntime", "onnxruntime-plain", "openvino", "ctranslate2", "zentorch", "xllamacpp"]
+)
 def test_installed_peers_agree_with_pytorch(family):
     for module in (*PEERS[family][0], *peers_encoder.MODULES.get((family, "int8"), ())):
         pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)

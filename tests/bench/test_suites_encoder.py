@@ -57,6 +57,7 @@ def test_a_whole_run_has_every_suite_and_names_who_is_missing(small_bench, tmp_p
         *((f"openvino {dtype}", absent("onnx, openvino")) for dtype in ("float32", "bfloat16")),
         ("openvino int8", absent("onnx, openvino, nncf")),
         *((f"ctranslate2 {dtype}", absent("ctranslate2")) for dtype in ("float32", "int8")),
+        *((f"xllamacpp {dtype}", absent("gguf, xllamacpp")) for dtype in ("float32", "bfloat16", "int8")),
         *((f"zentorch {dtype}", absent("zentorch")) for dtype in ("float32", "bfloat16")),
         *((f"sentence-transformers {dtype}", absent("sentence_transformers")) for dtype in ("float32", "bfloat16")),
         *((f"sentence-transformers-onnx {dtype}", apart("onnxruntime", "onnx")) for dtype in ("float32", "int8")),
