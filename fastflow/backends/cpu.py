@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,9 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
 
 
+CUTS = 8  # widths that are kept folded: a server's clients may ask for any
+
+
 class CpuCalibration:
     """The folded calibration of a model on vectors (B, D) as one compiled call, each cut of it as another."""
 
@@ -47,7 +51,8 @@ class CpuCalibration:
         from fastflow.kernels.flow.cpu import CpuFlow
 
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
-        self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, made when first asked for
+        self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, the last used at the end
+        self._lock = threading.Lock()  # of _cuts
         self._latent: Any = None  # the stages that give the density, made when first asked for
         try:
             self._flow = CpuFlow([plan.astype(np.float32) for plan in fold(model.calibration, dim)], threads)
@@ -78,10 +83,15 @@ class CpuCalibration:
         """The calibration and the leading ``width`` directions of it, folded into one call."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
-        if width not in self._cuts:
-            plans = fold([*self._stages, truncation.stage(width)], self._dim)
-            self._cuts[width] = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
-        return self._cuts[width]
+        with self._lock:
+            found = self._cuts.pop(width, None)
+            if found is None:
+                plans = fold([*self._stages, truncation.stage(width)], self._dim)
+                found = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
+            self._cuts[width] = found
+            if len(self._cuts) > CUTS:
+                del self._cuts[next(iter(self._cuts))]
+        return found
 
 
 class CpuCalibrator(Calibrator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 
@@ -11,9 +12,10 @@ from builders import make_encoder, make_model, make_sentences
 from tolerances import EMBEDDING
 
 from fastflow import Runtime
-from fastflow.backends.cpu import LEAST_COSINE
+from fastflow.backends.cpu import CUTS, LEAST_COSINE
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import cpu as cpu_encoder
+from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.model.artifact import DEFAULT
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint
@@ -91,3 +93,17 @@ def test_newer_architectures_equal_transformers_and_take_lower_precisions(tmp_pa
         found = Runtime(directory, dtype=dtype, backend="cpu").encode(texts, normalize_embeddings=True)
         assert np.isfinite(found).all()
         assert (found * want).sum(axis=1).min() >= 0.98  # random weights forgive less than trained ones
+
+
+def test_the_folded_cuts_of_many_widths_are_not_all_kept(tmp_path, texts):
+    encoder = make_encoder(tmp_path / "bert")
+    rt = Runtime(make_model(tmp_path / "model", encoder, texts, "flow", ordered=True), "cpu")
+    assert rt.info()["truncation"] == "leading directions"
+    first = rt.encode(["a text"], truncate_dim=1)
+    gc.collect()
+    before = sum(isinstance(each, CpuFlow) for each in gc.get_objects())
+    for width in range(1, 3 * CUTS):
+        rt.encode(["a text"], truncate_dim=width)
+    gc.collect()
+    assert sum(isinstance(each, CpuFlow) for each in gc.get_objects()) == before + CUTS - 1
+    np.testing.assert_array_equal(rt.encode(["a text"], truncate_dim=1), first)
