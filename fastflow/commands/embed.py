@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import DELIMITER, DEVICE, DTYPE, ERRORS, FORMAT, KEEP, MODEL, NO_HEADER, NULL, THREADS
+from fastflow.commands.options import (
+    DELIMITER,
+    DEVICE,
+    DTYPE,
+    ERRORS,
+    FORMAT,
+    KEEP,
+    MODEL,
+    NO_HEADER,
+    NULL,
+    QUIET,
+    THREADS,
+    output_option,
+)
 from fastflow.commands.ray import RAY, embed_on_ray
 from fastflow.commands.shards import arguments, checked_output
 from fastflow.console import open_runtime, say
@@ -38,7 +51,6 @@ DIM = click.option(
 NORMALIZE = click.option(
     "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
 )
-QUIET = click.option("--quiet", is_flag=True, help="No progress and no summary.")
 RESUME = click.option(
     "--resume", is_flag=True, help="Continue an interrupted run after the rows it finished (OUT.partial)."
 )
@@ -241,14 +253,7 @@ def fitted_to(
 @click.command()
 @click.argument("vectors", metavar="VECTORS.npy")
 @MODEL
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="OUT",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="OUT.npy, .npz or .safetensors.",
-)
+@output_option("OUT.npy, .npz or .safetensors.")
 @click.option(
     "--dtype",
     type=click.Choice(["auto", "float32", "float64"]),

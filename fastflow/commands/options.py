@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
 
 MODEL = click.option(
@@ -11,6 +15,7 @@ MODEL = click.option(
     help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded. "
     "[default: the one in the package]",
 )
+QUIET = click.option("--quiet", is_flag=True, help="No progress and no summary.")
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 DTYPE = click.option(
     "--dtype",
@@ -46,3 +51,9 @@ ERRORS = click.option(
     show_default=True,
     help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
 )
+
+
+def output_option(help: str) -> Callable[[Any], Any]:
+    """-o OUT, a file that the command writes."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)

@@ -8,21 +8,15 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from fastflow.commands.options import QUIET, output_option
 from fastflow.console import emit, say
 from fastflow.errors import UsageError
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="OUT",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="OUT with the suffix of the parts: .npy, .npz, .jsonl, .parquet, .safetensors or .db.",
-)
-@click.option("--quiet", is_flag=True, help="No summary.")
+@output_option("OUT with the suffix of the parts: .npy, .npz, .jsonl, .parquet, .safetensors or .db.")
+@QUIET
 def merge(folder: Path, output: Path, quiet: bool) -> None:
     """Join the parts in DIR to the file that one run would have made.
 

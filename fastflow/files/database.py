@@ -21,7 +21,6 @@ from fastflow import __version__
 from fastflow.errors import FastflowError
 from fastflow.files.database_table import FORMAT, PAGE, TABLE, folded, quoted
 from fastflow.files.outputs import OutputFile
-from fastflow.files.partial import archive_path, cannot_write
 from fastflow.files.printing import Block
 from fastflow.files.records import plain
 
@@ -77,22 +76,15 @@ class DatabaseFile(OutputFile):
     def finish(self) -> None:
         """Put the records into a database, and give that the final name."""
         self.sync()
-        apart = archive_path(self.target)
         try:
-            apart.unlink(missing_ok=True)
-            self._build(apart)
-            with apart.open("rb+") as handle:
-                os.fsync(handle.fileno())
-            self.name(apart)
-            self.remove()
-        except OSError as error:
-            raise cannot_write(self.target, error) from error
+            with self.apart() as path:
+                self._build(path)
+                with path.open("rb+") as handle:
+                    os.fsync(handle.fileno())
         except sqlite3.Error as error:
             raise FastflowError(
                 f"{self.target} cannot be written: {error}; free some space or choose another place with -o"
             ) from error
-        finally:
-            apart.unlink(missing_ok=True)
 
     def _build(self, path: Path) -> None:
         records = self._records()

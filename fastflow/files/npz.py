@@ -15,7 +15,6 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fastflow.files.outputs import NpyFile, npy_header
-from fastflow.files.partial import archive_path, cannot_write
 from fastflow.files.printing import Block
 from fastflow.files.records import Identity, plain
 
@@ -53,8 +52,7 @@ class NpzFile(NpyFile):
 
     def finish(self) -> None:
         """Move the finished .npy into the archive, uncompressed, and rename that."""
-        archive = archive_path(self.target)
-        try:
+        with self.apart() as archive:
             self.complete(self._handle)
             self._handle.flush()
             with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as bundle:
@@ -68,12 +66,6 @@ class NpzFile(NpyFile):
                     texts = [as_json(value) for value in values] if name in mixed else values
                     _add(bundle, f"{name}.npy", np.asarray(texts, np.str_))
                 _add(bundle, "meta.npy", np.asarray(json.dumps(self.meta | ({"json": mixed} if mixed else {}))))
-            self.name(archive)
-            self.remove()
-        except OSError as error:
-            raise cannot_write(self.target, error) from error
-        finally:
-            archive.unlink(missing_ok=True)
 
     def _add_rows(self, bundle: zipfile.ZipFile) -> None:
         """The vectors, and the log-densities if the rows hold any."""

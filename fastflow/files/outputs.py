@@ -103,6 +103,20 @@ class OutputFile:
             self.seal(whole)
         whole.replace(self.target)
 
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[Path]:
+        """Where the whole file is put together beside the partial one; at the end of the block it gets its name."""
+        path = archive_path(self.target)
+        try:
+            path.unlink(missing_ok=True)  # of a run that was killed
+            yield path
+            self.name(path)
+            self.remove()
+        except OSError as error:
+            raise cannot_write(self.target, error) from error
+        finally:
+            path.unlink(missing_ok=True)
+
     def remove(self) -> None:
         """Remove the partial file."""
         self.partial.unlink(missing_ok=True)
@@ -194,20 +208,12 @@ class SafetensorsFile(VectorFile):
         if not self.scored:
             super().finish()
             return
-        apart = archive_path(self.target)
-        try:
-            with apart.open("wb") as out:
-                out.write(self.header())
-                for name in ("log_prob", "vector"):
-                    out.writelines(self.column(name))
-                out.flush()
-                os.fsync(out.fileno())
-            self.name(apart)
-            self.remove()
-        except OSError as error:
-            raise cannot_write(self.target, error) from error
-        finally:
-            apart.unlink(missing_ok=True)
+        with self.apart() as path, path.open("wb") as out:
+            out.write(self.header())
+            for name in ("log_prob", "vector"):
+                out.writelines(self.column(name))
+            out.flush()
+            os.fsync(out.fileno())
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:

@@ -15,7 +15,6 @@ from typing import Any
 
 from fastflow.files.outputs import OutputFile
 from fastflow.files.parquet import arrow
-from fastflow.files.partial import archive_path, cannot_write
 from fastflow.files.printing import Block
 from fastflow.files.records import plain
 
@@ -59,15 +58,8 @@ class ParquetOutput(OutputFile):
 
     def put(self, schema: Any, batches: Iterable[Any]) -> None:
         """Write ``batches`` in row groups, in another file, and give that the final name."""
-        apart = archive_path(self.target)
-        try:
-            write_groups(apart, schema, batches)
-            self.name(apart)
-            self.remove()
-        except OSError as error:
-            raise cannot_write(self.target, error) from error
-        finally:
-            apart.unlink(missing_ok=True)
+        with self.apart() as path:
+            write_groups(path, schema, batches)
 
     def _schema_of(self, block: Block) -> Any:
         pa, numbers = self._arrow, block.vectors.dtype.name

@@ -30,6 +30,8 @@ def state_path(target: Path) -> Path:
 def check_unfinished(target: Path) -> None:
     """Raise a UsageError where ``target`` is finished and no rows of a later run lie beside it: nothing to resume."""
     if target.exists() and not (state_path(target).is_file() and partial_path(target).is_file()):
+        if not partial_path(target).exists():  # of a run that was killed right after the target got its name
+            state_path(target).unlink(missing_ok=True)
         raise UsageError(
             f"{target} is finished, and nothing is left to resume: leave out --resume to make it again, or choose "
             "another output with -o"

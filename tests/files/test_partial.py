@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 from outputs import META, block, vectors_of, write
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.files.outputs import (
     NpyFile,
 )
-from fastflow.files.partial import partial_path
+from fastflow.files.partial import check_unfinished, partial_path, state_path
+
+
+def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):
+    """The target had its name, and the record was still there; --resume has nothing to do."""
+    target = tmp_path / "x.npy"
+    target.write_bytes(b"whole")
+    state_path(target).write_text("{}")
+    with pytest.raises(UsageError, match="is finished, and nothing is left to resume"):
+        check_unfinished(target)
+    assert list(tmp_path.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("closed_by", ["finished", "killed"])
