@@ -39,9 +39,7 @@ def connect(path: Path) -> sqlite3.Connection:
             pass
     except OSError as error:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-    db = sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?mode=ro", uri=True, isolation_level=None)
-    db.execute("PRAGMA query_only = on")
-    return db
+    return sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
 def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:

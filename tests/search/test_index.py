@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from builders import make_model
 from commands import run
 from databases import make
 from sentence_dirs import make_directory, pooling
@@ -78,9 +79,11 @@ def test_other_precisions_and_shortened_vectors(runtime, made, sentences, precis
 
 
 @pytest.mark.parametrize("suffix", [".db", ".npy"])
-def test_a_query_is_rotated_where_the_rows_were(model, tmp_path, corpus, sentences, suffix):
+def test_a_query_is_rotated_where_the_rows_were(bert, tmp_path, corpus, sentences, suffix):
     """A model that stores the order of its directions rotates what it shortens, even to its own width."""
+    model = make_model(tmp_path / "m", bert, sentences[:64], ordered=True)
     runtime = Runtime(model)
+    assert not np.allclose(runtime.encode("dog"), runtime.encode("dog", truncate_dim=32))
     for dim in (None, 32, 8):
         options = [] if dim is None else ["--dim", dim]
         path = tmp_path / f"x{dim}{suffix}"
