@@ -17,10 +17,10 @@ from fastflow.integrations.ray import Embedder
 
 SETTINGS = {  # nobody is told of the cluster, and its token is not kept in the home directory
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "RAY_gcs_server_port_wait_time_s": "120",  # of a busy machine
 }
+CLIENTS = SETTINGS | {"RAY_AUTH_MODE": "token"}  # ray.init sets it for its own cluster, if nobody did before
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def started(cpus: int) -> Iterator[str]:
     """The address of a cluster of this machine with ``cpus`` CPUs; its files lie in a folder with a short name."""
     folder = tempfile.mkdtemp(prefix="ff-", dir="/tmp")  # a socket's path has 107 characters at most
     given = SETTINGS | {"RAY_TMPDIR": folder}
-    before = {name: os.environ.get(name) for name in given}
+    before = {name: os.environ.get(name) for name in (*given, "RAY_AUTH_MODE")}
     os.environ.update(given)
     import ray
     import ray.data
@@ -42,7 +42,7 @@ def started(cpus: int) -> Iterator[str]:
     finally:
         ray.shutdown()
         for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from builders import make_sentences
 from places import USERS
-from rays import SETTINGS, Dying, failing, mortal, started
+from rays import CLIENTS, Dying, failing, mortal, started
 
 from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError
@@ -119,7 +119,7 @@ def test_the_sentence_of_an_actor_reaches_the_user(address, model):
 def command(*words, module="fastflow"):
     program = f"from {module}.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)], env=USERS | SETTINGS, capture_output=True, text=True,
+        [sys.executable, "-c", program, *map(str, words)], env=USERS | CLIENTS, capture_output=True, text=True,
         timeout=300,
     )  # fmt: skip
 
