@@ -108,6 +108,10 @@ def test_wheel_holds_only_fastflow(built):
         assert f"fastflow/{name}" in names
     for name in ("choice/probe.txt", "data/background.txt"):
         assert wheel_text(built[0], f"fastflow/train/{name}") == (ROOT / "train" / name).read_text(encoding="utf-8")
+    for name in ("page.html", "page.css", "page.js"):
+        assert wheel_text(built[0], f"fastflow/serve/page/{name}") == (
+            ROOT / "fastflow" / "serve" / "page" / name
+        ).read_text(encoding="utf-8")
     for name in ("fastflow.json", "calibration.safetensors", "README.md", "0_Transformer/model.safetensors"):
         assert f"fastflow/default/{name}" in names
 
