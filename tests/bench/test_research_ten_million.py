@@ -26,13 +26,13 @@ def measure(*arguments: object) -> dict:
     return json.loads(result.stdout)
 
 
-def test_lines_are_short_distinct_and_the_same_for_any_count(tmp_path):
+def test_lines_are_short_and_the_same_for_any_count(tmp_path):
     write_lines(tmp_path / "a", 100)
     write_lines(tmp_path / "b", 1000)
     few, many = (path.read_text().splitlines() for path in (tmp_path / "a", tmp_path / "b"))
     assert few == many[:100]
-    assert len(set(many)) == 1000
-    assert {len(line.split()) for line in many} <= set(range(3, 13))
+    assert len(set(many)) > 900  # a word alone may come again
+    assert {len(line.split()) for line in many} == {1, 2, 3, 4}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 

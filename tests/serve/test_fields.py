@@ -32,7 +32,7 @@ def test_a_field_that_is_not_known_is_named():
         (lambda f: f.choice("a", {"x": 1}), []),
         (lambda f: f.count("a"), 0),
         (lambda f: f.count("a"), True),
-        (lambda f: f.count("a"), 1.0),
+        (lambda f: f.count("a"), 1.5),
         (lambda f: f.texts("a", 3), {}),
         (lambda f: f.texts("a", 3), []),
         (lambda f: f.texts("a", 3), ["b"] * 4),
