@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastflow import __version__
-from fastflow.serve import page
+from fastflow.serve import page, search
 from fastflow.serve.refusals import KINDS
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def describe(service: Service) -> dict[str, Any]:
         "/health": {"get": _get("Whether requests are computed", answer(status={"const": "ok"}), public=True)},
         "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
         "/compare": {"post": _compare(service)},
+        **{route.path: {"post": _search(service)} for route in search.routes(service)},
         "/openapi.json": {"get": _get("This description", {"type": "object"})},
         **{path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()},
     }
@@ -136,6 +137,18 @@ def _compare(service: Service) -> Schema:
     kinds = ("empty", "validation", "tokenizer")
     found = answer(similarity=STRING, calibration=STRING, truncated_texts=COUNT, pairs={"type": "array", "items": both})
     return _post("Similarity of pairs before and after calibration", request, found, kinds)
+
+
+def _search(service: Service) -> Schema:
+    request = fields(
+        ["query"],
+        query={"anyOf": [STRING, _texts(service, search.most_queries(service))]},
+        k={"type": "integer", "minimum": 1, "maximum": search.MOST_ROWS, "default": search.K},
+    )  # fmt: skip
+    hit = answer(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
+    of_one: Schema = {"type": "array", "items": hit}
+    found = answer(similarity=STRING, truncated_texts=COUNT, hits={"type": "array", "items": of_one})
+    return _post("The rows most like a query", request, found, ("empty", "validation", "tokenizer"))
 
 
 def _tokenize(service: Service) -> Schema:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 PUBLIC = ("/health", "/metrics", *page.PATHS)  # without a key, and while the server is going down
 
-COMPUTED = ("/v1/embeddings", "/embed", "/similarity")  # refused under overload before they are read
+# refused under overload before they are read
+COMPUTED = ("/v1/embeddings", "/embed", "/similarity", "/compare", "/search")
 
 
 class Guard:

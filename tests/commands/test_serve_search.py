@@ -1,0 +1,56 @@
+"""``fastflow serve --search`` and its neighbourhood as a process: what it loads, refuses, and whom it answers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from commands import assert_one_sentence, run
+from places import ROOT, USERS
+from servers import serving, serving_process
+
+PAGE = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def novels(tmp_path_factory):
+    """The file of docs/search.md."""
+    path = tmp_path_factory.mktemp("novels") / "novels.db"
+    assert run("embed", ROOT / "examples" / "novels.txt", "-o", path, "--quiet").exit_code == 0
+    return path
+
+
+def test_it_says_what_it_searches_and_answers_the_curl_of_the_page(novels):
+    (block,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.S | re.M)
+    started, *asked = block.splitlines()
+    started = started.removeprefix("fastflow serve ").split()
+    with serving_process(*started, folder=novels.parent) as server:
+        rows = server.get("/info").json["search"]["rows"]
+        assert f"fastflow: searching {rows:,} rows of novels.db\n" in server.said
+        assert asked
+        for line in asked:
+            line = line.replace("curl -s", "curl -sf").replace("127.0.0.1:8080", f"127.0.0.1:{server.port}")
+            done = subprocess.run(["bash", "-c", line], env=USERS, capture_output=True, timeout=60)
+            assert (done.returncode, b'"hits":[[' in done.stdout) == (0, True), line
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "message"),
+    [("x.npy", 2, "--search takes a .db with texts, not x.npy"), ("none.db", 1, "none.db cannot be read")],
+)
+def test_files_that_cannot_be_searched_are_one_sentence(tmp_path, monkeypatch, file, code, message):
+    monkeypatch.chdir(tmp_path)
+    assert_one_sentence(run("serve", "--port", 0, "--search", file), code, message)
+
+
+def test_another_model_is_one_sentence(novels, bert):
+    assert_one_sentence(run("serve", "--port", 0, "-m", bert, "--search", novels), 1, "was made with another model")
+
+
+def test_the_help_names_every_route_and_the_page(novels):
+    with serving(rate=50_000.0, search=novels) as server:
+        paths = [route.path for route in server.app.routes if not route.path.startswith("/page.")]
+    said = " ".join(run("serve", "--help").stdout.split())
+    for path in paths:
+        assert re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", said), path
