@@ -14,7 +14,6 @@ from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, missing_extra
 
 NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
-LOCAL = ("127.0.0.1", "localhost", "::1")
 SECONDS = click.FloatRange(min=0, min_open=True)
 
 
@@ -109,7 +108,7 @@ def serve(
             raise missing_extra("serve", name, "fastflow serve")
     from fastflow.serve.model import ServedModel
     from fastflow.serve.searcher import Searcher
-    from fastflow.serve.server import listen, run
+    from fastflow.serve.server import is_local, listen, run
     from fastflow.serve.service import Service
     from fastflow.serve.settings import MIB, Settings, read_keys
 
@@ -119,7 +118,9 @@ def serve(
         raise UsageError("--uds takes the place of --host and --port: leave these out")
     with listen(host, port, uds) as bound:
         try:
-            if uds is None and host not in LOCAL and not settings.keys:
+            if is_local(bound):
+                settings = replace(settings, hosts=("localhost", host.lower()))
+            elif uds is None and not settings.keys:
                 say(f"fastflow: warning: anyone who reaches {host} may use this server: no API key is set")
             runtime = open_runtime(model, device, dtype, threads, quiet=False)
             searcher = None if search_file is None else Searcher(search_file, runtime, threads)

@@ -15,7 +15,7 @@ Schema = dict[str, Any]
 NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
 STRING: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
-ENTRY = ("media", "body", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
+ENTRY = ("media", "body", "host", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
 
 
 def nullable(schema: Schema) -> Schema:
@@ -179,7 +179,7 @@ def _get(
     summary: str, found: Schema, media: str = "application/json", openai: bool = False, public: bool = False
 ) -> Schema:
     done = {"200": {"description": "Done", "content": {media: {"schema": found}}}}
-    kinds = ("unhealthy",) if public else ("key", "unhealthy", "body")
+    kinds = ("host", "unhealthy") if public else ("host", "key", "unhealthy", "body")
     operation: Schema = {"summary": summary, "responses": {**done, **_refusals(kinds, openai)}}
     return operation | ({"security": []} if public else {})
 

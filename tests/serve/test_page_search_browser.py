@@ -110,3 +110,36 @@ def test_it_fits_and_can_be_touched(visit, librarian, width):
         assert min(box["height"], box["width"]) >= 24  # WCAG 2.2, target size
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
+
+
+def test_a_name_that_was_made_to_lead_here_reads_nothing(browser, library):
+    """DNS rebinding: the browser takes this server for the page's own, and sends it the page's name."""
+    with serving(rate=50_000.0, search=library, hosts=("localhost",)) as server:
+        page = browser.new_page()
+        answer = page.goto(f"http://evil.example:{server.port}/")
+        assert answer.status == 403
+        assert "answers to localhost alone" in page.locator("body").inner_text()
+        page.close()
+
+
+ACROSS = """async (e, [url, kind]) => {
+    const body = JSON.stringify({ query: "a storm" });
+    try {
+        await fetch(url, { method: "POST", headers: kind ? { "Content-Type": kind } : {}, body });
+        return "read";
+    } catch (error) {
+        return error.name;
+    }
+}"""
+
+
+@pytest.mark.parametrize("kind", ["", "application/json"])
+def test_a_page_of_another_origin_cannot_search(browser, librarian, kind):
+    page = browser.new_page()
+    page.route("http://evil.example/", lambda route: route.fulfill(body="<body>a page", content_type="text/html"))
+    page.goto("http://evil.example/")
+    counted = librarian.service.metrics.value("te_request_count", method="single")
+    for _ in range(3):
+        assert page.locator("body").evaluate(ACROSS, [f"{librarian.url}/search", kind]) == "TypeError"
+    assert librarian.service.metrics.value("te_request_count", method="single") == counted
+    page.close()
