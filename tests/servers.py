@@ -20,6 +20,7 @@ import fastflow
 from fastflow.serve.app import make_app
 from fastflow.serve.model import ServedModel
 from fastflow.serve.protocol import protocol
+from fastflow.serve.searcher import Searcher
 from fastflow.serve.server import Server, listen
 from fastflow.serve.service import Service
 from fastflow.serve.settings import Settings
@@ -65,12 +66,14 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    model: Any = None, names: tuple[str, ...] = (), rate: float | None = None, **settings: Any
-) -> Iterator[Running]:
-    """A server of ``model`` (None: the one in the package; or a ServedModel) in a thread of this process."""
+    model: Any = None, names: tuple[str, ...] = (), rate: float | None = None, search: Path | None = None,
+    **settings: Any,
+) -> Iterator[Running]:  # fmt: skip
+    """A server of ``model`` (None: the one in the package; or a ServedModel) in a thread; ``search``: its file."""
     if not hasattr(model, "embed"):
         model = ServedModel(fastflow.Runtime(model, "cpu"), names)
-    service = Service(model, Settings(names=names, **settings), rate)
+    searcher = None if search is None else Searcher(search, model.runtime, 1)
+    service = Service(model, Settings(names=names, **settings), rate, searcher)
     app, ready = make_app(service), threading.Event()
     with listen("127.0.0.1", 0, None) as bound:
         port = bound.getsockname()[1]

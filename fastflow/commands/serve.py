@@ -14,12 +14,18 @@ from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, missing_extra
 
 NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
-LOCAL = ("127.0.0.1", "localhost", "::1")
 SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
 @MODEL
+@click.option(
+    "--search",
+    "search_file",
+    metavar="FILE.db",
+    type=click.Path(path_type=Path),
+    help="Load a file of fastflow embed -o FILE.db, for POST /search and the page.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any that is free.")
 @click.option(
@@ -70,6 +76,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @DEVICE
 def serve(
     model: str | None,
+    search_file: Path | None,
     host: str,
     port: int,
     uds: Path | None,
@@ -85,17 +92,23 @@ def serve(
     """Serve a model over HTTP: OpenAI's /v1/embeddings and TEI's /embed.
 
     Requests that come together are computed together; long lists and single texts take turns. SIGTERM lets running
-    requests finish. The other routes are /v1/models, /similarity, /tokenize, /info, /health, /metrics, /openapi.json.
+    requests finish. The other routes are /compare, /similarity, /tokenize, /v1/models, /info, /health, /metrics and
+    /openapi.json. The page at / compares pairs and shows the server's figures in a browser.
+
+    With --search, /search finds the rows of FILE.db that are most like a query, and the page has a field for it. The
+    file must be made with the same model, and is held in memory.
 
     \b
     fastflow serve
+    fastflow serve --search novels.db
     fastflow serve -m my-model --port 9000 --api-key-file keys.txt
     """
     for name in NEEDED:
         if find_spec(name) is None:
             raise missing_extra("serve", name, "fastflow serve")
     from fastflow.serve.model import ServedModel
-    from fastflow.serve.server import listen, run
+    from fastflow.serve.searcher import Searcher
+    from fastflow.serve.server import is_local, listen, run
     from fastflow.serve.service import Service
     from fastflow.serve.settings import MIB, Settings, read_keys
 
@@ -105,13 +118,18 @@ def serve(
         raise UsageError("--uds takes the place of --host and --port: leave these out")
     with listen(host, port, uds) as bound:
         try:
-            if uds is None and host not in LOCAL and not settings.keys:
+            if is_local(bound):
+                settings = replace(settings, hosts=("localhost", host.lower()))
+            elif uds is None and not settings.keys:
                 say(f"fastflow: warning: anyone who reaches {host} may use this server: no API key is set")
             runtime = open_runtime(model, device, dtype, threads, quiet=False)
-            service = Service(ServedModel(runtime, model_name), settings)
+            searcher = None if search_file is None else Searcher(search_file, runtime, threads)
+            service = Service(ServedModel(runtime, model_name), settings, searcher=searcher)
             where = str(uds) if uds is not None else f"http://{_address(bound.getsockname())}"
             queue = service.engine.queue
             line = f"fastflow: serving {service.model.names[0]} at {where}, {queue.rate:,.0f} tokens a second"
+            if searcher is not None:
+                say(f"fastflow: searching {searcher.rows:,} rows of {search_file}")
             run(service, bound, lambda: say(f"{line}, up to {queue.batch} in a batch"))
         finally:
             if uds is not None:

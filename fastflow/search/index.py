@@ -81,6 +81,12 @@ class Index:
         hits = self._described(found)
         return hits[0] if single else hits
 
+    def query_options(self) -> dict[str, Any]:
+        """Options of ``Runtime.encode_query`` whose vectors are like those of the file: length and width."""
+        whole = self._runtime is None or self._runtime.dim == self.dim
+        cut = self._source.truncated or not whole  # a model that is rotated to shorten it is not where it keeps all
+        return {"normalize_embeddings": self._source.normalized, "truncate_dim": self.dim if cut else None}
+
     def __len__(self) -> int:
         """The rows of the file."""
         return self._source.count()
@@ -121,16 +127,7 @@ class Index:
             return vectors
         if self._runtime is None:
             raise UsageError(f"{self._source.path} was opened without a model: search with vectors, or give runtime=")
-        options: dict[str, Any] = {
-            "normalize_embeddings": self._source.normalized,
-            "truncate_dim": self._truncate_dim(),
-        }
-        return np.asarray(self._runtime.encode_query(list(in_order(queries)), **options))
-
-    def _truncate_dim(self) -> int | None:
-        """The dimensions that a query keeps: a model that is rotated to shorten it is not where it keeps them all."""
-        whole = self._runtime is None or self._runtime.dim == self.dim
-        return self.dim if self._source.truncated or not whole else None
+        return np.asarray(self._runtime.encode_query(list(in_order(queries)), **self.query_options()))
 
     def _similarity(self, runtime: Runtime | None) -> str:
         name = "cosine" if runtime is None else str(runtime.info()["similarity"])

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fastflow.serve import compare, openai, page, tei
+from fastflow.serve import compare, openai, page, search, tei
 from fastflow.serve.description import describe
 from fastflow.serve.engine import Gone
 from fastflow.serve.limits import Guard
@@ -31,13 +31,15 @@ def make_app(service: Service) -> Starlette:
         service.engine.start()
         yield
         service.engine.stop()
+        if service.searcher is not None:
+            service.searcher.close()
 
     description = describe(service)
 
     async def openapi(request: Request) -> Response:
         return JSONResponse(description)
 
-    ours = [*compare.ROUTES, *page.ROUTES, Route("/openapi.json", openapi, methods=["GET"])]
+    ours = [*compare.ROUTES, *search.routes(service), *page.ROUTES, Route("/openapi.json", openapi, methods=["GET"])]
     app = Starlette(
         routes=[*openai.ROUTES, *tei.ROUTES, *ours],
         middleware=[Middleware(Guard, service=service)],
@@ -61,6 +63,8 @@ async def _http(request: Request, error: Any) -> Response:
     """No such path, or not with this method."""
     kind, where = ("method" if error.status_code == 405 else "path"), f"{request.method} {request.url.path:.80}"
     message = f"{where} is no route of this server; /openapi.json describes them"
+    if kind == "path" and request.url.path == search.PATH:
+        message = search.NO_FILE
     return await _refused(request, Refused(kind, message, headers=error.headers))
 
 

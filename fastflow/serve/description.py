@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastflow import __version__
-from fastflow.serve import page
+from fastflow.serve import page, search
 from fastflow.serve.refusals import KINDS
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ Schema = dict[str, Any]
 NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
 STRING: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
-ENTRY = ("media", "body", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
+ENTRY = ("media", "body", "host", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
 
 
 def nullable(schema: Schema) -> Schema:
@@ -50,6 +50,7 @@ def describe(service: Service) -> dict[str, Any]:
         "/health": {"get": _get("Whether requests are computed", answer(status={"const": "ok"}), public=True)},
         "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
         "/compare": {"post": _compare(service)},
+        **{route.path: {"post": _search(service)} for route in search.routes(service)},
         "/openapi.json": {"get": _get("This description", {"type": "object"})},
         **{path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()},
     }
@@ -138,6 +139,18 @@ def _compare(service: Service) -> Schema:
     return _post("Similarity of pairs before and after calibration", request, found, kinds)
 
 
+def _search(service: Service) -> Schema:
+    request = fields(
+        ["query"],
+        query={"anyOf": [STRING, _texts(service, search.most_queries(service))]},
+        k={"type": "integer", "minimum": 1, "maximum": search.MOST_ROWS, "default": search.K},
+    )  # fmt: skip
+    hit = answer(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
+    of_one: Schema = {"type": "array", "items": hit}
+    found = answer(similarity=STRING, truncated_texts=COUNT, hits={"type": "array", "items": of_one})
+    return _post("The rows most like a query", request, found, ("empty", "validation", "tokenizer"))
+
+
 def _tokenize(service: Service) -> Schema:
     request = fields(
         ["inputs"],
@@ -166,7 +179,7 @@ def _get(
     summary: str, found: Schema, media: str = "application/json", openai: bool = False, public: bool = False
 ) -> Schema:
     done = {"200": {"description": "Done", "content": {media: {"schema": found}}}}
-    kinds = ("unhealthy",) if public else ("key", "unhealthy", "body")
+    kinds = ("host", "unhealthy") if public else ("host", "key", "unhealthy", "body")
     operation: Schema = {"summary": summary, "responses": {**done, **_refusals(kinds, openai)}}
     return operation | ({"security": []} if public else {})
 

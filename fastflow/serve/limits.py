@@ -1,8 +1,10 @@
-"""The guard in front of every route: keys, size, and a server that is going down."""
+"""The guard in front of every route: hosts, keys, size, and a server that is going down."""
 
 from __future__ import annotations
 
+import re
 from hmac import compare_digest
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,9 +15,11 @@ from fastflow.serve.refusals import Refused
 if TYPE_CHECKING:
     from fastflow.serve.service import Service
 
+HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
 PUBLIC = ("/health", "/metrics", *page.PATHS)  # without a key, and while the server is going down
 
-COMPUTED = ("/v1/embeddings", "/embed", "/similarity")  # refused under overload before they are read
+# refused under overload before they are read
+COMPUTED = ("/v1/embeddings", "/embed", "/similarity", "/compare", "/search")
 
 
 class Guard:
@@ -24,6 +28,7 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
         self._keys = [key.encode("ascii") for key in service.settings.keys]
+        self._hosts = () if self._keys else service.settings.hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,6 +48,9 @@ class Guard:
 
     def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
         """Raise Refused for a request that no route shall see."""
+        if self._hosts and b"host" in headers and not self._own(headers[b"host"].decode("latin-1").lower()):
+            message = "this server answers to localhost alone: use http://localhost, or set an API key for other names"
+            raise Refused("host", message)
         if path in PUBLIC:
             return
         if self._keys and not self._known(headers.get(b"authorization", b"")):
@@ -58,9 +66,26 @@ class Guard:
         if path in COMPUTED:
             self.service.engine.check_wait()
 
+    def _own(self, host: str) -> bool:
+        """Whether ``host``, with any port, is this machine: a foreign name can be made to lead a browser here.
+
+        The page that has that name could then read every answer, as if it were this server's own.
+        """
+        found = HOST.fullmatch(host)
+        name = (found["v6"] or found["name"] or "") if found else ""
+        return name in self._hosts or is_loopback(name)
+
     def _known(self, header: bytes) -> bool:
         """Whether ``header`` carries a key; every key is compared, in the same time whatever it holds."""
         scheme, _, given = header.partition(b" ")
         given = given.strip()
         matches = [compare_digest(given, key) for key in self._keys]
         return scheme.lower() == b"bearer" and any(matches)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether ``address`` is one that leads to this machine alone; a name is none."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False

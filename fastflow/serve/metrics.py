@@ -44,6 +44,8 @@ class Metrics:
         self.queue_seconds = Gauge("fastflow_queue_seconds", "Seconds of work that wait", registry=self.registry)
         self.rate = Gauge("fastflow_tokens_per_second", "Tokens computed in a second, lately", registry=self.registry)
 
+        self.search = self._histogram("fastflow_search_duration", "Seconds that the file was searched for a query")
+
     def _histogram(self, name: str, help: str, buckets: Iterable[float] = DURATIONS) -> Histogram:
         return Histogram(name, help, buckets=list(buckets), registry=self.registry)
 

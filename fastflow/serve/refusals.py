@@ -26,6 +26,7 @@ KINDS = {
     "malformed": Kind(400, INVALID, None, 400, "Validation"),
     "media": Kind(415, INVALID, None, 415, "Validation"),
     "body": Kind(413, INVALID, None, 413, "Validation"),
+    "host": Kind(403, INVALID, None, 403, "Validation"),
     "key": Kind(401, INVALID, "invalid_api_key", 401, "Validation"),
     "model": Kind(404, INVALID, "model_not_found", 404, "Validation"),
     "path": Kind(404, INVALID, None, 404, "Validation"),

@@ -17,6 +17,7 @@ import uvicorn
 
 from fastflow.errors import FastflowError
 from fastflow.serve.app import make_app
+from fastflow.serve.limits import is_loopback
 from fastflow.serve.protocol import protocol
 from fastflow.serve.service import Service
 
@@ -82,6 +83,11 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise FastflowError(f"the server cannot listen at {host} port {port}: {reason(error)}") from error
     return bound
+
+
+def is_local(bound: socket.socket) -> bool:
+    """Whether ``bound`` listens at an address that leads to this machine alone; a path is no address."""
+    return bound.family != socket.AF_UNIX and is_loopback(bound.getsockname()[0])
 
 
 def _listen_at(path: Path) -> socket.socket:

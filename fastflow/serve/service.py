@@ -17,6 +17,7 @@ from fastflow.serve.formats import OCTETS
 from fastflow.serve.metrics import Metrics, seconds
 from fastflow.serve.model import ServedModel
 from fastflow.serve.refusals import Refused
+from fastflow.serve.searcher import Searcher
 from fastflow.serve.settings import Settings
 
 LARGE = 64 * 1024  # bytes of JSON, or numbers of a response, that hold up the event loop: a thread reads or writes them
@@ -24,11 +25,13 @@ STUCK = 60.0  # seconds with one batch after which the server is not healthy
 
 
 class Service:
-    """The state of a server: its model, engine, settings and counts."""
+    """The state of a server: its model, engine, settings and counts, and the file that it searches."""
 
-    def __init__(self, model: ServedModel, settings: Settings, rate: float | None = None) -> None:
-        """``rate``: tokens a second; None: measured now."""
-        self.model, self.settings, self.metrics = model, settings, Metrics()
+    def __init__(
+        self, model: ServedModel, settings: Settings, rate: float | None = None, searcher: Searcher | None = None
+    ) -> None:
+        """``rate``: tokens a second; None: measured now. ``searcher``: None where no file is loaded."""
+        self.model, self.settings, self.searcher, self.metrics = model, settings, searcher, Metrics()
         self.engine = Engine(model, settings, rate or model.rate(), model.runtime.batch_tokens)
         self.engine.observe = self._observe
         self.active = 0  # requests that are being read, computed or answered

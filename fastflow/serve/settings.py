@@ -17,6 +17,7 @@ class Settings:
     """Limits and habits of a server. Times are seconds."""
 
     keys: tuple[str, ...] = ()  # one of them must come with a request; none: no key is asked for
+    hosts: tuple[str, ...] = ()  # names of this server, beside addresses, where no key is asked for; none: any name
     names: tuple[str, ...] = ()  # further names that a request may call the model by
     truncate: bool = True  # whether a text that is too long is cut where the request does not say
     max_queue: float = 1.0  # before the first turn of a request

@@ -75,7 +75,7 @@ async def tokenize(request: Request) -> Response:
 
 
 async def info(request: Request) -> Response:
-    """The model, and every limit."""
+    """The model, every limit, and the file that is searched."""
     service: Service = request.app.state.service
     settings, queue = service.settings, service.engine.queue
     limits = {
@@ -92,6 +92,7 @@ async def info(request: Request) -> Response:
         "max_queue_seconds": settings.max_queue,
         "timeout_seconds": settings.timeout,
         "tokens_per_second": round(queue.rate),
+        "search": None if service.searcher is None else service.searcher.describe(),
     }
     return JSONResponse(service.model.describe() | limits)
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from databases import make
 from servers import Running, serving
 
 import fastflow
@@ -19,8 +20,11 @@ KEY = "a-key"
 
 
 @pytest.fixture(scope="module")
-def server():
-    with serving(keys=(KEY,), names=("text-embedding-3-small",), rate=50_000.0) as running:
+def server(tmp_path_factory):
+    """A server with a key, a further name of its model, and a file of three rows to search."""
+    model = {"fingerprint": fastflow.Runtime(None, "cpu").fingerprint}
+    rows = make(tmp_path_factory.mktemp("rows") / "rows.db", np.eye(3, 256, dtype=np.float32), model)
+    with serving(keys=(KEY,), names=("text-embedding-3-small",), rate=50_000.0, search=rows) as running:
         yield running
 
 

@@ -6,7 +6,6 @@ The policy of the page forbids a page's own evaluation of strings, so tests look
 from __future__ import annotations
 
 import re
-import shutil
 import time
 
 import pytest
@@ -14,43 +13,12 @@ from servers import serving
 
 pytestmark = pytest.mark.whole
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NASTY = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 HIDE = (  # a browser without a screen shows every tab
     "(e, hidden) => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
     " document.dispatchEvent(new Event('visibilitychange')); }"
 )
 expect = sync_api.expect
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if BROWSER is None:
-        pytest.skip("no Chromium is installed on this machine")
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def visit(browser):
-    """``visit(url, **options of new_page)``: the page, whose faults fail the test."""
-    pages, faults = [], []
-
-    def open_page(url, **options):
-        page = browser.new_page(**{"viewport": {"width": 800, "height": 900}} | options)
-        page.set_default_timeout(20_000)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda line: faults.append(line.text) if "Content Security Policy" in line.text else None)
-        page.goto(url + "/")
-        pages.append(page)
-        return page
-
-    yield open_page
-    for page in pages:
-        page.close()
-    assert faults == []
 
 
 def numbers(page, side):

@@ -81,6 +81,8 @@ async function open() {
     ? "This model has no calibration: pairs are compared by their pooled vectors as the encoder gives them (raw)."
     : "Each pair is compared twice: by its pooled vectors as the encoder gives them (raw), and by its embeddings (calibrated).");
   say("pairs-state", "");
+  $("search").hidden = !info.search;
+  if (info.search) say("search-help", `${info.search.file} has ${whole(info.search.rows)} rows. A search finds those that are most like the query.`);
 }
 
 function askForKey() {
@@ -99,7 +101,7 @@ sender($("key-form"), "key-state", async () => {
   await open();
   $("key-field").value = "";
   say("key-state", "");
-  $("pair-list").querySelector("textarea").focus();
+  (info.search ? $("query") : $("pair-list").querySelector("textarea")).focus();
 });
 
 // ---- pairs ----------------------------------------------------------------------------------------------------
@@ -168,6 +170,59 @@ async function compare(signal) {
 
 sender($("pairs-form"), "pairs-state", compare);
 $("add").addEventListener("click", () => addPair().focus());
+
+// ---- search ---------------------------------------------------------------------------------------------------
+
+const LONG = 600;  // characters of a row that are shown at first
+
+// JSON in which a whole number that this page cannot hold, as an id may be, stays as it was written.
+function exact(name, value, context) {
+  return typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source) ? context.source : value;
+}
+
+function part(name, text, tag = "p") {
+  const made = document.createElement(tag);
+  made.className = name;
+  made.dir = "auto";
+  made.textContent = text;
+  return made;
+}
+
+function found(hit) {
+  const item = document.createElement("li"), letters = [...hit.text];
+  const text = part("text", letters.length > LONG ? `${letters.slice(0, LONG).join("")} …` : hit.text);
+  item.append(part("score", hit.score.toFixed(3).replace("-", "−")), text);
+  if (letters.length > LONG) {
+    const more = part("more", "Show the whole text", "button");
+    more.type = "button";
+    more.addEventListener("click", () => {
+      text.textContent = hit.text;
+      text.tabIndex = -1;
+      text.focus();
+      more.remove();
+    });
+    item.append(more);
+  }
+  const id = hit.id === null ? [] : [`id ${hit.id}`], fields = Object.entries(hit.fields).map(([name, value]) => `${name} ${value ?? "–"}`);
+  item.append(part("small", [`row ${hit.row}`, ...id, ...fields].join(" · ")));
+  return item;
+}
+
+async function search(signal) {
+  const query = $("query").value;
+  if (!query.trim()) {
+    $("query").focus();
+    throw new Told("The query is empty: write a text.");
+  }
+  $("hits").replaceChildren();
+  const answer = JSON.parse(await (await ask("search", { query, k: Number($("rows").value) }, signal)).text(), exact);
+  const hits = answer.hits[0];
+  $("hits").replaceChildren(...hits.map(found));
+  say("search-state", `${hits.length === 1 ? "One row" : `${hits.length} rows`}, the most similar first. Similarity: ${answer.similarity}.`
+    + (answer.truncated_texts ? ` The query was cut at ${info.max_input_length} tokens.` : ""));
+}
+
+sender($("search-form"), "search-state", search);
 
 // ---- figures --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,79 @@
+"""``fastflow serve --search`` and its neighbourhood as a process: what it loads, refuses, and whom it answers."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+
+import pytest
+from commands import assert_one_sentence, run
+from places import ROOT, USERS
+from servers import serving, serving_process
+
+PAGE = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def novels(tmp_path_factory):
+    """The file of docs/search.md."""
+    path = tmp_path_factory.mktemp("novels") / "novels.db"
+    assert run("embed", ROOT / "examples" / "novels.txt", "-o", path, "--quiet").exit_code == 0
+    return path
+
+
+def test_it_says_what_it_searches_and_answers_the_curl_of_the_page(novels):
+    (block,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.S | re.M)
+    started, *asked = block.splitlines()
+    started = started.removeprefix("fastflow serve ").split()
+    with serving_process(*started, folder=novels.parent) as server:
+        rows = server.get("/info").json["search"]["rows"]
+        assert f"fastflow: searching {rows:,} rows of novels.db\n" in server.said
+        assert asked
+        for line in asked:
+            line = line.replace("curl -s", "curl -sf").replace("127.0.0.1:8080", f"127.0.0.1:{server.port}")
+            done = subprocess.run(["bash", "-c", line], env=USERS, capture_output=True, timeout=60)
+            assert (done.returncode, b'"hits":[[' in done.stdout) == (0, True), line
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "message"),
+    [("x.npy", 2, "--search takes a .db with texts, not x.npy"), ("none.db", 1, "none.db cannot be read")],
+)
+def test_files_that_cannot_be_searched_are_one_sentence(tmp_path, monkeypatch, file, code, message):
+    monkeypatch.chdir(tmp_path)
+    assert_one_sentence(run("serve", "--port", 0, "--search", file), code, message)
+
+
+def test_another_model_is_one_sentence(novels, bert):
+    assert_one_sentence(run("serve", "--port", 0, "-m", bert, "--search", novels), 1, "was made with another model")
+
+
+def test_the_help_names_every_route_and_the_page(novels):
+    with serving(rate=50_000.0, search=novels) as server:
+        paths = [route.path for route in server.app.routes if not route.path.startswith("/page.")]
+    said = " ".join(run("serve", "--help").stdout.split())
+    for path in paths:
+        assert re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", said), path
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_at_a_loopback_address_a_foreign_name_is_refused(tmp_path, host):
+    with serving_process("--host", host, folder=tmp_path) as server:
+        server.host = server.host.strip("[]")
+        assert server.get("/info").status == 200
+        assert server.get("/info", host="localhost:1").status == 200
+        assert server.get("/info", host="evil.example").status == 403
+
+
+def test_other_addresses_keys_and_sockets_take_any_name(tmp_path):
+    key = {"FASTFLOW_API_KEY": "k"}
+    with serving_process("--host", "0.0.0.0", folder=tmp_path) as server:
+        server.host = "127.0.0.1"
+        assert server.get("/info", host="desk.example").status == 200
+    with serving_process(folder=tmp_path, env=key) as server:
+        assert server.get("/info", host="desk.example", authorization="Bearer k").status == 200
+    with serving_process("--uds", tmp_path / "s", folder=tmp_path), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(tmp_path / "s"))
+        connection.sendall(b"GET /info HTTP/1.1\r\nhost: any.example\r\nconnection: close\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"

@@ -1,0 +1,105 @@
+"""The file of a server: which files it takes, how it holds them, and how requests take turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from commands import run
+from databases import make
+from sentence_dirs import make_directory, pooling
+
+from fastflow import Index, Runtime
+from fastflow.errors import FastflowError, UsageError
+from fastflow.serve import searcher as module
+from fastflow.serve.refusals import Refused
+from fastflow.serve.searcher import Searcher
+
+
+@pytest.fixture
+def searcher(library, runtime):
+    found = Searcher(library, runtime, 1)
+    yield found
+    found.close()
+
+
+def test_it_finds_what_an_index_finds(searcher, library, runtime):
+    query = runtime.encode_query("a gale at sea", **searcher.query_options)
+    with Index(library, runtime) as index:
+        want = index.search("a gale at sea", 7)
+    hits, spent = asyncio.run(searcher.find(query, 7))
+    assert [hit.row for hit in hits] == [hit.row for hit in want]
+    assert hits == want
+    assert spent > 0
+
+
+def test_it_describes_the_file_by_its_name(searcher):
+    assert searcher.describe() == {"file": "library.db", "rows": 25, "precision": "float32", "dim": 256}
+
+
+def test_a_file_without_texts_is_refused(tmp_path, runtime):
+    np.save(tmp_path / "x.npy", np.zeros((3, 256), np.float32))
+    with pytest.raises(UsageError, match=r"^--search takes a \.db with texts, not .*x\.npy: make one with fastflow"):
+        Searcher(tmp_path / "x.npy", runtime)
+
+
+def test_a_file_of_another_model_is_refused(bert, tmp_path, corpus, runtime):
+    assert run("embed", corpus, "-m", bert, "-o", tmp_path / "x.db", "--quiet").exit_code == 0
+    with pytest.raises(FastflowError, match="was made with another model"):
+        Searcher(tmp_path / "x.db", runtime)
+
+
+@pytest.mark.parametrize(
+    ("precision", "similarity", "hold"),
+    [
+        ("float32", "cosine", "int8"), ("float16", "dot", "int8"), ("float32", "euclidean", "vectors"),
+        ("int8", "cosine", "vectors"), ("ubinary", "cosine", "vectors"),
+    ],
+)  # fmt: skip
+def test_it_holds_codes_where_they_rank(
+    bert, model, tmp_path, corpus, sentences, monkeypatch, precision, similarity, hold
+):
+    """Codes that the file stores are held as they are, and distances have none."""
+    held = []
+
+    class Noted(Index):
+        def __init__(self, *arguments, **options):
+            held.append(options.get("hold"))
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(module, "Index", Noted)
+    directory = model  # int8 needs a calibration
+    if precision != "int8":
+        directory = make_directory(tmp_path / "st", bert, [pooling("mean")], similarity_fn_name=similarity)
+    options = ["-m", directory, "-o", tmp_path / "x.db", "--precision", precision, "--quiet"]
+    assert run("embed", corpus, *options).exit_code == 0
+    runtime = Runtime(directory)
+    found = Searcher(tmp_path / "x.db", runtime)
+    assert held == [None, hold]
+    query = runtime.encode_query(sentences[7], **found.query_options)
+    with Index(tmp_path / "x.db", runtime) as index:
+        assert asyncio.run(found.find(query, 5))[0] == index.search(sentences[7], 5)
+    found.close()
+
+
+def test_an_empty_file_has_no_hits(tmp_path, runtime):
+    path = make(tmp_path / "x.db", np.zeros((0, 256), np.float32), {"fingerprint": runtime.fingerprint})
+    found = Searcher(path, runtime)
+    assert asyncio.run(found.find(np.ones(256, np.float32), 3))[0] == []
+    found.close()
+
+
+def test_a_request_that_would_wait_too_long_is_refused(searcher):
+    searcher._seconds = 2.0
+    with searcher.turn(1.0), pytest.raises(Refused) as caught, searcher.turn(1.0):
+        pass
+    assert (caught.value.kind, caught.value.headers) == ("overloaded", {"retry-after": "2"})
+    with searcher.turn(0.1):  # nobody is before it
+        pass
+
+
+def test_its_speed_is_learnt(searcher, runtime):
+    searcher._seconds = 100.0
+    asyncio.run(searcher.find(runtime.encode_query("a"), 1))
+    assert searcher._seconds < 90
