@@ -34,7 +34,7 @@ def cluster(address: str, quiet: bool) -> Iterator[None]:
         ray.init(address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises several kinds, and a bare Exception where its node does not start in time
         raise FastflowError(f"--ray {address}: no cluster of Ray answers there: {first_line(error)}") from error
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs every failure with its tracebacks; ours is one line
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs failures with their tracebacks; ours is one line
     data.DataContext.get_current().enable_progress_bars = not quiet and sys.stderr.isatty()
     try:
         yield
