@@ -76,7 +76,7 @@ def embed_file(
             writer.types, writer.id_field = types, settings.layout.id_field
             writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
             if part is not None:
-                begun = part
+                begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
                 writer.seal = lambda whole: begun.sealed(whole).write(target)
             with growing(writer, state, resume) as rows:

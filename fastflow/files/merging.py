@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.database import DatabaseFile
 from fastflow.files.database_table import about_of, blocks
+from fastflow.files.json_columns import cast, joined
 from fastflow.files.outputs import JsonLinesFile, OutputFile
 from fastflow.files.parquet import arrow
 from fastflow.files.parquet_output import ParquetOutput
@@ -183,16 +184,17 @@ def _array(bundle: zipfile.ZipFile, name: str) -> NDArray[Any]:
 def _join_parquet(writer: ParquetOutput, paths: list[Path]) -> None:
     """Row groups of one size over the parts."""
     _, parquet = arrow(f"{writer.target}: joining Parquet")
-    schema = parquet.read_schema(paths[0])
+    schemas = [parquet.read_schema(path) for path in paths]
+    schema = joined(schemas)
+    if schema is None:
+        other = next(path for path, each in zip(paths, schemas, strict=True) if joined([schemas[0], each]) is None)
+        raise FastflowError(f"{other} has other columns than {paths[0]}; make the parts again with one version")
 
     def batches() -> Iterator[Any]:
         for path in paths:
             with parquet.ParquetFile(path, pre_buffer=False) as file:
-                if not file.schema_arrow.equals(schema, check_metadata=True):
-                    raise FastflowError(
-                        f"{path} has other columns than {paths[0]}; make the parts again with one version"
-                    )
                 for group in range(file.metadata.num_row_groups):
-                    yield from file.iter_batches(ROWS, row_groups=[group])
+                    for batch in file.iter_batches(ROWS, row_groups=[group]):
+                        yield cast(batch, schema)
 
     writer.put(schema, batches())

@@ -39,6 +39,7 @@ class OutputFile:
         self.started: Callable[[], None] | None = None  # called before the first rows are written
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
         self.types: dict[str, Any] = {}  # of the input's columns, where they have types
+        self.of_shard = False  # whether this is one part of a run, which is joined with the others later
         self.about: dict[str, Any] = {}  # more of the run, for a file that has a place for it
         self._handle: BinaryIO = open_partial(target)
 

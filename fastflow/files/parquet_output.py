@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastflow.files import json_columns
 from fastflow.files.outputs import OutputFile
 from fastflow.files.parquet import arrow
 from fastflow.files.printing import Block
-from fastflow.files.records import plain
 
 GROUP = 16_384  # rows of a row group
 
@@ -25,8 +25,9 @@ class ParquetOutput(OutputFile):
     """.parquet: ``id`` where asked for, the fields to keep, ``log_prob`` where asked for and ``embedding``, a list of
     fixed size; the run's description is JSON under ``fastflow`` in the schema's metadata.
 
-    The columns of a Parquet input keep their types. Those of other inputs, which have none before the last line is
-    read, are text: other JSON values as JSON, and a missing one as a missing one.
+    The columns of a Parquet input keep their types. A column of JSON values gets one at the end, when all were read:
+    int64, float64, bool or text where that holds every value, null where there is none; else it is text, and values
+    that are no text are JSON. In a part of a run all of these are text until the parts are joined.
     """
 
     keeps_ids = True
@@ -36,10 +37,27 @@ class ParquetOutput(OutputFile):
         self._arrow, _ = arrow(f"{target}: writing Parquet")
         super().__init__(target, meta)
         self._schema: Any = None
+        self._kinds: json_columns.Kinds = {}
 
     @classmethod
     def check_extra(cls, target: Path) -> None:
         arrow(f"{target}: writing Parquet")
+
+    def write(self, block: Block) -> None:
+        super().write(block)
+        self._look(block)
+
+    def skip(self, block: Block) -> None:
+        super().skip(block)
+        self._look(block)
+
+    def _look(self, block: Block) -> None:
+        """Note the kinds of values in columns without a type, which they get at the end."""
+        if block.ids is not None and self.id_field not in self.types:
+            json_columns.look(self._kinds, "id", block.ids)
+        for name, values in block.kept.items():
+            if name not in self.types:
+                json_columns.look(self._kinds, name, values)
 
     def encode(self, block: Block) -> bytes:
         """The rows as a message; the schema before the first."""
@@ -54,7 +72,8 @@ class ParquetOutput(OutputFile):
         self.sync()
         self._handle.seek(0)
         with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
-            self.put(stream.schema, stream)
+            schema = (json_columns.marked if self.of_shard else json_columns.typed)(stream.schema, self._kinds)
+            self.put(schema, (json_columns.cast(batch, schema) for batch in stream))
 
     def put(self, schema: Any, batches: Iterable[Any]) -> None:
         """Write ``batches`` in row groups, in another file, and give that the final name."""
@@ -81,8 +100,7 @@ class ParquetOutput(OutputFile):
 
     def _array(self, values: Sequence[Any], kind: Any) -> Any:
         if kind == self._arrow.string():
-            values = [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False)
-                      for v in map(plain, values)]  # fmt: skip
+            values = json_columns.as_text(values)
         return self._arrow.array(values, type=kind)
 
 

@@ -16,6 +16,8 @@ from fastflow.kernels.search import reference
 
 LEVELS = 127
 TINY = np.finfo(np.float32).tiny
+SHORT, LONG = 2.0**-40, 2.0**60  # lengths between which squares and products of float32 neither vanish nor overflow
+MANY = 16  # queries from which on a BLAS is faster: it packs the rows first
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
@@ -26,6 +28,14 @@ def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None =
 def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None) -> NDArray[np.int32]:
     """(n,) bits that differ, as ``dots``."""
     return reference.hammings(codes, query) if cpu is None else cpu.hammings(codes, query, threads)
+
+
+def products(
+    rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None
+) -> NDArray[np.float32]:
+    """(q, n) dot products of float32, as ``kernels.search.reference.products``; ``threads`` of few queries."""
+    few = cpu is not None and len(queries) < MANY
+    return cpu.products(rows, queries, threads) if few else reference.products(rows, queries)
 
 
 class Codes(ABC):
@@ -103,5 +113,14 @@ def largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(n,) L2 norms of (n, D)."""
-    return np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    """(n,) L2 norms of (n, D); 0 for rows of zeros alone, and infinite where float32 cannot hold it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        again = np.flatnonzero(far(found) | (found == 0))
+        found[again] = np.sqrt(np.square(vectors[again], dtype=np.float64).sum(axis=1))
+    return np.asarray(found)
+
+
+def far(lengths: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(n,) whether a row is so short or long, or holds NaN, that sums of float32 would mislead; no zeros."""
+    return ~((lengths >= SHORT) & (lengths <= LONG)) & (lengths != 0)

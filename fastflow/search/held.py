@@ -33,7 +33,7 @@ class Held:
             raise UsageError(f"int8 codes cannot rank by {similarity}: open {source.path} with hold='vectors'")
         kind = stored or hold
         self._source, self._similarity, count = source, similarity, source.count()
-        self._rows = np.empty(count, np.int64)
+        self._rows, self._threads = np.empty(count, np.int64), threads
         self._codes: Codes | None = None
         if kind == "vectors":
             self._vectors, self._norms = np.empty((count, source.dim), np.float32), np.empty(count, np.float32)
@@ -64,11 +64,12 @@ class Held:
         """The ``k`` best rows and their scores for each of ``queries`` (q, D)."""
         allowed = None if where is None else np.isin(self._rows, self._source.numbers(where), assume_unique=True)
         if self._codes is None:
-            best = Best(queries, k, self._similarity)
-            for start in range(0, len(self._rows), BLOCK):
-                of = slice(start, start + BLOCK)
-                chosen: Any = of if allowed is None else start + np.flatnonzero(allowed[of])
-                best.add(self._rows[chosen], self._vectors[chosen], self._norms[chosen])
+            best = Best(queries, k, self._similarity, self._threads)
+            places = None if allowed is None else np.flatnonzero(allowed)
+            for start in range(0, len(self._rows if places is None else places), BLOCK):
+                of: Any = slice(start, start + BLOCK)
+                of = of if places is None else places[of]
+                best.add(self._rows[of], self._vectors[of], self._norms[of])
             return best.result()
         return [self._by_codes(self._codes, query, k, allowed) for query in queries]
 
@@ -82,7 +83,7 @@ class Held:
         places = np.arange(len(scores)) if allowed is None else np.flatnonzero(allowed)
         scores = scores if allowed is None else scores[places]
         rows = self._rows[places[largest(scores, k * codes.factor)]]
-        best = Best(query[None], k, self._similarity)
+        best = Best(query[None], k, self._similarity, self._threads)
         if len(rows):
             best.add(rows, self._source.vectors(rows))
         return best.result()[0]

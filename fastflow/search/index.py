@@ -31,7 +31,7 @@ class Index:
     ``texts``: the file that was embedded into a .npy, for the texts of its rows.
     ``hold``: None reads the file for each search, in constant memory. ``vectors`` holds them in memory: as float32, or
     int8 or bits where the file has these. ``int8`` holds codes, a quarter of that, and each search compares the rows of
-    the best codes in full. ``threads``: of the codes, None for the cores that this process may use.
+    the best codes in full. ``threads``: of the scans, None for the cores that this process may use.
 
     Safe to call from several threads. Raises a FastflowError for a file that cannot be searched with this model.
     """
@@ -45,7 +45,7 @@ class Index:
         hold: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self._runtime = runtime
+        self._runtime, self._threads = runtime, threads
         self._source = _opened(Path(path), None if texts is None else Path(texts))
         try:
             self.similarity = self._similarity(runtime)
@@ -106,7 +106,7 @@ class Index:
     def _found(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
         if self._held is not None:
             return self._held.find(queries, k, where)
-        best = Best(queries, k, self.similarity)
+        best = Best(queries, k, self.similarity, self._threads)
         for rows, vectors in self._source.blocks(where):
             best.add(rows, vectors)
         return best.result()

@@ -1,7 +1,13 @@
 """The best rows of each query: products in float32 find candidates, float64 decides between them.
 
 A row's score is computed alone, in one order: it does not depend on the rows around it, so equal vectors have equal
-scores, and ties go to the lower row.
+scores, and ties go to the lower row. A row with NaN is never found.
+
+No row of the result is missed. Let u be 2^-24, D at most 2^21 and g = D u / (1 - D u), which is at most 1.15 D u; let x
+be a row and q the query divided by its length. Then the float32 product is off by at most (g + u) |x|, u for the
+rounding of q; the length of x by (g / 2 + 2 u) |x|; and dividing, adding the slack and comparing add 3 u. All this is
+less than (2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far below that for lengths that are not
+``codes.far``; rows of other lengths are always candidates, and so is every row that is wider.
 """
 
 from __future__ import annotations
@@ -11,47 +17,68 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.search.codes import hammings, norms
+from fastflow.search.codes import LONG, TINY, far, hammings, norms, products
 from fastflow.search.source import Rows
 from fastflow.stages.similarity import SIMILARITIES
 
 Floats = NDArray[np.float64]
-ROUNDING = 2.0**-22  # times the terms of a sum: more than float32 products and lengths can be off, relative
+SLACK, WIDEST = 2.0**-23, 2**21
+PIECE = 8192  # candidates that are float64 at a time
 SIGNS = "signs"  # similarity of vectors that are packed bits: the cosine of their signs
 
 
 class Best:
-    """The ``k`` best rows so far of each of ``queries`` (q, D)."""
+    """The ``k`` best rows so far of each of ``queries`` (q, D). ``threads``: of products, None for the cores."""
 
-    def __init__(self, queries: NDArray[Any], k: int, similarity: str) -> None:
+    def __init__(self, queries: NDArray[Any], k: int, similarity: str, threads: int | None = None) -> None:
         self._queries, self._k, self._similarity = queries.astype(np.float64), k, similarity
         self._found: list[tuple[Rows, Floats]] = [(np.zeros(0, np.int64), np.zeros(0)) for _ in queries]
         lengths = np.sqrt((self._queries * self._queries).sum(axis=1))
-        self._lengths = np.maximum(lengths, np.finfo(np.float32).tiny)
+        self._lengths = np.maximum(lengths, TINY)
         self._rough = (self._queries / self._lengths[:, None]).astype(np.float32)
+        self._threads = threads
 
     def add(self, rows: Rows, vectors: NDArray[Any], lengths: NDArray[np.float32] | None = None) -> None:
-        """Look at ``vectors`` (b, D), numbers of any kind; ``lengths`` (b,) are their L2 norms where they are known."""
+        """Look at ``vectors`` (b, D), numbers of any kind; ``lengths`` (b,): their ``norms``, where they are known."""
         if self._similarity not in ("cosine", "dot"):
             for at, query in enumerate(self._queries):
                 self._take(at, rows, exact(query, vectors, self._similarity))
             return
-        floats = np.asarray(vectors, np.float32)
+        floats = np.require(vectors, np.float32, ("C", "A"))
         lengths = norms(floats) if lengths is None else lengths
-        rough = floats @ self._rough.T
-        slack = ROUNDING * floats.shape[1]
-        if self._similarity == "cosine":
-            rough /= np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
-        else:
-            slack *= float(lengths.max(initial=0))
-        for at, scores in enumerate(rough.T):
-            worst = self.worst(at) / (1 if self._similarity == "cosine" else self._lengths[at])
-            chosen = np.flatnonzero(scores >= worst - slack)
+        rough, slack = self._roughly(floats, lengths)
+        for at, scores in enumerate(rough):
+            highest = scores + slack
+            chosen = np.flatnonzero(highest >= self._reach(at))
             if len(chosen) > self._k:
-                among = scores[chosen]
-                chosen = chosen[among >= np.partition(among, -self._k)[-self._k] - slack]
-            if len(chosen):
-                self._take(at, rows[chosen], exact(self._queries[at], vectors[chosen], self._similarity))
+                lowest = (scores - slack)[chosen]  # k rows reach the k-th largest of these for certain
+                chosen = chosen[highest[chosen] >= np.partition(lowest, -self._k)[-self._k]]
+            for start in range(0, len(chosen), PIECE):
+                of = chosen[start : start + PIECE]
+                self._take(at, rows[of], exact(self._queries[at], vectors[of], self._similarity))
+
+    def _roughly(
+        self, floats: NDArray[np.float32], lengths: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | np.float32]:
+        """(q, b) scores of the queries divided by their lengths, and by how much they may be off, (b,) or for all."""
+        rough = products(floats, self._rough, self._threads)
+        slack: Any = np.float32(SLACK * (floats.shape[1] + 8))
+        cosine = self._similarity == "cosine"
+        with np.errstate(invalid="ignore"):
+            if cosine:
+                rough /= np.maximum(lengths, TINY)
+            else:
+                slack = slack * lengths
+        unsure = far(lengths) if floats.shape[1] <= WIDEST else np.ones(len(lengths), bool)
+        if unsure.any():
+            rough[:, unsure] = 0
+            slack = np.where(unsure, np.float32(np.inf), slack)
+        return rough, slack
+
+    def _reach(self, at: int) -> np.float32:
+        """What the highest possible score of a row must be, as ``_roughly`` counts, for query ``at``."""
+        worst = self.worst(at) / (1 if self._similarity == "cosine" else self._lengths[at])
+        return np.float32(np.clip(worst, -LONG * LONG, LONG * LONG))  # rows that are far are candidates anyhow
 
     def worst(self, at: int) -> float:
         """The score that a row must reach for query ``at``."""
@@ -64,6 +91,8 @@ class Best:
 
     def _take(self, at: int, rows: Rows, scores: Floats) -> None:
         known, before = self._found[at]
+        numbers = ~np.isnan(scores)
+        rows, scores = rows[numbers], scores[numbers]
         rows, scores = np.concatenate([known, rows]), np.concatenate([before, scores])
         first = np.lexsort((rows, -scores))[: self._k]
         self._found[at] = rows[first], scores[first]
@@ -77,9 +106,10 @@ def exact(query: Floats, vectors: NDArray[Any], similarity: str) -> Floats:
     x = vectors.astype(np.float64)
     if similarity not in ("cosine", "dot"):
         return np.asarray(SIMILARITIES[similarity](query[None], x)[0], np.float64)
-    products = (x * query).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        dots = (x * query).sum(axis=1)
     if similarity == "dot":
-        return products
-    tiny = np.finfo(np.float32).tiny
-    lengths = np.maximum(np.sqrt((x * x).sum(axis=1)), tiny)
-    return products / lengths / max(float(np.sqrt((query * query).sum())), tiny)
+        return dots
+    lengths = np.maximum(np.sqrt((x * x).sum(axis=1)), TINY)
+    with np.errstate(invalid="ignore"):
+        return dots / lengths / max(float(np.sqrt((query * query).sum())), float(TINY))

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import DOTS, HAMMINGS, isas, scan
-from fastflow.kernels.search.reference import check
+from fastflow.kernels._cpu import products as _products
+from fastflow.kernels.search.reference import check, check_floats
 from fastflow.kernels.threads import default_threads
 
 
@@ -34,6 +35,21 @@ def hammings(
     """
     check(codes, query, np.uint8)
     return _scan(codes, query, HAMMINGS, threads, isa)
+
+
+def products(
+    rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None, isa: str | None = None
+) -> NDArray[np.float32]:
+    """(q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
+
+    Summed in any order: an error of at most D 2^-23 times the lengths of row and query, where D is at most 2^22, no
+    number overflows, and no length is below 2^-40. ``threads`` and ``isa`` as ``dots`` takes them.
+    Raises ValueError for other shapes or types.
+    """
+    check_floats(rows, queries)
+    out = np.empty((len(queries), len(rows)), np.float32)
+    _products(rows, queries, out, isas()[instructions.isa(isa)][0], threads or default_threads())
+    return out
 
 
 def _scan(codes: NDArray[Any], query: NDArray[Any], which: int, threads: int | None, isa: str | None) -> Any:

@@ -34,6 +34,29 @@ def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.i
     return out
 
 
+def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
+
+    Summed in any order: an error of at most D 2^-23 times the lengths of row and query, where D is at most 2^22, no
+    number overflows, and no length is below 2^-40. Raises ValueError for other shapes or types.
+    """
+    check_floats(rows, queries)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return queries @ rows.T
+
+
+def check_floats(rows: NDArray[np.generic], queries: NDArray[np.generic]) -> None:
+    """Raise ValueError unless ``rows`` and ``queries`` belong together."""
+    fits = rows.ndim == queries.ndim == 2 and rows.shape[1] == queries.shape[1] >= 1
+    for each in (rows, queries):
+        fits = fits and each.dtype == np.float32 and each.flags.c_contiguous and each.flags.aligned
+    if not fits:
+        raise ValueError(
+            "rows (n, D) and queries (q, D) of float32, C-contiguous and aligned, not "
+            f"{rows.dtype} {rows.shape} and {queries.dtype} {queries.shape}"
+        )
+
+
 def check(codes: NDArray[np.generic], query: NDArray[np.generic], dtype: type[np.generic]) -> None:
     """Raise ValueError unless ``codes`` and ``query`` belong together."""
     fits = codes.ndim == 2 and query.shape == codes.shape[1:] and 1 <= codes.shape[1] <= 65536

@@ -1,12 +1,8 @@
-/* Dot products of int8 with AVX2: 16 bytes a step. */
+/* Dot products with AVX2: of int8 16 bytes a step, of float32 8 numbers a vector. */
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 #include "search.h"
-#include "target.h"
+#include "vector_avx2.h"
 FF_TARGET(FF_AVX2_FEATURES)
-
-typedef __m256i ivec;
 
 static inline int32_t total(ivec v)
 {
@@ -21,9 +17,12 @@ static inline int32_t total(ivec v)
 #define ZERO _mm256_setzero_si256()
 #define WIDEN(p) _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(p)))
 #define PAIRS(a, b) _mm256_madd_epi16(a, b)
-#define ADDI(a, b) _mm256_add_epi32(a, b)
 #define TOTAL(v) total(v)
 #include "dots.inc"
+
+#undef NAME
+#define NAME ff_products_avx2
+#include "floats.inc"
 
 FF_TARGET_END
 #endif

@@ -1,21 +1,31 @@
-/* Codes of rows against the code of a query: exact integers, whatever the instruction set and the threads. */
+/* Rows against queries. Of codes the results are exact integers, whatever the instruction set and the threads. */
 #ifndef FASTFLOW_SEARCH_H
 #define FASTFLOW_SEARCH_H
 
 #include "cpu.h"
 
-enum { FF_DOTS, FF_HAMMINGS, FF_SCANS };
+enum { FF_DOTS, FF_HAMMINGS, FF_PRODUCTS };
 enum { FF_WIDEST = 65536 };  /* bytes of a code: a sum of as many products of bytes fits in 31 bits */
 
-/* codes (rows, width) bytes and query (width) -> out (rows): dot products of int8, or the number of bits that differ. */
-void ff_scan(int isa, int scan, const void *codes, const void *query, int32_t *out, int64_t rows, int64_t width, int threads);
+typedef struct {
+    const char *rows, *queries;  /* (count, width) and (asked, width) bytes */
+    char *out;                   /* (asked, count) results of 4 bytes */
+    int64_t count, asked, width;
+} ff_scanned;
 
-/* portable.c ...: the same in this thread. */
-typedef void (*ff_scan_body)(const void *codes, const void *query, int32_t *out, int64_t rows, int64_t width);
-void ff_dots_portable(const void *, const void *, int32_t *, int64_t, int64_t);
-void ff_dots_avx2(const void *, const void *, int32_t *, int64_t, int64_t);
-void ff_dots_avx512(const void *, const void *, int32_t *, int64_t, int64_t);
-void ff_hammings_portable(const void *, const void *, int32_t *, int64_t, int64_t);
-void ff_hammings_popcnt(const void *, const void *, int32_t *, int64_t, int64_t);
+/* FF_DOTS: dot products of int8, as int32. FF_HAMMINGS: the number of bits that differ, as int32. FF_PRODUCTS: dot
+   products of float32, each with a rounding error of at most D 2^-23 times the lengths of row and query, for D <= 2^22. */
+void ff_scan(int isa, int scan, const ff_scanned *what, int threads);
+
+/* portable.c ...: the same of one query in this thread. */
+typedef void (*ff_scan_body)(const void *codes, const void *query, void *out, int64_t rows, int64_t width);
+void ff_dots_portable(const void *, const void *, void *, int64_t, int64_t);
+void ff_dots_avx2(const void *, const void *, void *, int64_t, int64_t);
+void ff_dots_avx512(const void *, const void *, void *, int64_t, int64_t);
+void ff_products_portable(const void *, const void *, void *, int64_t, int64_t);
+void ff_products_avx2(const void *, const void *, void *, int64_t, int64_t);
+void ff_products_avx512(const void *, const void *, void *, int64_t, int64_t);
+void ff_hammings_portable(const void *, const void *, void *, int64_t, int64_t);
+void ff_hammings_popcnt(const void *, const void *, void *, int64_t, int64_t);
 
 #endif
