@@ -89,9 +89,12 @@ class Queue(Generic[AnyJob]):
         return (self.turns + self.running) / self.rate
 
     def check_wait(self) -> None:
-        """Raise Busy where any request that comes now waits for too long, however small it is."""
+        """Raise Busy where any request that comes now waits for too long, however small it is.
+
+        Long requests take a turn in every batch until they end, so it names the time in which their work is done.
+        """
         if self.wait > self.bounds.wait:
-            raise Busy(self.wait)
+            raise Busy(max(self.wait, (self.work + self.running) / self.rate))
 
     def learn(self, tokens: int, seconds: float) -> None:
         """A batch of ``tokens`` took ``seconds``; one smaller than a turn is no measure of the speed."""

@@ -81,7 +81,9 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
         bound.bind(address)
         bound.listen(BACKLOG)
     except (OSError, OverflowError) as error:
-        raise FastflowError(f"the server cannot listen at {host} port {port}: {reason(error)}") from error
+        raise FastflowError(
+                f"the server cannot listen at {host} port {port}: {reason(error)}; choose another --host or --port"
+            ) from error
     return bound
 
 

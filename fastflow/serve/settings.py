@@ -40,7 +40,9 @@ def read_keys(path: Path | None) -> tuple[str, ...]:
     Empty lines and lines that begin with # are no keys. Raises a FastflowError for a file that cannot be read, for one
     without a key, and for a key that no header can carry.
     """
-    found = [os.environ[KEY_VARIABLE]] if os.environ.get(KEY_VARIABLE) else []
+    if os.environ.get(KEY_VARIABLE) == "":
+        raise FastflowError(f"the environment variable {KEY_VARIABLE} is empty: set it to a key, or unset it")
+    found = [os.environ[KEY_VARIABLE]] if KEY_VARIABLE in os.environ else []
     if path is not None:
         try:
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]

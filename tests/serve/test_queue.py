@@ -193,3 +193,12 @@ def test_a_full_queue_is_known_before_a_request_is_read():
     admitted(queue, [10])
     with pytest.raises(Busy):
         queue.check_wait()
+
+
+def test_a_refusal_names_the_time_in_which_the_work_of_lists_is_done():
+    queue = make_queue()
+    for _ in range(41):
+        admitted(queue, [5] * 30)  # turns of 25 tokens each, and 6.15 seconds of work
+    with pytest.raises(Busy) as refused:
+        queue.admit(Job(10), 10)
+    assert refused.value.seconds == 7
