@@ -82,8 +82,8 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
         bound.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         raise FastflowError(
-                f"the server cannot listen at {host} port {port}: {reason(error)}; choose another --host or --port"
-            ) from error
+            f"the server cannot listen at {host} port {port}: {reason(error)}; choose another --host or --port"
+        ) from error
     return bound
 
 
