@@ -10,13 +10,15 @@ from typing import Any
 
 from fastflow.errors import UsageError
 from fastflow.files.counting import not_countable
+from fastflow.files.packed import SUFFIXES
 from fastflow.files.parquet import check_json
 from fastflow.files.partial import check_output, check_unfinished, partial_path
 from fastflow.files.printing import StandardOutput
 from fastflow.files.settings import Settings
 from fastflow.files.sources import Sources, check_formats
+from fastflow.files.texts import FORMATS
 from fastflow.files.windows import one_text
-from fastflow.files.writers import writer_for
+from fastflow.files.writers import WRITERS, writer_for
 
 
 def check_target(
@@ -59,11 +61,16 @@ def check_target(
 
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
-    """Raise a UsageError for a --cache that is another file of the run."""
+    """Raise a UsageError for a --cache that is another file of the run, or has the suffix of texts or vectors."""
     written = [] if target is None else [str(target), str(partial_path(target))]
     for path in [] if cache is None else [*paths, *written]:
         if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
             raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
+    others = {*WRITERS, *SUFFIXES, *(f".{name}" for name in FORMATS)} - {".db"}
+    if cache is not None and cache.suffix.lower() in others:
+        raise UsageError(
+            f"--cache {cache}: a cache is an SQLite file, and {cache.suffix} is of another format; name a FILE.db"
+        )
 
 
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:

@@ -134,7 +134,9 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, row: int, layout: L
         row += 1
         found = tuple(values[at] for values in texts)
         if None in found:
-            raise FastflowError(f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text")
+            raise FastflowError(
+                f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text; fill it or remove the row"
+            )
         if isinstance(identity := ids[at], float) and not math.isfinite(identity):
             raise FastflowError(f"{path}, row {row}: field {layout.id_field!r} must be a finite number")
         yield Record(found, identity, row, tuple(values[at] for values in kept))

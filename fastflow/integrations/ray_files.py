@@ -216,7 +216,9 @@ def read_part(part: Part, columns: Columns) -> Iterator[pa.Table]:
             found[TEXT] = plain_column(batch, columns.text)
             if found[TEXT].null_count:
                 at = row - part.row + part.line + found[TEXT].to_pylist().index(None) + 1
-                raise FastflowError(f"{part.path}, row {at}: field {columns.text!r} is null, not a text")
+                raise FastflowError(
+                    f"{part.path}, row {at}: field {columns.text!r} is null, not a text; fill it or remove the row"
+                )
             row += batch.num_rows
             yield pa.table(found)
 

@@ -100,17 +100,22 @@ def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
     ):
         given = ["embed", source, "-m", which, "--shard", shard, "--quiet", *options]
         refused = run(*given, "-o", "parts/x.npy")
-        assert_one_sentence(refused, 1, f"x.npy and parts/part-00001-of-00002.npy are of {message}; give each run")
+        assert_one_sentence(
+            refused,
+            1,
+            f"x.npy and parts/part-00001-of-00002.npy are of {message}; give each run a folder of its own, or remove",
+        )
+        assert refused.stderr.endswith(", each with its .shard.json\n")
         assert not (desk / "parts" / "x.npy").exists()
         assert run(*given, "-o", "elsewhere/x.npy").exit_code == 0
         for made in (desk / "elsewhere").iterdir():
             shutil.copy(made, desk / "parts")
-        with pytest.raises(FastflowError, match=message):
+        with pytest.raises(FastflowError, match=rf"{message}; .* remove the others, each with its \.shard\.json$"):
             manifests(desk / "parts")
         for name in ("x.npy", "x.npy.shard.json"):
             (desk / "parts" / name).unlink()
     make(model, "1/2", out="parts/x.npy")
-    with pytest.raises(FastflowError, match="are both part 1; remove one of them"):
+    with pytest.raises(FastflowError, match=r"are both part 1; remove one of them and its \.shard\.json"):
         manifests(desk / "parts")
 
 
