@@ -41,23 +41,28 @@ def check_target(
     if settings.layout.id_field is not None and not kind.keeps_ids:
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl, .parquet or .db, or leave out "
-            "--id-field"
+            f"--id-field{named(target, settings)}"
         )
     if settings.layout.keep and not kind.keeps_ids:
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl, .parquet or .db, or leave "
-            "out --keep"
+            f"out --keep{named(target, settings)}"
         )
     if settings.log_prob and not kind.keeps_log_prob:
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors, .jsonl or .db, or "
-            "leave out --log-prob"
+            f"leave out --log-prob{named(target, settings, '.npz')}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
         check_output(target, path)
     if resume and settings.shard is None:
         check_unfinished(target)
+
+
+def named(target: Path, settings: Settings, suffix: str = ".parquet") -> str:
+    """How a part of another format is asked for; nothing without --shard."""
+    return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix(suffix)}"
 
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:

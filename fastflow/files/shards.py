@@ -88,15 +88,16 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
-    """``output``, or where that is a folder, which is one without a suffix, the part's file in it; the folder is made
-    where it is absent.
-    """
-    part = output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
+    """``output``, or where that is a folder, which is one without a suffix, the part's file in it."""
+    return output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
+
+
+def make_folder(part: Path) -> None:
+    """Make the folder of ``part`` where it is absent; raises a FastflowError where it cannot be made."""
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(part.parent, error) from error
-    return part
 
 
 def part_name(shard: tuple[int, int], suffix: str) -> str:
