@@ -212,8 +212,8 @@ def check_bytes(folder: Path, found: Iterable[Manifest]) -> None:
         part = folder / manifest.part
         if file_sha256(part) != manifest.sha256:
             raise FastflowError(
-                f"{part} is not as it was made: its sha256 is another; remove it, then fastflow status {folder} shows the "
-                "command that makes it again"
+                f"{part} is not as it was made: its sha256 is another; remove it, then fastflow status {folder} shows "
+                "the command that makes it again"
             )
 
 

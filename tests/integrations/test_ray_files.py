@@ -117,7 +117,7 @@ def test_a_null_that_no_statistics_count_is_found_where_it_is_read(tmp_path):
         for texts in (["a", "b"], ["c", "d", None]):
             writer.write_table(pa.table({"text": texts}, schema))
     parts, columns = parts_of([str(path)], Layout())
-    with pytest.raises(FastflowError, match="row 5: field 'text' is null, not a text; fill it or remove the row$"):
+    with pytest.raises(FastflowError, match=r"row 5: field 'text' is null, not a text; fill it or remove the row$"):
         rows_of(parts, columns)
 
 
