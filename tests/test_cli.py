@@ -26,7 +26,7 @@ def test_default_is_the_model_in_the_package_wherever_a_model_is_named(corpus):
 
 WRONG = [
     (["absent.txt"], 1, "absent.txt cannot be opened: No such file or directory"),
-    (["."], 1, ". cannot be opened: Is a directory"),
+    (["."], 1, ". cannot be opened: Is a directory; give the files in it: './*'"),
     (["absent.docx"], 1, "absent.docx cannot be opened: No such file"),
     (
         ["in.docx"],

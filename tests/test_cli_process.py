@@ -190,6 +190,26 @@ def test_an_interrupted_run_keeps_its_rows_and_says_how_to_continue(
     assert list(target.parent.iterdir()) == [target]
 
 
+@pytest.mark.parametrize(("number", "status", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_a_run_that_is_interrupted_before_its_first_rows_says_so(
+    model, corpus, tmp_path, run_python, number, status, word
+):
+    target = tmp_path / "out" / "x.npy"
+    target.parent.mkdir()
+    code = f"""
+import os, signal, sys
+from fastflow import Runtime
+Runtime.stream = lambda *given, **options: os.kill(os.getpid(), signal.{number})
+from fastflow.cli import main
+main(sys.argv[1:])
+"""
+    done = run_python(code, "embed", corpus, "-m", model, "-o", target, "--quiet")
+    assert done.returncode == status
+    said = f"fastflow: no rows of {target} were finished; the same command begins again\nfastflow: {word}\n"
+    assert done.stderr == said
+    assert list(target.parent.iterdir()) == []
+
+
 def test_a_second_process_with_the_same_output_is_refused(model, tmp_path, run_python):
     """The first waits for its pipe, so that both certainly run at once."""
     target = tmp_path / "x.npy"

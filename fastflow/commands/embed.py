@@ -63,7 +63,8 @@ RESUME = click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="OUT.npy, .npz, .jsonl, .parquet, .safetensors or .db (SQLite, for fastflow search); a folder with --shard. "
+    help="OUT.npy, .npz, .jsonl, .parquet, .safetensors or .db (SQLite, for fastflow search); with --shard a "
+    "folder, for .npy parts, or DIR/NAME.parquet, one name a part. "
     "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
 @FORMAT
@@ -159,6 +160,7 @@ def embed(
     from fastflow.files.inputs import Input
     from fastflow.files.records import Layout
     from fastflow.files.settings import Settings, parse_keep, parse_shard
+    from fastflow.files.shards import make_folder
     from fastflow.files.sources import expanded
     from fastflow.files.tables import check_delimiter
 
@@ -183,6 +185,8 @@ def embed(
     output = checked_output(output, settings.shard)
     check_target(output, paths, settings, resume, cache)
     check_inputs(output, paths, settings, resume)
+    if shard is not None and output is not None:
+        make_folder(output)
     with contextlib.ExitStack() as stack:
         opened: Callable[[str], Input] = Input
         if fit:

@@ -74,6 +74,8 @@ def cache(place: Path | None, clear: bool, older_than: float | None) -> None:
 
         emit("\n".join(report(place)))
         return
+    if place is not None and not place.exists():
+        raise UsageError(f"{place} does not exist; name a folder of fastflow-train --cache or a file of embed --cache")
     where, now = kept.cache_directory(place), time.time()
     found = [e for e in kept.entries(where) if older_than is None or now - e.made > older_than * kept.DAY]
     if clear:

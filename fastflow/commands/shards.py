@@ -44,7 +44,7 @@ def status(folder: Path) -> None:
 
 
 def checked_output(output: Path | None, shard: tuple[int, int] | None) -> Path | None:
-    """The file to write: with --shard, a folder stands for the part's file in it."""
+    """The file to write: with --shard, a folder stands for the part's .npy file in it."""
     from fastflow.files.shards import part_path
 
     if output is not None and shard is not None:

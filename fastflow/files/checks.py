@@ -10,13 +10,15 @@ from typing import Any
 
 from fastflow.errors import UsageError
 from fastflow.files.counting import not_countable
+from fastflow.files.packed import SUFFIXES
 from fastflow.files.parquet import check_json
 from fastflow.files.partial import check_output, check_unfinished, partial_path
 from fastflow.files.printing import StandardOutput
 from fastflow.files.settings import Settings
 from fastflow.files.sources import Sources, check_formats
+from fastflow.files.texts import FORMATS
 from fastflow.files.windows import one_text
-from fastflow.files.writers import writer_for
+from fastflow.files.writers import WRITERS, writer_for
 
 
 def check_target(
@@ -39,17 +41,17 @@ def check_target(
     if settings.layout.id_field is not None and not kind.keeps_ids:
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl, .parquet or .db, or leave out "
-            "--id-field"
+            f"--id-field{named(target, settings)}"
         )
     if settings.layout.keep and not kind.keeps_ids:
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl, .parquet or .db, or leave "
-            "out --keep"
+            f"out --keep{named(target, settings)}"
         )
     if settings.log_prob and not kind.keeps_log_prob:
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors, .jsonl or .db, or "
-            "leave out --log-prob"
+            f"leave out --log-prob{named(target, settings, '.npz')}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
@@ -58,12 +60,22 @@ def check_target(
         check_unfinished(target)
 
 
+def named(target: Path, settings: Settings, suffix: str = ".parquet") -> str:
+    """How a part of another format is asked for; nothing without --shard."""
+    return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix(suffix)}"
+
+
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
-    """Raise a UsageError for a --cache that is another file of the run."""
+    """Raise a UsageError for a --cache that is another file of the run, or has the suffix of texts or vectors."""
     written = [] if target is None else [str(target), str(partial_path(target))]
     for path in [] if cache is None else [*paths, *written]:
         if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
             raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
+    others = {*WRITERS, *SUFFIXES, *(f".{name}" for name in FORMATS)} - {".db"}
+    if cache is not None and cache.suffix.lower() in others:
+        raise UsageError(
+            f"--cache {cache}: a cache is an SQLite file, and {cache.suffix} is of another format; name a FILE.db"
+        )
 
 
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:

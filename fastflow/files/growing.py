@@ -24,11 +24,13 @@ def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     writer.begin(position)
     try:
         yield rows
-    except BaseException:
+    except BaseException as error:
         if state.rows or writer.rows:
             say(f"fastflow: {state.kept(writer.rows)}")
         else:
             writer.remove()
             state.forget()
+            if isinstance(error, KeyboardInterrupt):  # another error has a sentence of its own
+                say(f"fastflow: no rows of {writer.target} were finished; the same command begins again")
         raise
     state.forget()

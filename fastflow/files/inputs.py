@@ -6,7 +6,6 @@ import os
 import select
 import stat
 import sys
-import zlib
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -38,6 +37,8 @@ class Input:
             reason = error.strerror if isinstance(error, OSError) else error
             if isinstance(error, FileNotFoundError) and " " in path:
                 reason = f"{reason}; a text itself is given through standard input: echo TEXT | fastflow embed -"
+            if isinstance(error, IsADirectoryError):
+                reason = f"{reason}; give the files in it: '{path.rstrip(os.sep) or os.sep}/*'"
             raise FastflowError(f"{path} cannot be opened: {reason}") from error
 
     def __enter__(self) -> Input:
@@ -67,7 +68,7 @@ class Input:
                 f"{self.path}, {unit} {number}: byte {error.start + 1} is not UTF-8; convert the file, or use "
                 "--errors replace"
             ) from error
-        except (OSError, EOFError, zlib.error) as error:
+        except OSError as error:
             self.check_unchanged()
             raise FastflowError(f"{self.path}, {unit} {number + 1}: cannot be read: {error}") from error
         self.check_unchanged()

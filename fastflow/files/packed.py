@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from typing import Any, BinaryIO, Protocol
 
 from fastflow.errors import missing_extra
 
 SUFFIXES = (".gz", ".zst")
+MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # the first bytes of a packed file
+CUT_SHORT = "the file is cut short; fetch it again"
 PIECE = 1024  # bytes that are unpacked at once: zstd makes at most 32,768 of each
 
 
@@ -21,7 +24,7 @@ class Readable(Protocol):
 def unpacked(path: str, file: BinaryIO) -> Readable:
     """``file``, unpacked if the suffix of ``path`` says that it is packed."""
     if path.endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)
+        return Gzip(file)
     return Zstd(path, file) if path.endswith(".zst") else file  # type: ignore[return-value]
 
 
@@ -30,11 +33,39 @@ def without_packing(path: str) -> str:
     return next((path.removesuffix(suffix) for suffix in SUFFIXES if path.endswith(suffix)), path)
 
 
-class Zstd:
-    """The content of a .zst of one or more frames.
+def _not_packed(suffix: str, file: BinaryIO) -> OSError:
+    """The error for a ``file`` that cannot be unpacked as its ``suffix`` says; its first bytes show the cause."""
+    head = file.read(max(map(len, MAGIC.values()))) if file.seekable() and file.seek(0) == 0 else MAGIC[suffix]
+    for other, magic in MAGIC.items():
+        if other != suffix and head.startswith(magic):
+            return OSError(f"it is packed as {other}, not as {suffix}; rename it to end in {other}")
+    if not head.startswith(MAGIC[suffix]):
+        return OSError(f"it is not packed as {suffix}; rename it without {suffix}")
+    return OSError(f"its {suffix} is damaged; fetch it again")
 
-    The ``stream_reader`` of zstandard ends quietly where a file was cut off; here that is an EOFError, as gzip has it.
-    Raises a FastflowError where zstandard is not installed.
+
+class Gzip:
+    """The content of a .gz of one or more members; a file that is none, cut short or damaged is an OSError."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._unpacker = file, gzip.GzipFile(fileobj=file)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """The next bytes of the content; b"" at the end."""
+        try:
+            return self._unpacker.read1(size)
+        except EOFError:
+            raise OSError(CUT_SHORT) from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise _not_packed(".gz", self._file) from error
+
+
+class Zstd:
+    """The content of a .zst of one or more frames; a file that is none, cut short or damaged is an
+    OSError.
+
+    The ``stream_reader`` of zstandard ends quietly where a file was cut off. Raises a FastflowError where zstandard is
+    not installed.
     """
 
     def __init__(self, path: str, file: BinaryIO) -> None:
@@ -53,12 +84,12 @@ class Zstd:
             try:
                 content: bytes = self._frame.decompress(piece)
             except self._error as error:
-                raise OSError(f"it is no zstd file, or damaged: {error}") from error
+                raise _not_packed(".zst", self._file) from error
             self._rest = self._frame.unused_data
             if self._frame.eof:
                 self._frame = None
             if content:
                 return content
         if self._frame is not None:
-            raise EOFError("it ends before the end of its content")
+            raise OSError(CUT_SHORT)
         return b""

@@ -24,7 +24,7 @@ def arrow(purpose: str) -> Any:
 
 
 def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """The records after the first ``skip``, whose row groups are not read; ``line`` counts rows from 1.
+    """The records after the first ``skip``, whose row groups are not read; ``line`` counts rows from 0.
 
     Fields to keep come as scalars of Arrow, which have a type. Raises a FastflowError naming file and row.
     """
@@ -44,7 +44,7 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
                 source.done = row / total
     except (OSError, ValueError) as error:
         source.check_unchanged()
-        raise FastflowError(f"{source.path}, row {row + 1}: cannot be read: {error}") from error
+        raise FastflowError(f"{source.path}, row {row}: cannot be read: {error}") from error
     source.check_unchanged()
 
 
@@ -120,8 +120,8 @@ def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...],
     return texts, wanted
 
 
-def _records(batch: Any, fields: tuple[str, ...], path: str, row: int, layout: Layout) -> Iterator[Record]:
-    """The records of a batch, whose first row is ``row`` + 1."""
+def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record]:
+    """The records of a batch, whose first row is ``first``."""
 
     def column(name: str) -> Any:
         found = batch.column(name)
@@ -130,11 +130,12 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, row: int, layout: L
     texts = [column(name).to_pylist() for name in fields]
     ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
     kept = [[value if value.is_valid else None for value in column(name)] for name in layout.keep]
-    for at in range(batch.num_rows):
-        row += 1
+    for at, row in enumerate(range(first, first + batch.num_rows)):
         found = tuple(values[at] for values in texts)
         if None in found:
-            raise FastflowError(f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text")
+            raise FastflowError(
+                f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text; fill it or remove the row"
+            )
         if isinstance(identity := ids[at], float) and not math.isfinite(identity):
             raise FastflowError(f"{path}, row {row}: field {layout.id_field!r} must be a finite number")
         yield Record(found, identity, row, tuple(values[at] for values in kept))

@@ -13,8 +13,8 @@ Identity = str | int | float | bool | None  # an id as JSON holds it; a table's 
 
 
 class Record(NamedTuple):
-    """One line's texts (two for a pairs file), its id if one was asked for, the line number, from 1, and the values of
-    the fields to keep.
+    """One line's texts (two for a pairs file), its id if one was asked for, the line number, from 1 (the row of
+    Parquet, from 0, as outputs count), and the values of the fields to keep.
     """
 
     texts: tuple[str, ...]

@@ -88,15 +88,16 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
-    """``output``, or where that is a folder, which is one without a suffix, the part's file in it; the folder is made
-    where it is absent.
-    """
-    part = output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
+    """``output``, or where that is a folder, which is one without a suffix, the part's file in it."""
+    return output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
+
+
+def make_folder(part: Path) -> None:
+    """Make the folder of ``part`` where it is absent; raises a FastflowError where it cannot be made."""
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(part.parent, error) from error
-    return part
 
 
 def part_name(shard: tuple[int, int], suffix: str) -> str:
@@ -157,12 +158,14 @@ def manifests(folder: Path) -> list[Manifest]:
     for each in found[1:]:
         if difference := each.difference(found[0]):
             raise FastflowError(
-                f"{folder / each.part} and {found[0].part} are of {difference}; keep the parts of one run in one folder"
+                f"{folder / each.part} and {found[0].part} are of {difference}; keep the parts of one run in this "
+                f"folder, and remove the others, each with its {ENDING}"
             )
     for one, other in pairwise(found):
         if one.shard == other.shard:
             raise FastflowError(
-                f"{folder / one.part} and {other.part} are both part {one.shard[0]}; remove one of them"
+                f"{folder / one.part} and {other.part} are both part {one.shard[0]}; remove one of them and "
+                f"its {ENDING}"
             )
     return found
 
@@ -193,7 +196,7 @@ def check_beside(part: Path, manifest: Manifest) -> None:
         if path != manifest_path(part) and (difference := manifest.difference(other := read_manifest(path))):
             raise FastflowError(
                 f"{part.name} and {path.parent / other.part} are of {difference}; give each run a folder of its own, "
-                "or remove the parts of the other"
+                f"or remove the parts of the other, each with its {ENDING}"
             )
 
 
@@ -208,7 +211,10 @@ def check_bytes(folder: Path, found: Iterable[Manifest]) -> None:
     for manifest in found:
         part = folder / manifest.part
         if file_sha256(part) != manifest.sha256:
-            raise FastflowError(f"{part} is not as it was made: its sha256 is another; remove it and make it again")
+            raise FastflowError(
+                f"{part} is not as it was made: its sha256 is another; remove it, then fastflow status {folder} shows "
+                "the command that makes it again"
+            )
 
 
 def file_sha256(path: Path) -> str:

@@ -10,30 +10,33 @@ from fastflow.files.locks import try_lock
 from fastflow.files.partial import partial_path, state_path
 from fastflow.files.shards import Manifest, is_whole, manifests, part_name, unfinished
 
+PRESENT = "present"  # in full, by its size; its bytes are not read
+
 
 def report(folder: Path) -> list[str]:
-    """The lines of the report: a line a part, then a command a part that is not whole and not being written.
+    """The lines of the report: a line a part, then a command a part that is not there and not being written.
 
     Sizes are compared; ``fastflow merge`` compares the bytes. Raises as ``manifests`` does.
     """
     found = {manifest.shard[0]: manifest for manifest in manifests(folder)}
     first = next(iter(found.values()))
     of, suffix = first.shard[1], Path(first.part).suffix
-    lines, commands, whole = [], [], 0
+    lines, commands, present = [], [], 0
     for number in range(1, of + 1):
         part = folder / (found[number].part if number in found else part_name((number, of), suffix))
         state = _state(folder, found.get(number))
-        whole += state == "whole"
+        present += state == PRESENT
         lines.append(f"{number:>{len(str(of))}}/{of}  {part.name}  {state}")
-        if state not in ("whole", "being written"):
+        if state not in (PRESENT, "being written"):
             commands.append(command(first, part, number))
     names = ", ".join(each["name"] for each in first.inputs[:3]) + ", …" * (len(first.inputs) > 3)
     model = str(first.run.get("fingerprint"))[:12]
-    lines.insert(0, f"{folder}: {whole} of {of} parts of {names}, {first.total:,} rows, model {model}")
+    lines.insert(0, f"{folder}: {present} of {of} parts of {names}, {first.total:,} rows, model {model}")
     if commands:
         return [*lines, "Commands that make the rest:", *commands]
-    if whole == of:
-        lines.append(f"Complete: fastflow merge {shlex.quote(str(folder))} -o OUT{suffix}")
+    if present == of:
+        merge = f"fastflow merge {shlex.quote(str(folder))} -o OUT{suffix}"
+        lines.append(f"Every part is there; this joins them, and first compares the sha256 of each: {merge}")
     return lines
 
 
@@ -44,7 +47,7 @@ def command(first: Manifest, part: Path, number: int) -> str:
 
 
 def _state(folder: Path, manifest: Manifest | None) -> str:
-    """One of: missing, being written, N of M rows, changed, whole."""
+    """One of: missing, being written, N of M rows, of another size, PRESENT."""
     if manifest is None:
         return "missing"
     part, (start, stop) = folder / manifest.part, manifest.rows
@@ -53,7 +56,7 @@ def _state(folder: Path, manifest: Manifest | None) -> str:
     if unfinished(part):
         return f"{_rows(part):,} of {stop - start:,} rows"
     if is_whole(folder, manifest):
-        return "whole"
+        return PRESENT
     return "of another size than it was made" if manifest.sha256 and part.exists() else "missing"
 
 

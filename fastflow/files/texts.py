@@ -132,6 +132,8 @@ def _without_blank_end(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, 
 
 def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -> str:
     value = row[name]
+    if value is None:
+        raise FastflowError(f"{path}, line {line}: field {name!r} is null, not a text; fill it or remove the line")
     if not isinstance(value, str):
         raise FastflowError(f"{path}, line {line}: field {name!r} is not a string")
     return _paired(value, errors, name, path, line)

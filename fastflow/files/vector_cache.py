@@ -22,6 +22,8 @@ from fastflow.files.reuse import CHECK, Store, check_of
 
 APPLICATION = 0x66665643  # "ffVC", in the header of the file
 VERSION = 1
+SQLITE = b"SQLite format 3\0"  # a file of SQLite begins with it
+APPLICATION_AT = slice(68, 72)  # of that file
 WAIT = 60.0  # seconds for another process to finish what it stores
 ASKED = 500  # keys of one query
 TABLES = """
@@ -124,8 +126,21 @@ def _line(settings: dict[str, Any], vectors: int) -> str:
 
 
 def damaged(path: Path) -> FastflowError:
-    """The sentence for a cache that does not hold what was stored in it."""
-    return FastflowError(f"{path} is damaged, or no cache of fastflow embed; remove it, or name another with --cache")
+    """The sentence for a file that SQLite or a check refuses; only a cache of ours may be removed for it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(APPLICATION_AT.stop)
+    except OSError as error:
+        return FastflowError(f"{path}, the cache, cannot be read: {error.strerror}; name another file")
+    if not head.startswith(SQLITE):
+        return FastflowError(f"{path} is no cache of fastflow embed, nor any SQLite file; name another file")
+    if head[APPLICATION_AT] != APPLICATION.to_bytes(4, "big"):
+        return _foreign(path)
+    return FastflowError(f"{path}, a cache of fastflow embed, is damaged; remove it, or name another file")
+
+
+def _foreign(path: Path) -> FastflowError:
+    return FastflowError(f"{path} is an SQLite file, but no cache of fastflow embed; name another file")
 
 
 def _opened(path: Path, mode: str) -> Any:
@@ -148,10 +163,10 @@ def _version(db: Any, path: Path) -> int:
     if not tables and not application:
         return 0
     if application != APPLICATION:
-        raise FastflowError(f"{path} is an SQLite file, but no cache of fastflow embed; name another with --cache")
+        raise _foreign(path)
     if version != VERSION:
         raise FastflowError(
-            f"{path} is of version {version} of the cache, and this fastflow reads {VERSION}; name another with --cache"
+            f"{path} is of version {version} of the cache, and this fastflow reads {VERSION}; name another file"
         )
     return int(version)
 
@@ -180,5 +195,5 @@ def _plain(path: Path) -> Iterator[None]:
             sqlite3.SQLITE_READONLY: "it may not be written; change its permissions",
             sqlite3.SQLITE_CANTOPEN: f"it cannot be opened; look at the folder {path.parent}",
         }
-        reason = reasons.get(code, f"{error}; remove it")
-        raise FastflowError(f"{path}, the cache: {reason}, or name another file with --cache") from error
+        reason = reasons.get(code, f"{error}; try again")
+        raise FastflowError(f"{path}, the cache: {reason}, or name another file") from error

@@ -196,7 +196,7 @@ def check_nulls(path: str, metadata: Any, column: str) -> None:
         rows, known = metadata.row_group(group).num_rows, metadata.row_group(group).column(at).statistics
         if known is not None and known.has_null_count and known.null_count:
             raise FastflowError(
-                f"{path}: the column {column!r} is null in {known.null_count} of rows {row + 1} to {row + rows}; an "
+                f"{path}: the column {column!r} is null in {known.null_count} of rows {row} to {row + rows - 1}; an "
                 "embedding needs a text, so filter such rows out"
             )
         row += rows
@@ -215,8 +215,10 @@ def read_part(part: Part, columns: Columns) -> Iterator[pa.Table]:
             found |= {name: plain_column(batch, name) for name in columns.keep}
             found[TEXT] = plain_column(batch, columns.text)
             if found[TEXT].null_count:
-                at = row - part.row + part.line + found[TEXT].to_pylist().index(None) + 1
-                raise FastflowError(f"{part.path}, row {at}: field {columns.text!r} is null, not a text")
+                at = row - part.row + part.line + found[TEXT].to_pylist().index(None)
+                raise FastflowError(
+                    f"{part.path}, row {at}: field {columns.text!r} is null, not a text; fill it or remove the row"
+                )
             row += batch.num_rows
             yield pa.table(found)
 

@@ -47,3 +47,10 @@ def test_sizes_by_hand():
     found = figures(ASSUMED._replace(disk=2e9))
     assert "| 768 | 3,072 | 1,536 | 768 | 96 | 0.9 | 0.2 |" in found["size_table"]  # 2 x 3.072 TB at 2 GB a second
     assert (found["integer_gb"], found["string_gb"], found["bits_gb"], found["graph_gb"]) == ("8", "78", "32", "384")
+
+
+def test_minutes_of_a_part_by_hand():
+    found = figures(ASSUMED)
+    seconds = 1e9 / 1024 / texts_per_node(MODELS[1], "bfloat16")
+    assert found["shard_minutes"] == f"{seconds / 60:.1f}" != "2.0"
+    assert (found["shards"], found["read_minutes"]) == ("1,024", "2")  # 120 GB at 1 GB a second

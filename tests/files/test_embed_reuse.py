@@ -180,9 +180,13 @@ def test_texts_that_may_not_be_cut_are_refused_with_a_cache_too(runtime, source,
 
 
 def test_a_spoilt_cache_is_one_sentence_and_no_vector(model, source, out):
-    (out / "c.db").write_bytes(b"nonsense" * 1000)
+    run("embed", source, "-m", model, "-o", out / "a.npy", "--cache", out / "c.db", "--quiet")
+    (out / "a.npy").unlink()
+    with (out / "c.db").open("r+b") as cache:
+        cache.seek(100)
+        cache.write(b"nonsense" * 1000)
     result = run("embed", source, "-m", model, "-o", out / "a.npy", "--cache", out / "c.db", "--quiet")
-    assert_one_sentence(result, 1, "c.db is damaged, or no cache of fastflow embed")
+    assert_one_sentence(result, 1, "c.db, a cache of fastflow embed, is damaged; remove it, or name another file")
     assert [path.name for path in out.iterdir()] == ["c.db"]
 
 

@@ -69,7 +69,7 @@ def test_a_part_that_was_changed_is_refused(model, desk, suffix):
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
     result = run("merge", "parts", "-o", f"out{suffix}")
-    assert_one_sentence(result, 1, f"parts/2{suffix} is not as it was made: its sha256 is another")
+    assert_one_sentence(result, 1, f"parts/2{suffix} is not as it was made: its sha256 is another; remove it, then f")
     assert not list(desk.glob("out*"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sys
 
 import pytest
@@ -46,12 +47,30 @@ def test_an_empty_zst_has_no_lines(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("how", ["cut off", "cut in the head", "not packed"])
-def test_a_damaged_file_is_an_error_with_its_line(tmp_path, suffix, how):
-    packed = (gzip.compress if suffix == ".gz" else zstandard.compress)(PLAIN)
-    data = {"cut off": packed[:-50], "cut in the head": packed[:6], "not packed": b"plain text, no archive\n" * 9}[how]
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("cut off", "the file is cut short; fetch it again"),
+        ("cut in the head", "the file is cut short; fetch it again"),
+        ("not packed", "it is not packed as {suffix}; rename it without {suffix}"),
+        ("packed otherwise", "it is packed as {other}, not as {suffix}; rename it to end in {other}"),
+        ("overwritten", "its {suffix} is damaged; fetch it again"),
+    ],
+)
+def test_a_damaged_file_is_an_error_with_its_line(tmp_path, suffix, how, message):
+    kinds = {".gz": gzip.compress(PLAIN), ".zst": zstandard.compress(PLAIN)}
+    packed = kinds.pop(suffix)
+    ((other, otherwise),) = kinds.items()
+    data = {
+        "cut off": packed[:-50],
+        "cut in the head": packed[:6],
+        "not packed": b"plain text, no archive\n" * 9,
+        "packed otherwise": otherwise,
+        "overwritten": packed[:2000] + b"\xff" * 2000 + packed[4000:],
+    }[how]
     (tmp_path / f"x.txt{suffix}").write_bytes(data)
-    with pytest.raises(FastflowError, match=rf"x\.txt\{suffix}, line \d+: cannot be read: "):
+    message = re.escape(message.format(suffix=suffix, other=other))
+    with pytest.raises(FastflowError, match=rf"x\.txt\{suffix}, line \d+: cannot be read: {message}$"):
         texts(tmp_path / f"x.txt{suffix}")
 
 

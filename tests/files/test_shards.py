@@ -10,7 +10,15 @@ import pytest
 from commands import assert_one_sentence, run
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.shards import file_sha256, manifest_path, manifests, part_name, part_path, read_manifest
+from fastflow.files.shards import (
+    file_sha256,
+    make_folder,
+    manifest_path,
+    manifests,
+    part_name,
+    part_path,
+    read_manifest,
+)
 
 
 @pytest.fixture
@@ -31,13 +39,17 @@ def test_names_sort_as_the_parts_do(tmp_path):
     assert names == sorted(names)
     assert part_name((3, 16), ".parquet") == "part-00003-of-00016.parquet"
     assert part_path(tmp_path / "new" / "parts", (1, 2)) == tmp_path / "new" / "parts" / "part-00001-of-00002.npy"
-    assert (tmp_path / "new" / "parts").is_dir()
     assert part_path(tmp_path / "mine.jsonl", (1, 2)) == tmp_path / "mine.jsonl"
     (tmp_path / "parts.v1").mkdir()
     assert part_path(tmp_path / "parts.v1", (1, 2)).parent == tmp_path / "parts.v1"
+
+
+def test_the_folder_of_a_part_is_made(tmp_path):
+    make_folder(tmp_path / "new" / "parts" / "x.npy")
+    assert (tmp_path / "new" / "parts").is_dir()
     (tmp_path / "file").write_text("")
     with pytest.raises(FastflowError, match="cannot be written: File exists"):
-        part_path(tmp_path / "file", (1, 2))
+        make_folder(tmp_path / "file" / "x.npy")
 
 
 def test_the_manifest_names_rows_inputs_model_options_and_hash(model, desk):
@@ -88,6 +100,18 @@ def test_a_folder_is_for_parts(model, desk):
     assert_one_sentence(result, 2, "cannot read standard input twice; give a file")
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [(["--id-field", "a"], "1-of-00002.parquet"), (["--keep", "a"], "1-of-00002.parquet"), (["--log-prob"], "2.npz")],
+)
+def test_a_part_of_another_format_is_named_and_a_refused_one_leaves_no_folder(model, desk, options, name):
+    (desk / "in.jsonl").write_text('{"text": "a", "a": 1}\n' * 4)
+    result = run("embed", "in.jsonl", "-m", model, "--shard", "1/2", "-o", "parts", *options)
+    assert_one_sentence(result, 2, f"{options[0]}; with --shard name the part: -o parts/part-00001-of-0000")
+    assert result.stderr.endswith(f"{name}\n")
+    assert not (desk / "parts").exists()
+
+
 def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
     """Before such a part is made where the others are, and again where it was put there."""
     make(model, "1/2")
@@ -100,17 +124,22 @@ def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
     ):
         given = ["embed", source, "-m", which, "--shard", shard, "--quiet", *options]
         refused = run(*given, "-o", "parts/x.npy")
-        assert_one_sentence(refused, 1, f"x.npy and parts/part-00001-of-00002.npy are of {message}; give each run")
+        assert_one_sentence(
+            refused,
+            1,
+            f"x.npy and parts/part-00001-of-00002.npy are of {message}; give each run a folder of its own, or remove",
+        )
+        assert refused.stderr.endswith(", each with its .shard.json\n")
         assert not (desk / "parts" / "x.npy").exists()
         assert run(*given, "-o", "elsewhere/x.npy").exit_code == 0
         for made in (desk / "elsewhere").iterdir():
             shutil.copy(made, desk / "parts")
-        with pytest.raises(FastflowError, match=message):
+        with pytest.raises(FastflowError, match=rf"{message}; .* remove the others, each with its \.shard\.json$"):
             manifests(desk / "parts")
         for name in ("x.npy", "x.npy.shard.json"):
             (desk / "parts" / name).unlink()
     make(model, "1/2", out="parts/x.npy")
-    with pytest.raises(FastflowError, match="are both part 1; remove one of them"):
+    with pytest.raises(FastflowError, match=r"are both part 1; remove one of them and its \.shard\.json"):
         manifests(desk / "parts")
 
 

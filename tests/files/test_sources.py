@@ -34,7 +34,8 @@ def test_patterns_are_sorted_and_names_keep_their_place(desk):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["*.csv"], r"\*\.csv: no file matches this pattern"),
+        (["*.csv"], r"\*\.csv: no file matches this pattern; name a file, or mend the pattern"),
+        (["*.{gz,txt}"], r"\*\.\{gz,txt\}: no file matches this pattern; give a pattern for each name in \{\}"),
         (["a.txt", "a.txt"], r"a\.txt is given twice; name each input once"),
         (["./a.txt", "*.txt"], r"a\.txt is given by \./a\.txt and by a\.txt"),
         (["-", "-"], "- is given twice"),

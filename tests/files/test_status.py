@@ -33,9 +33,9 @@ def test_states_and_commands(model, desk):
     assert head.startswith("parts: 2 of 4 parts of my texts.txt, 200 rows, model ")
     command = f"fastflow embed --model {model} 'my texts.txt' --shard"
     assert [line.split("  ") for line in lines[:4]] == [
-        ["1/4", "part-00001-of-00004.npy", "whole"],
+        ["1/4", "part-00001-of-00004.npy", "present"],
         ["2/4", "part-00002-of-00004.npy", "32 of 50 rows"],
-        ["3/4", "part-00003-of-00004.npy", "whole"],
+        ["3/4", "part-00003-of-00004.npy", "present"],
         ["4/4", "part-00004-of-00004.npy", "missing"],
     ]
     assert [" ".join(sorted(shlex.split(line))) for line in lines[5:]] == [
@@ -44,14 +44,17 @@ def test_states_and_commands(model, desk):
     ]
     for line in lines[5:]:
         assert run(*shlex.split(line)[1:], "--quiet").exit_code == 0
-    assert run("status", "parts").stdout.splitlines()[-1] == "Complete: fastflow merge parts -o OUT.npy"
+    last = (
+        "Every part is there; this joins them, and first compares the sha256 of each: fastflow merge parts -o OUT.npy"
+    )
+    assert run("status", "parts").stdout.splitlines()[-1] == last
     assert run("merge", "parts", "-o", "out.npy").exit_code == 0
 
 
 def test_a_part_that_is_being_written_or_was_cut_off(model, desk):
     run("embed", "-m", model, "my texts.txt", "--shard", "1/1", "-o", "parts/x.npy", "--quiet")
     part = desk / "parts" / "x.npy"
-    assert report(desk / "parts")[1] == "1/1  x.npy  whole"
+    assert report(desk / "parts")[1] == "1/1  x.npy  present"
     with NpyFile(part, {}):
         found = report(desk / "parts")
         assert found[1:] == ["1/1  x.npy  being written"]  # and no command that would be refused
@@ -69,4 +72,4 @@ def test_a_command_of_every_option_is_the_one_that_was_typed(model, desk):
     run("embed", "x.jsonl", "-m", model, *words, "--shard", "2/2", "-o", "parts/x.jsonl", "--quiet")
     line = report(desk / "parts")[-1]
     assert run(*shlex.split(line)[1:], "--quiet").exit_code == 0
-    assert report(desk / "parts")[-1].startswith("Complete")
+    assert report(desk / "parts")[-1].startswith("Every part is there")

@@ -160,6 +160,7 @@ BAD = [
     ("x.jsonl", "[" * 100_000, {}, "line 1: is not JSON"),
     ("x.jsonl", "[1]\n", {}, "line 1: must be a JSON object or string"),
     ("x.jsonl", '{"text": 3}\n', {}, "line 1: field 'text' is not a string"),
+    ("x.jsonl", '{"text": null}\n', {}, "line 1: field 'text' is null, not a text; fill it or remove the line"),
     ("x.jsonl", '{"text": "a"}\n{"text": "b\\ud800"}\n', {}, "line 2: field 'text' holds half a surrogate pair"),
     ("x.jsonl", '{"text": "a", "id": "\\udfff"}\n', {"id_field": "id"}, "line 1: field 'id' holds half a surrogate"),
     ("x.jsonl", '{"a": "x", "b": "y"}\n', {}, "line 1: which field is the text.* a, b"),

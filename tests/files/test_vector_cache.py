@@ -157,7 +157,7 @@ cache.add({os.urandom(16): os.urandom(5000) for _ in range(500)})
     assert os.listdir(path.parent) == [path.name]
 
 
-SPOILT = r"c\.db is damaged, or no cache of fastflow embed; remove it, or name another with --cache"
+SPOILT = r"c\.db, a cache of fastflow embed, is damaged; remove it, or name another file$"
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,19 @@ def test_a_row_that_is_not_what_was_stored_is_no_vector(path, change):
     cache.close()
 
 
-@pytest.mark.parametrize("content", [b"not a database at all" * 50, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_what_is_no_database_is_one_sentence(path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"texts that somebody wrote\n" * 50, "is no cache of fastflow embed, nor any SQLite file; name another file"),
+        (b"SQLite format 3\0" + b"\xff" * 5000, "is an SQLite file, but no cache of fastflow embed; name another file"),
+    ],
+)
+def test_a_file_that_is_no_cache_is_left_to_its_owner(path, content, message):
     path.write_bytes(content)
-    with pytest.raises(FastflowError, match=SPOILT):
-        VectorCache(path, ONE, 9)
-    with pytest.raises(FastflowError, match=SPOILT):
-        report(path)
+    for use in (lambda: VectorCache(path, ONE, 9), lambda: report(path)):
+        with pytest.raises(FastflowError, match=message) as raised:
+            use()
+        assert "remove" not in str(raised.value)
     assert path.read_bytes() == content
 
 

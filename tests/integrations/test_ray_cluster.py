@@ -151,7 +151,9 @@ def test_a_failure_on_a_node_is_one_sentence_and_leaves_no_whole_folder(address,
     done = command("embed", tmp_path / "in.parquet", "-m", model, "--ray", address, "-o", tmp_path / "out", "--quiet")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1] == f"fastflow: {tmp_path}/in.parquet, row 2: field 'text' is null, not a text"
+    where = f"{tmp_path}/in.parquet, row 1"
+    said = f"fastflow: {where}: field 'text' is null, not a text; fill it or remove the row"
+    assert done.stderr.splitlines()[-1] == said
     assert not (tmp_path / "out").exists()
     assert json.loads((tmp_path / "out.partial" / "_fastflow.json").read_text())["rows"] is None
 

@@ -65,7 +65,7 @@ def test_the_output_has_numbers_and_vectors_and_no_texts(folder, model):
     [
         ({"text": [1]}, Layout(), r"in\.parquet: the column 'text' is int64, not text"),
         ({"text": ["a"]}, Layout(field="body"), r"in\.parquet: no field 'body'; the fields are text"),
-        ({"text": ["a", None, "b"]}, Layout(), r"in\.parquet: the column 'text' is null in 1 of rows 3 to 4"),
+        ({"text": ["a", None, "b"]}, Layout(), r"in\.parquet: the column 'text' is null in 1 of rows 2 to 3"),
         ({"sentence1": ["a"], "sentence2": ["b"]}, Layout(), r"in\.parquet holds pairs of texts; choose one with --te"),
         ({"text": ["a"], "row": [1]}, Layout(keep=("row",)), "has a column 'row' of its own; rename yours"),
         ({"text": ["a"], "id": [1]}, Layout(id_field="id", keep=("id",)), "has a column 'id' of its own"),
@@ -117,7 +117,7 @@ def test_a_null_that_no_statistics_count_is_found_where_it_is_read(tmp_path):
         for texts in (["a", "b"], ["c", "d", None]):
             writer.write_table(pa.table({"text": texts}, schema))
     parts, columns = parts_of([str(path)], Layout())
-    with pytest.raises(FastflowError, match=r"in\.parquet, row 5: field 'text' is null, not a text"):
+    with pytest.raises(FastflowError, match=r"row 4: field 'text' is null, not a text; fill it or remove the row$"):
         rows_of(parts, columns)
 
 
