@@ -38,10 +38,10 @@ def passed(process):
     return int(re.search(r"(\d+) passed", output)[1])
 
 
-def interpreted(cache, *names):
-    """The number of tests that pass in the files ``names`` of tests/triton_interpret."""
+def interpreted(cache, *names, marked="not whole"):
+    """The number of tests that pass in the files ``names`` of tests/triton_interpret that are ``marked`` so."""
     files = [HERE / "triton_interpret" / name for name in names]
-    return passed(in_its_own_process(files, cache, TRITON_INTERPRET="1"))
+    return passed(in_its_own_process(files, cache, "-m", marked, TRITON_INTERPRET="1"))
 
 
 def compiled(name, cache):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,18 @@ SCRATCH = shutil.ignore_patterns(
 )
 
 
+PURE = pytest.param("FASTFLOW_NO_EXT", id="pure")
+COMPILED = pytest.param("FASTFLOW_REQUIRE_EXT", id="compiled", marks=pytest.mark.whole)
+
+
+@pytest.fixture(scope="module", params=[PURE, COMPILED])
+def variable(request):
+    """What setup.py is told: to leave the extension out, which takes most of a build, or that it must be there."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(variable, tmp_path_factory):
     """(wheel, sdist) as ``python -m build`` makes them, the wheel by way of the sdist."""
     source, dist = tmp_path_factory.mktemp("source") / "fastflow", tmp_path_factory.mktemp("dist")
     shutil.copytree(ROOT, source, ignore=SCRATCH)
@@ -29,17 +40,20 @@ def built(tmp_path_factory):
     compiler.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "cc")} "$@" -O0\n')
     compiler.chmod(0o755)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=dist, env=os.environ | {"CC": str(compiler)})
+    environment = os.environ | {"CC": str(compiler), variable: "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=dist, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return next(dist.glob("*.whl")), next(dist.glob("*.tar.gz"))
 
 
 @pytest.fixture(scope="module")
-def installed(built, tmp_path_factory):
-    """The wheel unpacked into a folder of its own."""
+def installed(built, variable, tmp_path_factory):
+    """The wheel unpacked into a folder of its own; the extension of this checkout stands for one left out."""
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), str(built[0])]
     subprocess.run(command, check=True, capture_output=True)
+    if variable == "FASTFLOW_NO_EXT":
+        shutil.copy(find_spec("fastflow.kernels._cpu").origin, target / "fastflow" / "kernels")
     return target
 
 
@@ -97,13 +111,14 @@ def wheel_text(wheel: Path, name: str) -> str:
         return held.read(name).decode("utf-8")
 
 
-def test_wheel_holds_only_fastflow(built):
+def test_wheel_holds_only_fastflow(built, variable):
     with zipfile.ZipFile(built[0]) as wheel:
         names = wheel.namelist()
     outside = [n for n in names if not n.startswith(("fastflow/", "fastflow-"))]
     assert outside == []
     assert [n for n in names if n.endswith((".pyx", ".c", ".h", ".inc")) or "research" in n] == []
-    assert [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")] != []
+    extensions = [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")]
+    assert len(extensions) == (variable != "FASTFLOW_NO_EXT")
     for name in ("py.typed", "runtime.py", "kernels/encoder/reference.py", "train/cli.py", "bench/__init__.py"):
         assert f"fastflow/{name}" in names
     for name in ("choice/probe.txt", "data/background.txt"):
@@ -124,6 +139,7 @@ def test_wheel_carries_every_module_of_the_checkout(built):
             assert f"{package.replace('.', '/')}/{path.name}" in names
 
 
+@pytest.mark.parametrize("variable", [COMPILED], indirect=True, scope="module")
 def test_sdist_can_be_built_from(built):
     with tarfile.open(built[1]) as sdist:
         names = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}

@@ -178,6 +178,7 @@ def study(bert, small):
     return json.loads((small / "d.json").read_text()), done.stderr
 
 
+@pytest.mark.whole
 def test_the_study_ends_in_its_page(bert, small):
     result, _ = study(bert, small)
     places = {(run["group"], run["place"], run["seed"]) for run in result["runs"]}

@@ -75,6 +75,7 @@ def test_a_run_is_measured_and_its_json_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
+@pytest.mark.whole
 def test_a_stopped_run_is_continued_to_the_same_bytes(tmp_path, monkeypatch):
     """The first process is stopped as soon as rows are written: the second begins behind them."""
     arguments = ("--lines", 10_000, "--folder", tmp_path, "--", "--threads", "1")

@@ -100,12 +100,18 @@ def test_pooled_vectors(float_isa, mode, layers, threads):
     assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
 
 
-def test_the_default_model_is_exact_to_float32(float_isa, sentences, monkeypatch):
-    monkeypatch.setenv("FASTFLOW_ISA", float_isa)  # a Runtime takes no argument of that kind
-    texts = [*sentences, "", " ".join(sentences[:20])]
+@pytest.fixture(scope="module")
+def exactly(sentences):
+    """Texts, one of them empty and one too long, and what the model in the package gives of them in float64."""
+    texts = [*sentences[:100], "", " ".join(sentences[:20])]
     exact = fastflow.Runtime(backend="reference", dtype="float64")
     with pytest.warns(UserWarning, match="are cut"):
-        want = exact.encode(texts, normalize_embeddings=True)
+        return texts, exact.encode(texts, normalize_embeddings=True)
+
+
+def test_the_default_model_is_exact_to_float32(float_isa, exactly, monkeypatch):
+    monkeypatch.setenv("FASTFLOW_ISA", float_isa)  # a Runtime takes no argument of that kind
+    texts, want = exactly
     runtime = fastflow.Runtime(backend="cpu", dtype="float32", threads=2)
     with pytest.warns(UserWarning, match="are cut"):
         found = runtime.encode(texts, normalize_embeddings=True)

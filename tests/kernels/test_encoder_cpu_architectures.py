@@ -125,14 +125,14 @@ def test_products_are_those_of_the_format(isa, family, dtype, hidden, heads, int
 @pytest.mark.parametrize("family", MADE)
 def test_a_text_has_the_same_bits_in_any_company(isa, family, dtype):
     weights, shape = MADE[family](1, 2, 104, 4, 300)
-    lengths = [int(n) for n in np.random.default_rng(0).permutation([*LENGTHS, *range(1, 26)] * 3)]
+    lengths = [int(n) for n in np.random.default_rng(0).permutation([*LENGTHS, *range(1, 26)])]
     ids, offsets = pack(lengths, 4)
     encoder = CpuEncoder(weights, shape, "mean", (1, 2), dtype, threads=1, isa=isa)
     want = encoder(ids, offsets)
     assert np.isfinite(want).all()
-    assert len(np.unique(want.round(4), axis=0)) > 100
+    assert len(np.unique(want.round(4), axis=0)) > 35
     backwards = np.arange(len(lengths))[::-1]
-    alone = [0, 3, 50, int(np.argmax(lengths)), int(np.argmin(lengths))]
+    alone = [0, 3, 30, int(np.argmax(lengths)), int(np.argmin(lengths))]
     for threads in (1, 2, 3):
         encoder.threads = threads
         assert np.array_equal(bits(encoder(ids, offsets)), bits(want)), threads

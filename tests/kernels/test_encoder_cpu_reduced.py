@@ -78,7 +78,7 @@ def test_the_default_model_keeps_its_directions(forced_isa, dtype, sentences):
     plain, runtime = (fastflow.Runtime(backend="cpu", dtype=d, threads=2) for d in ("float32", dtype))
     assert runtime.info()["dtype"] == dtype
     assert forced_isa in " ".join(runtime.info()["details"])
-    want, found = (rt.encode(sentences, normalize_embeddings=True) for rt in (plain, runtime))
+    want, found = (rt.encode(sentences[:64], normalize_embeddings=True) for rt in (plain, runtime))
     cosines = (want * found).sum(axis=1)
     assert np.isfinite(found).all()
     assert COSINE[dtype] <= cosines.min() <= 1 - 1e-7  # and it is not float32 under another name

@@ -16,6 +16,12 @@ def test_the_kernels_in_the_interpreter(tmp_path):
 
 
 @NEEDS
+@pytest.mark.whole
+def test_the_weights_of_tokens_on_every_path_in_the_interpreter(tmp_path):
+    assert interpreted(tmp_path, "check_runtime.py", marked="whole") >= 1
+
+
+@NEEDS
 @pytest.mark.compile
 def test_the_stored_configurations_compile(tmp_path):
     counts = compiled("check_encoder.py", tmp_path)

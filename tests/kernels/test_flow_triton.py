@@ -18,7 +18,13 @@ from fastflow.stages.calibration import Stage
 
 @NEEDS
 def test_the_kernels_in_the_interpreter(tmp_path):
-    assert interpreted(tmp_path, "check_flow.py") >= 120
+    assert interpreted(tmp_path, "check_flow.py") >= 105
+
+
+@NEEDS
+@pytest.mark.whole
+def test_the_rest_of_the_kernels_in_the_interpreter(tmp_path):
+    assert interpreted(tmp_path, "check_flow.py", marked="whole") >= 19
 
 
 @NEEDS

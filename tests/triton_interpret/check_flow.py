@@ -1,7 +1,8 @@
 """The Triton kernels against float64: in Triton's interpreter on a CPU (TRITON_INTERPRET=1), else on a GPU.
 
-tests/kernels/test_flow_triton.py runs this file in a process of its own. Every buffer starts as NaN, so that a value
-that was never written shows.
+tests/kernels/test_flow_triton.py runs this file in a process of its own, in two parts: what is marked LONG takes the
+interpreter long, and follows the same paths once more. Every buffer starts as NaN, so that a value that was never
+written shows.
 """
 
 from pathlib import Path
@@ -27,6 +28,7 @@ from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed
 LIMIT = 2e-6  # relative: float32 sums of a text's tokens against float64
+LONG = pytest.mark.whole if DEVICE == "cpu" else pytest.mark.skipif(False, reason="nothing is long on a GPU")
 BODIES = {kind: range(len(TABLE[kind])) for kind in ("hidden", "dense", "state")}
 
 
@@ -96,8 +98,17 @@ SHAPES = [
     (256, {"levels": 1, "depth": 2, "width": 9}),
     (66, {"levels": 1, "depth": 4, "width": 97}),
 ]
-if DEVICE == "cpu":  # the same tiles in fewer steps, of which each takes the interpreter half a second
-    SHAPES = [(dim, shape | {"depth": 1, "levels": min(2, shape["levels"])}) for dim, shape in SHAPES]
+if DEVICE == "cpu":  # fewer steps and channels, straddling the same blocks: the interpreter takes its time by the block
+    SHAPES = [
+        pytest.param(320, {"levels": 2, "depth": 1, "width": 32}, marks=LONG),  # halves of more than one block
+        (104, {"levels": 2, "depth": 1, "width": 17}),
+        (72, {"levels": 1, "depth": 2, "width": 64}),
+        (40, {"levels": 1, "depth": 1, "width": 9}),
+        (66, {"levels": 1, "depth": 1, "width": 97}),
+    ]
+AFFINE = [(768, 32, "reversal"), (76, 16, "random"), (312, 70, "reversal")]
+if DEVICE == "cpu":
+    AFFINE = [pytest.param(280, 32, "reversal", marks=LONG), (76, 16, "random"), (72, 70, "reversal")]
 
 
 @pytest.mark.parametrize("number", BODIES["hidden"])
@@ -140,9 +151,7 @@ def test_dense_linears(permutation, number, monkeypatch):
 
 
 @pytest.mark.parametrize("number", BODIES["state"])
-@pytest.mark.parametrize(
-    ("dim", "width", "permutation"), [(768, 32, "reversal"), (76, 16, "random"), (312, 70, "reversal")]
-)
+@pytest.mark.parametrize(("dim", "width", "permutation"), AFFINE)
 def test_affine_flows_and_their_log_determinants(dim, width, permutation, number, monkeypatch):
     x = vectors(64, dim)
     stage = trained_like(x, 4, levels=2, depth=2, width=width, coupling="affine", permutation=permutation)
@@ -161,13 +170,13 @@ def test_affine_flows_and_their_log_determinants(dim, width, permutation, number
     assert np.abs(log_det - exact).max() <= 2 * np.abs(unfused - exact).max() + 1e-6 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("name", ["in the package", "flow", "flow,recolour"])
+@pytest.mark.parametrize("name", [*(pytest.param(n, marks=LONG) for n in ("in the package", "flow")), "flow,recolour"])
 def test_real_pooled_embeddings(name):
     """Sentences of the default model, as pooled and with two outlier channels such as BERT's."""
     pooled = fastflow.Runtime().pool(
         (Path(__file__).parents[2] / "examples" / "novels.txt").read_text().split("\n")[:300]
     )
-    stages, x = list(load_model().calibration) if name == "in the package" else fitted(name, pooled), pooled[:24]
+    stages, x = list(load_model().calibration) if name == "in the package" else fitted(name, pooled), pooled[:9]
     assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
     x[:, [7, 100]] *= 30
     assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
@@ -252,7 +261,8 @@ def test_a_flow_pools_on_the_way(counts, layers):
 
 
 VOCABULARY = 60
-EDGES = [[n] for n in (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)]
+EDGES = [[n] for n in (1, 16, 17, 64, 65)]
+EDGES += [pytest.param([n], marks=LONG) for n in (15, 31, 32, 33, 63)]
 
 
 def weighted_texts(counts, dim, layers, dtype):
@@ -282,7 +292,7 @@ def assert_near(z, exact):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("dim", "layers"), [(256, 1), (312, 2), (97, 3)])
+@pytest.mark.parametrize(("dim", "layers"), [(256, 1), pytest.param(312, 2, marks=LONG), (97, 3)])
 def test_weighted_pooling_of_several_texts(dim, layers, dtype):
     hidden, offsets, ids, table, exact = weighted_texts([1, 15, 0, 17, 33, 16, 65], dim, layers, dtype)
     flow = on_device([], dim, weights=table)
@@ -383,6 +393,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(make, words):
     assert "\n" not in str(caught.value)
 
 
+@LONG
 @settings(deadline=None, derandomize=True, max_examples=10 if DEVICE == "cpu" else 20)
 @given(
     levels=st.integers(1, 4),
