@@ -67,7 +67,7 @@ class Runtime(Prompting):
         if not (model is None or isinstance(model, Model | VectorModel)):
             if not isinstance(model, str | os.PathLike):
                 raise UsageError(f"a model is the path of a directory, not {short(model)}")
-            found = located(Path(model), allow_download)
+            found = located(model if isinstance(model, str) else Path(model), allow_download)
             model = None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
         self._arguments = (model, device, dtype, threads, backend, allow_download)
         self._tokenizer: Tokenizer | None = None

@@ -57,8 +57,9 @@ def _train_on(
     pairs: Sequence[Path],
 ) -> None:
     """``train`` with the actors of a cluster."""
-    from fastflow.integrations.ray_cluster import cluster, ray_data, sentences
+    from fastflow.integrations.ray_cluster import check_address, cluster, ray_data, sentences
 
+    check_address(ray)
     ray_data("fastflow-train --ray")
     if "-" in paths:
         raise UsageError("--ray reads the corpus twice, which standard input cannot be: give a file")

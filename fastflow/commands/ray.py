@@ -23,20 +23,23 @@ TAKEN = (
     "normalize", "threads", "device", "prompt", "prompt_name", "quiet",
 )  # fmt: skip
 INSTEAD = {
-    "resume": "--shard I/N with --resume continues after an interruption",
-    "shard": "Ray divides the rows itself",
+    "resume": "leave it out, or leave out --ray and use --shard I/N --resume",
+    "shard": "Ray divides the rows itself, so leave out one of them",
     "fit": "fit once with fastflow-train, then give -m MODEL",
 }
 
 
 def embed_on_ray(context: click.Context) -> None:
     """The command ``fastflow embed`` with ``--ray``; raises a UsageError that names an option it does not have."""
+    from fastflow.integrations.ray_cluster import check_address
+
     given = context.params
+    check_address(given["ray"])
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in TAKEN and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            why = f": {INSTEAD[name]}" if name in INSTEAD else ""
-            raise UsageError(f"{parameter.opts[-1]} does not go together with --ray{why}; leave out one of them")
+            why = f": {INSTEAD.get(name, 'leave out one of them')}"
+            raise UsageError(f"{parameter.opts[-1]} does not work with --ray{why}")
     if given["device"] == "cuda":
         raise UsageError("--ray computes on CPUs: leave out --device cuda")
     if given["output"] is None:

@@ -18,6 +18,7 @@ from fastflow.files.parquet import is_text, plain_type
 from fastflow.files.records import listed
 from fastflow.integrations.ray_cluster import ray_data, sentences
 from fastflow.model.artifact import DEFAULT, named
+from fastflow.model.reading import short
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_count
 from fastflow.streaming import WINDOW
@@ -124,6 +125,8 @@ def fit(
     passes.
     """
     data = ray_data("fastflow.integrations.ray.fit")
+    if not isinstance(encoder, str | os.PathLike):
+        raise UsageError(f"an encoder is a directory, a Hub id or 'default', not {short(encoder)}: give 'default'")
     if not isinstance(dataset, data.Dataset):
         raise UsageError(f"fit takes a ray.data.Dataset, not {type(dataset).__name__}")
     from fastflow.train.options import check_extra

@@ -6,11 +6,14 @@ import contextlib
 import logging
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from fastflow.errors import FastflowError, missing_extra
+from fastflow.errors import FastflowError, UsageError, missing_extra
+
+KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
 
 
 def ray_data(purpose: str) -> Any:
@@ -30,16 +33,55 @@ def cluster(address: str, quiet: bool) -> Iterator[None]:
 
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing here reports to anybody
+    else:
+        knock(address)
     try:
         ray.init(address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises several kinds, and a bare Exception where its node does not start in time
-        raise FastflowError(f"--ray {address}: no cluster of Ray answers there: {first_line(error)}") from error
+        raise FastflowError(f"--ray {address}: {refusal(address, error)}") from error
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs failures with their tracebacks; ours is one line
     data.DataContext.get_current().enable_progress_bars = not quiet and sys.stderr.isatty()
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raise a UsageError unless ``address`` is local, auto or HOST:PORT."""
+    if "://" in address:
+        raise UsageError(
+            f"--ray {address}: Ray Client is not supported: give HOST:6379, or start the command on the cluster"
+        )
+    if address not in ("local", "auto") and not re.fullmatch(r"[^-].*:\d+", address):
+        raise UsageError(f"--ray needs ADDRESS or local, and {address!r} is neither: give HOST:PORT, auto or local")
+
+
+def knock(address: str) -> None:
+    """Raise a FastflowError where nothing listens at ``address``, which is HOST:PORT or auto."""
+    from ray._private import services  # of no public module: where auto leads
+
+    found = address
+    try:
+        if address == "auto":
+            found = services.get_ray_address_from_environment(address, None)
+        check_address(found)
+        host, _, port = found.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
+    except (OSError, OverflowError, ValueError) as error:  # a ConnectionError is Ray's, too, where auto finds nothing
+        place = "there" if found == address else f"at {found}"
+        raise FastflowError(f"--ray {address}: no cluster of Ray answers {place}: {first_line(error)}") from error
+
+
+def refusal(address: str, error: Exception) -> str:
+    """What is wrong where ``ray.init`` raised ``error``, and what to do."""
+    said = f"{type(error).__name__}: {error} {error.__cause__}"
+    if "AuthenticationError" in said:
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            return "the cluster refuses this client without its token: set RAY_AUTH_MODE=token"
+        return "the cluster refuses this client's token: copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"
+    what = "Ray did not start on this machine" if address == "local" else "no cluster of Ray answers there"
+    return f"{what}: {first_line(error)}"
 
 
 @contextlib.contextmanager

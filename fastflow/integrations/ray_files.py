@@ -76,8 +76,8 @@ def embed_parquet(
     job = job_of(model, dtype, TEXT, "embedding", options, threads)
     total = sum(part.rows for part in parts)
     described = {"inputs": inputs_of(parts), "run": job.numbers | options}
-    place.begin(described)
     with cluster(address, quiet), sentences():
+        place.begin(described)
         rows = ray.data.read_datasource(Rows(parts, columns), num_cpus=SHARE)
         out = mapped(rows, RowEmbedder, job)
         out.write_parquet(
@@ -182,6 +182,8 @@ def opened(path: str) -> Iterator[tuple[pq.ParquetFile, tuple[int, int | None]]]
     place, inner = filesystem(path)
     try:
         info = place.get_file_info(inner)
+        if info.type == fs.FileType.NotFound:
+            raise FastflowError(f"{path}: no such file or folder")
         with place.open_input_file(inner) as handle:
             yield pq.ParquetFile(handle, pre_buffer=False), (info.size, info.mtime_ns)
     except (OSError, pa.ArrowException) as error:

@@ -22,16 +22,18 @@ RETRIES = 3  # of a shard whose actor died
 
 
 class Worker:
-    """The actor: it opens the task once, and does it with one shard after another."""
+    """The actor: it opens the task once, and does it with one shard after another.
 
-    def __init__(self, task: Any, threads: int) -> None:
+    The task comes with each shard: Ray cannot restart an actor whose constructor's arguments it has dropped.
+    """
+
+    def __init__(self, threads: int) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        self._task = task
         self._work: Any = None
 
-    def work(self, texts: list[str]) -> Any:
+    def work(self, task: Any, texts: list[str]) -> Any:
         if self._work is None:
-            self._work = self._task.open()
+            self._work = task.open()
         return self._work(texts)
 
 
@@ -57,13 +59,13 @@ class Pool:
         actor: Any = ray.remote(
             num_cpus=self._threads, max_restarts=-1, max_task_retries=RETRIES, scheduling_strategy="SPREAD"
         )(Worker)
-        pool = [actor.remote(task, self._threads) for _ in range(self._actors)]
-        waiting: deque[Any] = deque()
+        pool = [actor.remote(self._threads) for _ in range(self._actors)]
+        shared, waiting = ray.put(task), deque[Any]()
         try:
             for at, texts in enumerate(shards):
                 if len(waiting) == AHEAD * len(pool):
                     yield ray.get(waiting.popleft())
-                waiting.append(pool[at % len(pool)].work.remote(texts))
+                waiting.append(pool[at % len(pool)].work.remote(shared, texts))
             while waiting:
                 yield ray.get(waiting.popleft())
         finally:

@@ -73,6 +73,8 @@ def located(model: str | Path | None, allow_download: bool = False) -> Path:
     Raises a FastflowError for a name that may be a Hub id, and is neither there nor here.
     """
     directory = named(model)
+    if str(model).startswith(("./", "../")):  # a Path has lost it, and a Hub id has none
+        return directory
     return directory if os.path.exists(directory) else hub_model(str(directory), allow_download) or directory
 
 

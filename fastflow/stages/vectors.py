@@ -31,7 +31,7 @@ def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Trunc
 def check_truncation(truncate: int | None, dim: int) -> None:
     """Raise unless ``truncate`` is None or 1 to ``dim``."""
     if truncate is not None and not _is_count(truncate, dim):
-        raise UsageError(f"truncate_dim must be 1 to {dim}, the width of this model, not {short(truncate)}")
+        raise UsageError(f"truncate_dim (--dim) must be 1 to {dim}, the width of this model, not {short(truncate)}")
 
 
 def check_count(name: str, value: Any) -> None:

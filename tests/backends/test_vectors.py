@@ -67,7 +67,7 @@ def test_transform_of_a_model_of_texts_shortens_as_encode_does(weighted_model, s
         assert found.dtype == opened.encode(sentences, **options).dtype
         if "precision" not in options:
             assert np.abs(found - opened.encode(sentences, **options)).max() <= 20 * EMBEDDING
-    with pytest.raises(UsageError, match="truncate_dim must be 1 to 32"):
+    with pytest.raises(UsageError, match=r"truncate_dim \(--dim\) must be 1 to 32"):
         opened.transform(pooled, truncate_dim=33)
     with pytest.raises(UsageError, match="unknown precision 'int4'"):
         opened.transform(pooled, precision="int4")

@@ -116,7 +116,7 @@ def test_no_rows_give_a_file_of_the_right_width(runtime, tmp_path, target, x):
         (("{v}", "-m", "{m}", "-o", "{v}"), 2, "v.npy is the input"),
         (("{v}", "-m", "{m}", "-o", "out.jsonl"), 2, "the lines of a .jsonl file hold texts"),
         (("{v}", "-m", "{m}", "-o", "out.db"), 2, "the rows of a .db file hold texts, and these are vectors"),
-        (("{v}", "-m", "{m}", "-o", "{o}", "--dim", "33"), 2, "truncate_dim must be 1 to 32"),
+        (("{v}", "-m", "{m}", "-o", "{o}", "--dim", "33"), 2, "truncate_dim (--dim) must be 1 to 32"),
         (("-", "-m", "{m}", "-o", "{o}"), 2, "vectors come as a .npy file"),
         (("absent.npy", "-m", "{m}", "-o", "{o}"), 1, "absent.npy cannot be opened"),
         (("{nan}", "-m", "{m}", "-o", "{o}"), 1, "nan.npy, row 77: holds NaN or infinity"),

@@ -118,7 +118,7 @@ def test_a_null_is_named_by_what_stands_beside_it():
     ("options", "message"),
     [
         ({"precision": "int7"}, "unknown precision 'int7'"),
-        ({"truncate_dim": 33}, "truncate_dim must be 1 to 32"),
+        ({"truncate_dim": 33}, r"truncate_dim \(--dim\) must be 1 to 32"),
         ({"threads": 0}, "num_cpus must be a whole number of at least 1, not 0"),
         ({"threads": 0.5}, r"num_cpus must be a whole number of at least 1, not 0\.5"),
         ({"dtype": "float15"}, "unknown dtype 'float15'"),
@@ -141,6 +141,12 @@ def test_lists_of_no_vector():
 def test_what_is_no_dataset_is_refused(model):
     with pytest.raises(UsageError, match=r"embed takes a ray\.data\.Dataset, not list"):
         integration.embed(["a dog"], model, "text")
+
+
+@pytest.mark.parametrize("encoder", [None, 3])
+def test_an_encoder_that_is_no_name_is_refused(encoder):
+    with pytest.raises(UsageError, match=f"an encoder is a directory, a Hub id or 'default', not {encoder}: give 'def"):
+        integration.fit(["a dog"], encoder, "text")
 
 
 def test_without_ray_the_command_to_install_it_is_said(model, monkeypatch):

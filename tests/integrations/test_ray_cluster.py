@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from builders import make_sentences
 from places import USERS
-from rays import CLIENTS, Dying, failing, mortal, started
+from rays import CLIENTS, SETTINGS, Dying, failing, mortal, started
 
 from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError
@@ -99,7 +99,7 @@ def test_an_actor_killed_in_the_middle_loses_and_doubles_nothing(address, source
         ((None, "text", {"output_column": "key"}), "has a column 'key' already"),
         ((None, "text", {"batch_size": 0}), "batch_size must be a whole number"),
         ((None, "text", {"concurrency": 0}), "concurrency must be a whole number"),
-        ((None, "text", {"dim": 9999}), "truncate_dim must be 1 to 256"),
+        ((None, "text", {"dim": 9999}), r"truncate_dim \(--dim\) must be 1 to 256"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_cluster_computes(address, source, arguments, message):
@@ -116,10 +116,10 @@ def test_the_sentence_of_an_actor_reaches_the_user(address, model):
         embed(broken, model, "text").materialize()
 
 
-def command(*words, module="fastflow"):
+def command(*words, module="fastflow", env=CLIENTS):
     program = f"from {module}.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)], env=USERS | CLIENTS, capture_output=True, text=True,
+        [sys.executable, "-c", program, *map(str, words)], env=USERS | env, capture_output=True, text=True,
         timeout=300,
     )  # fmt: skip
 
@@ -142,6 +142,14 @@ def test_the_command_writes_a_folder_of_numbered_rows(address, source, model, te
     again = command("embed", source, "-o", tmp_path / "out", *options)
     assert again.returncode == 1
     assert again.stderr.splitlines()[-1].endswith("out exists and is not empty: remove it, or choose another folder")
+
+
+def test_a_cluster_that_wants_a_token_is_there_and_says_so(address, source, model, tmp_path):
+    done = command("embed", source, "-m", model, "--ray", address, "-o", tmp_path / "out", env=SETTINGS)
+    assert done.returncode == 1
+    message = f"fastflow: --ray {address}: the cluster refuses this client without its token: set RAY_AUTH_MODE=token"
+    assert done.stderr.splitlines()[-1] == message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_on_a_node_is_one_sentence_and_leaves_no_whole_folder(address, model, tmp_path):
@@ -247,6 +255,7 @@ def test_the_command_of_a_fit_has_the_bytes_of_a_streamed_one(address, source, b
     done = command(*ray, module="fastflow.train")
     assert done.returncode == 0, done.stderr
     assert "corpus: 1000 texts, read by workers; 1000 of them kept" in done.stderr
+    assert "the actor restart will fail" not in done.stderr
     streamed = Options(method="whiten,recolour", stop="budget", stream=True)
     want = calibration(calibrate(texts[:1000], ["a"], str(bert), streamed, Run(SILENT)), tmp_path / "streamed")
     assert (tmp_path / "ray" / "calibration.safetensors").read_bytes() == want

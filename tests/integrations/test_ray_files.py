@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,16 @@ from fastflow.errors import UsageError
 from fastflow.files.records import Layout
 from fastflow.integrations import ray_files
 from fastflow.integrations.ray import job_of
-from fastflow.integrations.ray_files import MANIFEST, TEXT, Output, RowEmbedder, files_of, parts_of, read_part
+from fastflow.integrations.ray_files import (
+    MANIFEST,
+    TEXT,
+    Output,
+    RowEmbedder,
+    embed_parquet,
+    files_of,
+    parts_of,
+    read_part,
+)
 
 
 @pytest.fixture
@@ -83,7 +93,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "no.parquet").write_text("no table")
     for path, message in (
         (tmp_path / "no.parquet", r"no\.parquet cannot be read as Parquet: "),
-        (tmp_path / "absent.parquet", r"absent\.parquet cannot be read as Parquet: .*No such file"),
+        (tmp_path / "absent.parquet", r"absent\.parquet: no such file or folder$"),
         ("nowhere://bucket/file", "nowhere://bucket/file cannot be opened: "),
     ):
         with pytest.raises(FastflowError, match=message):
@@ -119,6 +129,17 @@ def test_a_null_that_no_statistics_count_is_found_where_it_is_read(tmp_path):
     parts, columns = parts_of([str(path)], Layout())
     with pytest.raises(FastflowError, match=r"row 4: field 'text' is null, not a text; fill it or remove the row$"):
         rows_of(parts, columns)
+
+
+def test_a_cluster_that_does_not_answer_leaves_nothing(folder, model, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"  # bound and not listening: it refuses
+        monkeypatch.setattr("ray.init", lambda *_, **__: pytest.fail("Ray tries a closed port for minutes"))
+        with pytest.raises(FastflowError, match=f"^--ray {address}: no cluster of Ray answers there: .*refused"):
+            embed_parquet([str(folder)], str(out), Layout(), str(model), {}, "auto", 1, address, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_manifest.parquet", "a.parquet", "below"]
 
 
 def write(folder, name, rows):

@@ -24,8 +24,8 @@ class Task:
 def test_an_actor_opens_its_task_once_with_its_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     task = Task()
-    worker = Worker(task, 3)
-    assert [worker.work(["a"]), worker.work(["a", "b"])] == [1, 2]
+    worker = Worker(3)
+    assert [worker.work(task, ["a"]), worker.work(task, ["a", "b"])] == [1, 2]
     assert task.opened == 1
     assert os.environ["OMP_NUM_THREADS"] == "3"
 

@@ -137,4 +137,7 @@ def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, monkeypatch):
     for name in ("a/b/c", "../b", "/a/b", "a", "a/b c"):
         with pytest.raises(FastflowError, match="no such model directory"):
             load_model(name, allow_download=True)
+    for name in ("./no/model", "../no/model"):
+        with pytest.raises(FastflowError, match=r"no/model: no such model directory; make one with fastflow-train"):
+            Runtime(name)
     assert len(asked) == 3

@@ -23,6 +23,11 @@ def test_what_is_refused(train, options, message):
     assert_one_sentence(train("--ray", "local", *(() if source else options), **source), 2, message)
 
 
+@pytest.mark.parametrize(("address", "message"), [("ray://head:10001", "Ray Client is not supp"), ("x", "--ray needs")])
+def test_an_address_is_host_and_port(train, address, message):
+    assert_one_sentence(train("--ray", address), 2, message)
+
+
 def test_without_ray_the_command_to_install_it_is_said(train, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)

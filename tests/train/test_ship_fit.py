@@ -52,7 +52,7 @@ def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_
 def test_saving_twice_to_one_place_is_refused(bert, sentences, tmp_path):
     fit = fastflow.fit(sentences, bert, "standardize")
     fit.save(tmp_path / "m")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match=r"exists already; remove it or choose another directory$"):
         fit.save(tmp_path / "m")
     with pytest.raises(UsageError, match="is for an encoder from the Hub"):
         fit.save(tmp_path / "light", reference_encoder=True)

@@ -120,7 +120,7 @@ def _growing(out: Path) -> Iterator[Path]:
         partial.rename(out)
     except OSError as error:
         raise FastflowError(
-            f"{out} cannot be written: {error.strerror}; free some space or choose another --out"
+            f"{out} cannot be written: {error.strerror}; free some space or choose another directory"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -90,7 +90,7 @@ class Fit:
         instead of a copy. Raises a FastflowError, and leaves nothing, if the model cannot be written or proved.
         """
         out = Path(directory)
-        check_out(out)
+        check_out(out, "directory")
         if self.encoder is None:
             if reference_encoder:
                 raise UsageError("reference_encoder needs an encoder, and this was fitted on vectors: leave it out")

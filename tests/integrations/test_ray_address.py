@@ -1,0 +1,85 @@
+"""The address of a cluster without one: it is read, and its port is tried, before Ray is."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from fastflow import FastflowError
+from fastflow.errors import UsageError
+from fastflow.integrations.ray_cluster import check_address, cluster, refusal
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.mark.parametrize("address", ["local", "auto", "127.0.0.1:6379", "head:1", "[::1]:6379"])
+def test_addresses_that_are_known(address):
+    check_address(address)
+
+
+@pytest.mark.parametrize("address", ["", "head", "127.0.0.1", ":6379", "head:", "-o", "--out:1", "http://head:8265"])
+def test_addresses_that_are_refused(address):
+    with pytest.raises(UsageError, match=r"^--ray .*: "):
+        check_address(address)
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """HOST:PORT where nobody listens, and a Ray that must not try it."""
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray tries a closed port for minutes"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_closed_port_is_refused_at_once(closed):
+    with (
+        pytest.raises(FastflowError, match=f"^--ray {closed}: no cluster of Ray answers there: .*refused"),
+        cluster(closed, quiet=True),
+    ):
+        pass
+
+
+def test_auto_that_leads_to_a_closed_port_names_it(closed, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", closed)
+    with (
+        pytest.raises(FastflowError, match=f"^--ray auto: no cluster of Ray answers at {closed}: .*refused"),
+        cluster("auto", quiet=True),
+    ):
+        pass
+
+
+def test_auto_that_leads_to_ray_client_is_refused(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(UsageError, match=r"^--ray ray://head:10001: Ray Client"), cluster("auto", quiet=True):
+        pass
+
+
+def test_ray_that_does_not_start_here_is_no_cluster_elsewhere(monkeypatch):
+    def init(*_, **__):
+        raise Exception("the node timed out\nand more")
+
+    monkeypatch.setattr(ray, "init", init)
+    with (
+        pytest.raises(FastflowError, match=r"^--ray local: Ray did not start on this machine: the node timed out$"),
+        cluster("local", quiet=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        (None, "without its token: set RAY_AUTH_MODE=token"),
+        ("disabled", "without its token: set RAY_AUTH_MODE=token"),
+        ("token", "this client's token: copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"),
+    ],
+)
+def test_a_cluster_that_refuses_the_client_answers(monkeypatch, mode, message):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    error = ConnectionError("Failed to connect to Ray cluster at head:1")
+    error.__cause__ = RuntimeError("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken")
+    assert refusal("head:1", error) == f"the cluster refuses {'this client ' * (mode != 'token')}{message}"
