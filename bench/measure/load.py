@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
 async def generate(plan: Plan) -> Outcome:
     """Send as planned and wait for the answers."""
     outcome, idle, loop = Outcome(), list[Connection](), asyncio.get_running_loop()
-    head = f"POST {plan.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    head = f"POST {plan.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     requests = [f"{head}content-length: {len(body.encode())}\r\n\r\n{body}".encode() for body in plan.bodies]
     for _ in range(plan.connections):
         _, made = await loop.create_connection(lambda: Connection(outcome, idle), "127.0.0.1", plan.port)
