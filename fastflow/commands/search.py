@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
-from fastflow.console import emit, open_runtime
+from fastflow.console import emit, open_runtime, say
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
@@ -72,7 +72,10 @@ def search(
     with Index(file, runtime, texts=texts) as index:
         for queries in [[query]] if query != "-" else _lines(runtime):
             for text, hits in zip(queries, index.search(queries, count, where), strict=True):
-                emit(_object(text, hits) if as_json else _table(text if query == "-" else None, hits))
+                if not hits and not quiet:
+                    say("fastflow: the file has no row" if where is None else f"fastflow: no row meets {where!r}")
+                if hits or as_json or query == "-":
+                    emit(_object(text, hits) if as_json else _table(text if query == "-" else None, hits))
 
 
 def _lines(runtime: Runtime) -> Iterator[list[str]]:

@@ -45,6 +45,8 @@ class Index:
         hold: str | None = None,
         threads: int | None = None,
     ) -> None:
+        if not isinstance(runtime, Runtime | None):
+            raise UsageError(f"runtime must be a fastflow.Runtime, not {type(runtime).__name__}; give Runtime(MODEL)")
         self._runtime, self._threads = runtime, threads
         self._source = _opened(Path(path), None if texts is None else Path(texts))
         try:

@@ -61,11 +61,12 @@ async def _refused(request: Request, refused: Any) -> Response:
 
 async def _http(request: Request, error: Any) -> Response:
     """No such path, or not with this method."""
-    kind, where = ("method" if error.status_code == 405 else "path"), f"{request.method} {request.url.path:.80}"
-    message = f"{where} is no route of this server; /openapi.json describes them"
-    if kind == "path" and request.url.path == search.PATH:
-        message = search.NO_FILE
-    return await _refused(request, Refused(kind, message, headers=error.headers))
+    path = f"{request.url.path:.80}"
+    if error.status_code == 405:
+        message = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method:.20}"
+        return await _refused(request, Refused("method", message, headers=error.headers))
+    message = search.NO_FILE if path == search.PATH else f"{path} is no route of this server; see /openapi.json"
+    return await _refused(request, Refused("path", message, headers=error.headers))
 
 
 async def _failed(request: Request, error: Any) -> Response:

@@ -40,19 +40,23 @@ def read_keys(path: Path | None) -> tuple[str, ...]:
     Empty lines and lines that begin with # are no keys. Raises a FastflowError for a file that cannot be read, for one
     without a key, and for a key that no header can carry.
     """
+    found = {}
     if os.environ.get(KEY_VARIABLE) == "":
         raise FastflowError(f"the environment variable {KEY_VARIABLE} is empty: set it to a key, or unset it")
-    found = [os.environ[KEY_VARIABLE]] if KEY_VARIABLE in os.environ else []
+    if KEY_VARIABLE in os.environ:
+        found[f"the environment variable {KEY_VARIABLE}"] = os.environ[KEY_VARIABLE]
     if path is not None:
         try:
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
             raise FastflowError(f"the API keys in {path} cannot be read: {error}") from error
-        of_file = [line for line in lines if line and not line.startswith("#")]
+        of_file = {f"{path}, line {at}": line for at, line in enumerate(lines, 1) if line and not line.startswith("#")}
         if not of_file:
             raise FastflowError(f"{path} holds no API key; write one a line, or leave out --api-key-file")
-        found += of_file
-    for key in found:
+        found |= of_file
+    for where, key in found.items():
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise FastflowError("an API key must be printable ASCII without spaces, or no header can carry it")
-    return tuple(found)
+            raise FastflowError(
+                f"{where}: an API key must be printable ASCII without spaces, or no header can carry it"
+            )
+    return tuple(found.values())

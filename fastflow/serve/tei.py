@@ -40,7 +40,9 @@ async def similarity(request: Request) -> Response:
     """The similarity of one sentence to others, by the measure that the model is made for."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), ("inputs", "parameters"))
-    inputs = Fields(fields.required("inputs"), ("source_sentence", "sentences"), "inputs.")
+    if not isinstance(fields.required("inputs"), dict):
+        raise Refused("validation", "inputs must be an object with source_sentence and sentences", "inputs")
+    inputs = Fields(fields.get("inputs"), ("source_sentence", "sentences"), "inputs.")
     parameters = Fields(
         fields.get("parameters") if fields.get("parameters") is not None else {}, PARAMETERS, "parameters."
     )

@@ -97,3 +97,10 @@ def test_control_characters_do_not_reach_the_terminal(model, tmp_path):
     result = run("search", tmp_path / "x.db", "dog", "-m", model, "--quiet")
     assert result.stdout.count("\n") == 1
     assert not np.isin([ord(c) for c in result.stdout[:-1]], range(32)).any()
+
+
+def test_a_condition_that_no_row_meets_is_said(desk, model):
+    result = run("search", desk / "x.db", "a dog", "-m", model, "--where", "lang = 'fr'")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.splitlines()[-1] == "fastflow: no row meets \"lang = 'fr'\""
+    assert run("search", desk / "x.db", "a dog", "-m", model, "--where", "lang = 'fr'", "--quiet").stderr == ""

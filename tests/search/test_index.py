@@ -166,3 +166,8 @@ def test_int8_has_cosines_alone(bert, tmp_path):
 def test_it_is_there_from_the_start():
     assert fastflow.Index is Index
     assert Hit(1, 0.5) == (1, 0.5, None, None, {})
+
+
+def test_a_runtime_that_is_a_name_is_refused(made):
+    with pytest.raises(UsageError, match=r"runtime must be a fastflow.Runtime, not str; give Runtime\(MODEL\)"):
+        Index(made(), "default")

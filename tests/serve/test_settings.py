@@ -39,3 +39,12 @@ def test_an_empty_variable_is_no_open_server(monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "")
     with pytest.raises(FastflowError, match="FASTFLOW_API_KEY is empty: set it to a key, or unset it"):
         read_keys(None)
+
+
+def test_a_key_that_no_header_carries_is_named_by_its_line(tmp_path, monkeypatch):
+    (tmp_path / "keys").write_text("good\n\nwith space\n")
+    with pytest.raises(FastflowError, match="keys, line 3: an API key must be"):
+        read_keys(tmp_path / "keys")
+    monkeypatch.setenv(KEY_VARIABLE, "with space")
+    with pytest.raises(FastflowError, match="variable FASTFLOW_API_KEY: an API key must be"):
+        read_keys(None)

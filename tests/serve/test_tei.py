@@ -108,3 +108,8 @@ def test_health_and_metrics(server):
 
 def test_the_description_is_served(server):
     assert server.get("/openapi.json").json["openapi"].startswith("3.1")
+
+
+def test_similarity_of_a_list_says_what_it_takes(server):
+    answer = server.post("/similarity", {"inputs": ["a", "b"]})
+    assert (answer.status, answer.json["error"]) == (422, "inputs must be an object with source_sentence and sentences")
