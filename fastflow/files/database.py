@@ -49,15 +49,7 @@ class DatabaseFile(OutputFile):
     def same(name: str) -> str:
         return folded(name)
 
-    def write(self, block: Block) -> None:
-        super().write(block)
-        self._look(block)
-
-    def skip(self, block: Block) -> None:
-        super().skip(block)
-        self._look(block)
-
-    def _look(self, block: Block) -> None:
+    def note(self, block: Block) -> None:
         """Note the types of the values, which the declarations at the end go by."""
         for name, values in _columns(block).items():
             self._kinds.setdefault(name, set()).update(type(v) for v in values if v is not None)

@@ -36,15 +36,7 @@ class NpzFile(NpyFile):
         self._ids: list[Identity] = []
         self._kept: dict[str, list[Any]] = {}
 
-    def write(self, block: Block) -> None:
-        super().write(block)
-        self._remember(block)
-
-    def skip(self, block: Block) -> None:
-        super().skip(block)
-        self._remember(block)
-
-    def _remember(self, block: Block) -> None:
+    def note(self, block: Block) -> None:
         self._rows.extend(block.rows)
         self._ids.extend(block.ids or ())
         for name, values in block.kept.items():

@@ -67,6 +67,7 @@ class OutputFile:
             self.started = None
         self.append(self.encode(block))
         self.rows += len(block.rows)
+        self.note(block)
 
     def append(self, data: bytes) -> None:
         """Append rows as they lie in the file."""
@@ -79,6 +80,10 @@ class OutputFile:
     def skip(self, block: Block) -> None:
         """Count rows that an interrupted run has written already; their vectors are not there."""
         self.rows += len(block.rows)
+        self.note(block)
+
+    def note(self, block: Block) -> None:
+        """What a format has to know of all rows when it ends, written in this run or before; nothing by default."""
 
     def sync(self) -> int:
         """Make sure that the written rows outlive a power cut; returns its size in bytes."""

@@ -61,8 +61,7 @@ class Gzip:
 
 
 class Zstd:
-    """The content of a .zst of one or more frames; a file that is none, cut short or damaged is an
-    OSError.
+    """The content of a .zst of one or more frames; a file that is none, cut short or damaged is an OSError.
 
     The ``stream_reader`` of zstandard ends quietly where a file was cut off. Raises a FastflowError where zstandard is
     not installed.

@@ -43,15 +43,7 @@ class ParquetOutput(OutputFile):
     def check_extra(cls, target: Path) -> None:
         arrow(f"{target}: writing Parquet")
 
-    def write(self, block: Block) -> None:
-        super().write(block)
-        self._look(block)
-
-    def skip(self, block: Block) -> None:
-        super().skip(block)
-        self._look(block)
-
-    def _look(self, block: Block) -> None:
+    def note(self, block: Block) -> None:
         """Note the kinds of values in columns without a type, which they get at the end."""
         if block.ids is not None and self.id_field not in self.types:
             json_columns.look(self._kinds, "id", block.ids)

@@ -38,8 +38,8 @@ def expanded(given: Sequence[str]) -> list[str]:
             continue
         found = sorted(path for path in glob.glob(name, recursive=True) if not os.path.isdir(path))
         if not found:
-            help = "give a pattern for each name in {}" if "{" in name else "name a file, or mend the pattern"
-            raise UsageError(f"{name}: no file matches this pattern; {help}")
+            remedy = "give a pattern for each name in {}" if "{" in name else "name a file, or mend the pattern"
+            raise UsageError(f"{name}: no file matches this pattern; {remedy}")
         paths += found
     seen: dict[str, str] = {}
     for path in paths:
