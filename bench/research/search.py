@@ -187,12 +187,14 @@ def by_bits(work: Path, threads: int) -> Callable[[Array], list[int]]:
     for start in range(0, len(vectors), 20_000):
         bits.put(start, np.packbits(vectors[start : start + 20_000] > 0, axis=1))
 
-    def search(query: Array) -> list[int]:
-        chosen = largest(bits.scores(query), K * FACTORS["bits"][-1])
-        order = np.argsort(-exact(query.astype(np.float64), vectors[chosen], "cosine"), kind="stable")
-        return [int(row) for row in chosen[order[:K]]]
+    return lambda query: in_full(bits.scores(query), query, vectors, FACTORS["bits"][-1]).tolist()
 
-    return search
+
+def in_full(scores: Array, query: Array, vectors: Array, factor: int) -> Array:
+    """The K best rows among the ``factor`` K of the largest ``scores`` of codes, by their cosines."""
+    chosen = largest(scores, K * factor)
+    order = np.argsort(-exact(query.astype(np.float64), vectors[chosen], "cosine"), kind="stable")
+    return chosen[order[:K]]
 
 
 def recalls(work: Path, threads: int, queries: Array, want: Array) -> list[dict[str, Any]]:
@@ -207,11 +209,7 @@ def recalls(work: Path, threads: int, queries: Array, want: Array) -> list[dict[
     for name, of in codes.items():
         scores = [of.scores(query) for query in queries]
         for factor in FACTORS[name]:
-            found = []
-            for query, each in zip(queries, scores, strict=True):
-                chosen = largest(each, K * factor)
-                order = np.argsort(-exact(query.astype(np.float64), vectors[chosen], "cosine"), kind="stable")
-                found.append(chosen[order[:K]])
+            found = [in_full(each, query, vectors, factor) for query, each in zip(queries, scores, strict=True)]
             used = name == "int8" and factor == of.factor
             rows.append({"codes": name, "factor": factor, "used": used, "recall": recall(np.array(found), want)})
     return rows

@@ -33,8 +33,10 @@ def test_every_curl_of_the_page_is_answered(tmp_path):
 
 
 def test_the_program_is_python():
-    for program in blocks("py"):
-        compile(program, "docs/serve.md", "exec")
+    programs = blocks("py")
+    assert programs
+    for program in programs:
+        assert compile(program, "docs/serve.md", "exec").co_names
 
 
 def test_the_limits_are_the_defaults():
