@@ -38,6 +38,17 @@ def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
         assert np.array_equal(bits(few), bits(want)[[5, 100, 17]]), threads
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lengths", [[95], [96], [97], [120, 65, 120], [77, 77, 77]], ids=str)
+def test_threads_that_share_rows(isa, dtype, lengths):
+    weights, shape = random_encoder(3, 2, 104, 4, 300)
+    encoder = CpuEncoder(weights, shape, "mean", (1, 2), dtype, threads=1, isa=isa)
+    packed = pack(lengths, 5)
+    want = encoder(*packed)
+    for encoder.threads in (2, 3):
+        assert np.array_equal(bits(encoder(*packed)), bits(want)), encoder.threads
+
+
 def test_eight_threads_share_one_encoder(isa):
     weights, shape = random_encoder(2, 1, 64, 2, 128)
     encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2, isa=isa)

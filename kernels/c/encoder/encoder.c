@@ -1,6 +1,7 @@
 /* Takes packed texts through the encoder's steps. Two ways to share the work, with the same bits:
    alone: a thread takes a group of neighbouring texts through all steps, without waiting for anyone;
-   together: all threads do one step of one group after the other, each a share of its panels, heads or rows. */
+   together: all threads do one group after the other, each a share of a step's panels or heads, or some rows of a group
+   through all steps up to one that needs other rows too. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,19 +14,19 @@
 #endif
 
 #define TOGETHER_ROWS 512
+#define THREAD_ROWS 48  /* a thread's rows of a group from which reading all weights costs less than exchanging rows */
+#define SHARE_ROWS 192  /* at most, in steps taken one after the other */
 #define SPINS 2000
 #define WORTH_A_THREAD 2000000  /* steps of products by columns: some ten times what it takes to wake one */
 
-typedef struct {  /* one step of one group, shared by threads; a cache line each */
+typedef struct {  /* one step of one group, or several, shared by threads; a cache line each */
     _Atomic int64_t next, done;
     char line[48];
 } phase;
 _Static_assert(sizeof(phase) == 64, "a phase fills a cache line");
 
 typedef struct {
-    const ff_encoder *e;
-    const ff_texts *in;
-    const ff_body *body;
+    ff_call call;
     ff_group *groups;
     int64_t count;
     int threads;
@@ -82,118 +83,6 @@ int64_t ff_check_texts(const ff_encoder *e, const ff_texts *in)
     return -1;
 }
 
-static void embed(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
-{
-    const ff_encoder *e = j->e;
-    for (int64_t t = from; t < to; t++) {
-        const int64_t *at = j->in->offsets + g->text + t;
-        int32_t next = e->position_start;
-        for (int64_t i = at[0]; i < at[1]; i++) {
-            const int32_t id = j->in->ids[i];
-            float *x = (float *)(g->at[s->to] + (i - g->row) * e->strides[s->to]);
-            j->body->embed(e, id, id == e->pad_id ? e->pad_id : next++, s->width, x);
-            j->body->norm(x, x, s->width, (const float *)(e->memory + s->scale), (const float *)(e->memory + s->bias), e->eps);
-        }
-    }
-}
-
-static void pool(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *weights)
-{
-    const ff_encoder *e = j->e;
-    const ptrdiff_t ld = e->strides[s->from] / 4;
-    const size_t bytes = sizeof(float) * (size_t)s->width;
-    for (int64_t t = from; t < to; t++) {
-        const int64_t *at = j->in->offsets + g->text + t;
-        const float *x = (const float *)g->at[s->from] + (at[0] - g->row) * ld;
-        float *pooled = j->in->pooled + (g->text + t) * e->outputs + s->column;
-        if (s->kind == FF_FIRST && s->to >= 0)
-            memcpy(g->at[s->to] + t * e->strides[s->to], x, (size_t)e->strides[s->to]);
-        else if (s->kind == FF_FIRST)
-            memcpy(pooled, s->texts ? (const float *)g->at[s->from] + t * ld : x, bytes);
-        else if (s->to < 0)
-            ff_pool(e, j->in, s, g->text + t, x, ld, weights, pooled);
-        else {
-            float *row = (float *)(g->at[s->to] + t * e->strides[s->to]), *end = row + s->column + s->width;
-            ff_pool(e, j->in, s, g->text + t, x, ld, weights, row + s->column);
-            if (s->linear)  /* set for the first time: the columns behind are written later, or are padding */
-                memset(end, 0, (size_t)((char *)(row + e->strides[s->to] / 4) - (char *)end));
-        }
-        for (int64_t i = at[0]; j->in->states && !s->texts && i < at[1]; i++)
-            memcpy(j->in->states + (s->slot * j->in->offsets[j->in->texts] + i) * s->width, x + (i - at[0]) * ld, bytes);
-    }
-}
-
-static void rotate(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
-{
-    const ff_encoder *e = j->e;
-    const int64_t *at = j->in->offsets + g->text;
-    for (int64_t row = from; row < to; row++) {
-        while (at[1] - g->row <= row)
-            at++;
-        j->body->rotate((float *)(g->at[s->from] + row * e->strides[s->from]), e->heads, e->head,
-                        (const float *)(e->memory + s->scale) + (row - (at[0] - g->row)) * e->head);
-    }
-}
-
-/* Elements that a step of a group consists of, any range of which part() computes. */
-static int64_t elements(const job *j, const ff_step *s, const ff_group *g)
-{
-    switch (s->kind) {
-    case FF_LINEAR: return j->e->linears[s->linear].columns / (2 * ff_isa_vector(j->e->isa));
-    case FF_PACK:
-    case FF_ATTEND: return ff_attend_elements(j->e, s, j->in, g);
-    case FF_NORM:
-    case FF_ROTATE:
-    case FF_GLU:
-    case FF_CONVERT: return s->texts ? g->texts : g->rows;
-    default: return g->texts;
-    }
-}
-
-static void part(const job *j, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *scratch)
-{
-    const ff_encoder *e = j->e;
-    const ptrdiff_t lda = s->from < 0 ? 0 : e->strides[s->from], ldc = s->to < 0 ? 0 : e->strides[s->to];
-    switch (s->kind) {
-    case FF_EMBED: embed(j, s, g, from, to); break;
-    case FF_LINEAR: {
-        const ff_linear *l = e->linears + s->linear;
-        const float *add = s->add < 0 ? NULL : (const float *)g->at[s->add];
-        ff_product_of(e->isa, (int)l->format)(e->memory, l, g->at[s->from], lda, s->texts ? g->texts : g->rows, from, to,
-                                              (float *)g->at[s->to], ldc / 4, (int)s->activation, add,
-                                              add ? e->strides[s->add] / 4 : 0);
-        break;
-    }
-    case FF_PACK:
-    case FF_ATTEND: ff_attend(e, s, j->in, g, from, to, scratch); break;
-    case FF_NORM:
-        for (int64_t r = from; r < to; r++)
-            j->body->norm((const float *)(g->at[s->from] + r * lda), (float *)(g->at[s->to] + r * ldc), s->width,
-                          (const float *)(e->memory + s->scale), (const float *)(e->memory + s->bias),
-                          s->number < 0 ? e->eps : *(const float *)(e->memory + s->number));
-        break;
-    case FF_UNIT:
-        for (int64_t r = from; r < to; r++)
-            ff_unit((float *)(g->at[s->to] + r * ldc), s->width);
-        break;
-    case FF_MAP:
-        for (int64_t r = from; r < to; r++)
-            ff_map(s->activation, (float *)(g->at[s->to] + r * ldc), s->width,
-                   s->add < 0 ? NULL : (const float *)(g->at[s->add] + r * e->strides[s->add]));
-        break;
-    case FF_CONVERT:
-        for (int64_t r = from; r < to; r++)
-            j->body->convert((const float *)(g->at[s->from] + r * lda), s->width, (int)s->format, g->at[s->to] + r * ldc);
-        break;
-    case FF_ROTATE: rotate(j, s, g, from, to); break;
-    case FF_GLU:
-        for (int64_t r = from; r < to; r++)
-            j->body->glu((float *)(g->at[s->from] + r * lda), s->width, (int)s->activation);
-        break;
-    default: pool(j, s, g, from, to, scratch);  /* attention's has room for a number a token */
-    }
-}
-
 static void wait_for(_Atomic int64_t *done, int64_t count)
 {
     for (int i = 0; atomic_load(done) < count; i++) {
@@ -205,29 +94,63 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
     }
 }
 
+/* Whether a row of the result needs no other row of the operands. */
+static int by_row(const ff_step *s)
+{
+    return !s->texts && (s->kind == FF_LINEAR || s->kind == FF_NORM || s->kind == FF_CONVERT || s->kind == FF_ROTATE ||
+                         s->kind == FF_GLU);
+}
+
+/* Share k of a group's rows through steps [s, end), all by_row. */
+static void rows_part(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
+                      float *scratch)
+{
+    const int64_t unit = j->call.e->isa >= FF_AMX ? FF_SPARE_ROWS : 1;  /* tiles of AMX write spare rows too */
+    const int64_t units = (g->rows + unit - 1) / unit, from = k * units / shares * unit, up = (k + 1) * units / shares * unit;
+    const int64_t to = up < g->rows ? up : g->rows;
+    ff_group some = *g;
+    some.rows = to - from;
+    for (int i = 0; i < j->call.e->buffers; i++)
+        some.at[i] += from * j->call.e->strides[i];
+    for (; s < end; s++)
+        if (s->kind == FF_LINEAR)
+            ff_part(&j->call, s, &some, 0, ff_elements(&j->call, s, &some), scratch);
+        else
+            ff_part(&j->call, s, g, from, to, scratch);
+}
+
 static void together(job *j, float *scratch)
 {
+    const ff_step *last = j->call.e->steps + j->call.e->count;
     phase *p = j->phases;
-    for (int64_t i = 0; i < j->count; i++)
-        for (const ff_step *s = j->e->steps; s < j->e->steps + j->e->count; s++, p++) {
-            const ff_group *g = j->groups + i;
-            const int by_row = s->kind == FF_NORM || s->kind == FF_CONVERT || s->kind == FF_ROTATE || s->kind == FF_GLU;
-            const int64_t n = elements(j, s, g), grain = by_row ? 8 : 1;
+    for (const ff_group *g = j->groups; g < j->groups + j->count; g++) {
+        const int64_t each = g->rows / j->threads;
+        for (const ff_step *s = j->call.e->steps, *end; s < last; s = end, p++) {
+            const int rows = by_row(s) && each >= THREAD_ROWS;
+            const int64_t n = ff_elements(&j->call, s, g), grain = by_row(s) && s->kind != FF_LINEAR ? 8 : 1;
             int64_t shares = (n + grain - 1) / grain;
             shares = shares < 4 * (int64_t)j->threads ? shares : 4 * (int64_t)j->threads;
+            if (rows)
+                shares = j->threads * ((each - 1) / SHARE_ROWS + 1);
+            for (end = s + 1; rows && end < last && by_row(end);)
+                end++;
             for (int64_t k; (k = atomic_fetch_add(&p->next, 1)) < shares; atomic_fetch_add(&p->done, 1))
-                part(j, s, g, k * n / shares, (k + 1) * n / shares, scratch);
+                if (rows)
+                    rows_part(j, s, end, g, k, shares, scratch);
+                else
+                    ff_part(&j->call, s, g, k * n / shares, (k + 1) * n / shares, scratch);
             wait_for(&p->done, shares);
         }
+    }
 }
 
 static void alone(job *j, char *scratch)
 {
     for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->count;) {
         ff_group *g = j->groups + i;
-        place(j->e, g, scratch + j->attention);
-        for (const ff_step *s = j->e->steps; s < j->e->steps + j->e->count; s++)
-            part(j, s, g, 0, elements(j, s, g), (float *)scratch);
+        place(j->call.e, g, scratch + j->attention);
+        for (const ff_step *s = j->call.e->steps; s < j->call.e->steps + j->call.e->count; s++)
+            ff_part(&j->call, s, g, 0, ff_elements(&j->call, s, g), (float *)scratch);
     }
 }
 
@@ -241,12 +164,12 @@ static void work(void *context, int thread)
             return;
     }
     const unsigned csr = ff_set_mxcsr(FF_FLUSH);
-    ff_tiles(j->e->isa, 1);
+    ff_tiles(j->call.e->isa, 1);
     if (j->phases)
         together(j, (float *)scratch);
     else
         alone(j, scratch);
-    ff_tiles(j->e->isa, 0);
+    ff_tiles(j->call.e->isa, 0);
     ff_set_mxcsr(csr);
 }
 
@@ -279,7 +202,7 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     const int shared = threads > 1 && uneven;
     if (shared)
         count = ff_cut(in, limit = TOGETHER_ROWS, NULL, &largest);
-    job j = {.e = e, .in = in, .body = ff_body_of(e->isa), .count = count, .threads = threads, .largest = room_for(largest)};
+    job j = {.call = {e, in, ff_body_of(e->isa)}, .count = count, .threads = threads, .largest = room_for(largest)};
     for (int i = 0; i < e->buffers; i++)
         j.row_bytes += (size_t)e->strides[i];
     j.attention = attention_bytes(e, shared && longest > FF_QUERIES ? FF_QUERIES : longest, longest);

@@ -120,6 +120,14 @@ typedef struct {  /* neighbouring texts and their buffers */
     float *keys;  /* as ff_shared_floats says; NULL: one thread does whole steps */
 } ff_group;
 
+typedef struct {
+    const ff_encoder *e;
+    const ff_texts *in;
+    const ff_body *body;
+} ff_call;
+int64_t ff_elements(const ff_call *, const ff_step *, const ff_group *);  /* of a step of a group; ff_part does [from, to) */
+void ff_part(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
+
 /* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, sets `largest` to the most
    tokens of one, and fills `groups` if any. */
 int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *largest);
