@@ -26,7 +26,7 @@ def run(port: int, count: int, rate: float) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
-@pytest.mark.parametrize("before_it, count", [(1500, 2000), pytest.param(40_000, 50_000, marks=pytest.mark.whole)])
+@pytest.mark.parametrize(("before_it", "count"), [(1500, 2000), pytest.param(40_000, 50_000, marks=pytest.mark.whole)])
 def test_memory_is_flat(tmp_path, before_it, count):
     with serving_process(folder=tmp_path) as server:
         run(server.port, before_it, 2000.0)  # threads, histograms, and the allocator's pools, which take the longest
