@@ -60,11 +60,11 @@ def flow_steps(work: Workload, builds: Builds, python: bool) -> dict[str, Callab
         steps[name] = lambda x, function=function: function(torch.from_numpy(x)).numpy()  # type: ignore[misc]
     for isa in reversed(usable_isas()):
         with forced(isa):
-            steps[f"compiled, {isa}"] = CpuFlow(work.plans, 1)
-    steps[SHIPPED] = CpuFlow(work.plans, 1)
+            steps[f"compiled, {isa}"] = CpuFlow(work.sparse, 1)
+    steps[SHIPPED] = CpuFlow(work.sparse, 1)
     for name, module in builds.items():
         with using(module):
-            steps[f"without {name.partition(', ')[0]}"] = CpuFlow(work.plans, 1)
+            steps[f"without {name.partition(', ')[0]}"] = CpuFlow(work.sparse, 1)
     return steps
 
 

@@ -119,7 +119,7 @@ def _cpu(workload: Workload, threads: int, quick: bool) -> list[Candidate]:
     found = []
     for isa in instructions.usable_isas():
         if isa == best or not quick:
-            flow = cpu.CpuFlow(workload.plans, threads, isa)
+            flow = cpu.CpuFlow(workload.sparse, threads, isa)
             name = "fastflow" if isa == best else f"fastflow-{isa}"
             found.append(Candidate(name, "float32", f"cpu {flow.isa}", _numpy(flow)))
     return sorted(found, key=lambda candidate: candidate.name != "fastflow")

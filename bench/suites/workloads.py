@@ -8,6 +8,7 @@ on the values; the error columns do, which is why the outliers are there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from fastflow.errors import UsageError
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.fold import fold
+from fastflow.plan.in_place import products
 from fastflow.stages.calibration import Stage, describe
 
 Floats = NDArray[np.float32]
@@ -44,25 +46,23 @@ class Workload:
         """(batch, D): x repeated as often as needed, C-contiguous."""
         return np.ascontiguousarray(self.x[np.arange(batch) % len(self.x)] if batch > len(self.x) else self.x[:batch])
 
+    @cached_property
+    def sparse(self) -> tuple[Plan, ...]:
+        """The plans with the fewest products, float64: what the compiled kernels run, and what the floor counts."""
+        return fold(self.stages, self.x.shape[1], sparse=True)
+
     def flop(self) -> float:
         """Operations that the plans need for one row; a multiply-add is two, zero blocks are not counted."""
-        return sum(2.0 * weights(plan) + 2 * plan.outputs for plan in self.plans)
+        return sum(2.0 * (plan.inputs + products(plan)) + 2 * plan.outputs for plan in self.sparse)
 
     def weight_bytes(self) -> float:
         """Bytes of the float32 weights that one pass reads, zero blocks not counted."""
-        return sum(4.0 * (weights(plan) + 2 * plan.outputs + len(plan.c) + plan.d.size) for plan in self.plans)
+        vectors = sum(plan.inputs + 2 * plan.outputs + len(plan.c) + plan.d.size for plan in self.sparse)
+        return 4.0 * (vectors + sum(map(products, self.sparse)))
 
     def traffic(self, batch: int) -> float:
         """Bytes that must move for a batch: rows in, rows out, weights once."""
         return 4.0 * batch * (self.plans[0].inputs + self.plans[-1].outputs) + self.weight_bytes()
-
-
-def weights(plan: Plan) -> int:
-    """Multiply-adds of one row through ``plan``: the centring and every block that is not zero by structure."""
-    w, reads, writes = plan.width, plan.reads, plan.writes
-    count = plan.inputs + int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
-    count += int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
-    return count + plan.S.size + (0 if plan.L is None else plan.L.size)
 
 
 def pooled_like(rows: int, dim: int, seed: int) -> Floats:

@@ -17,6 +17,7 @@ from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.plan.fold import fold
+from fastflow.stages.calibration import Stage
 from fastflow.stages.density import Densities, log_normal
 from fastflow.stages.truncation import Truncation
 
@@ -48,14 +49,12 @@ class CpuCalibration:
     """The folded calibration of a model on vectors (B, D) as one compiled call, each cut of it as another."""
 
     def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
-        from fastflow.kernels.flow.cpu import CpuFlow
-
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
         self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, the last used at the end
         self._lock = threading.Lock()  # of _cuts
         self._latent: Any = None  # the stages that give the density, made when first asked for
         try:
-            self._flow = CpuFlow([plan.astype(np.float32) for plan in fold(model.calibration, dim)], threads)
+            self._flow = self._folded(model.calibration, threads)
         except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
             raise UsageError(str(error)) from error
         self.threads, self.isa = self._flow.threads, self._flow.isa
@@ -79,15 +78,17 @@ class CpuCalibration:
         with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
             return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
 
-    def _cut(self, width: int, truncation: Truncation) -> Any:
-        """The calibration and the leading ``width`` directions of it, folded into one call."""
+    def _folded(self, stages: Sequence[Stage], threads: int | None) -> Any:
         from fastflow.kernels.flow.cpu import CpuFlow
 
+        return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
+
+    def _cut(self, width: int, truncation: Truncation) -> Any:
+        """The calibration and the leading ``width`` directions of it, folded into one call."""
         with self._lock:
             found = self._cuts.pop(width, None)
             if found is None:
-                plans = fold([*self._stages, truncation.stage(width)], self._dim)
-                found = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
+                found = self._folded([*self._stages, truncation.stage(width)], self.threads)
             self._cuts[width] = found
             if len(self._cuts) > CUTS:
                 del self._cuts[next(iter(self._cuts))]

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
+from fastflow.plan.in_place import divides
 
 Array = NDArray[Any]
 Layer = tuple[Array, Array]  # weight (out, in), bias (out,)
-INVERTIBLE = 1e30  # a diagonal inverts exactly, channel by channel, as long as both stay within float32
 
 
 class Linear:
@@ -87,8 +87,9 @@ class Step:
 class Builder:
     """The plan so far, as the invariant of ``fastflow.plan.fold``; finished plans are appended to ``done``."""
 
-    def __init__(self, size: int, done: list[Plan]) -> None:
-        self.done = done
+    def __init__(self, size: int, done: list[Plan], apart: bool = False) -> None:
+        """``apart``: a dense matrix behind additive couplings starts another plan."""
+        self.done, self.apart = done, apart
         self.start = 0  # y[:start] was emitted by splits; only y[start:] is still worked on
         self._begin(size)
 
@@ -128,8 +129,8 @@ class Builder:
                 step.V, step.touched = step.V[order], step.touched[order]
 
     def dense(self, matrix: Array, log_det: float) -> None:
-        """y <- matrix y. Behind affine couplings this starts another plan."""
-        if self.form == "state":
+        """y <- matrix y. Behind affine couplings, and where plans are ``apart``, this starts another plan."""
+        if self.form == "state" or (self.apart and self.steps and self.diagonal):
             self.close()
         self.centred = True
         self.logdet += log_det
@@ -210,7 +211,7 @@ class Builder:
         weight, read = self.M.read(first[0], kept)
         bias = first[0] @ self.t[kept] + first[1]
         scale, where = self.M.scale[changed], self.M.gather[changed]
-        if not (np.abs(scale).min() > 1 / INVERTIBLE and np.abs(scale).max() < INVERTIBLE):
+        if not divides(scale):
             raise FastflowError(
                 f"the flow scales a channel by {np.abs(scale).min():.1e} to {np.abs(scale).max():.1e} before an affine "
                 "coupling, which float32 cannot undo; fit it again, with fewer epochs or more varied text"

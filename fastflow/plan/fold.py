@@ -4,6 +4,7 @@ A flow of additive couplings is linear except in its narrow hidden vectors, so e
 between the couplings folds away: the invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden
 vector of step j. An affine coupling multiplies by a gate that depends on the data, which commutes with a diagonal M
 but not with a dense one; there the invariant is y = M u + t with M diagonal times gather, and u itself is updated.
+So it may be for additive couplings with a diagonal M (``plan.in_place``).
 No dense matrix is ever inverted; the diagonal inverse of the second form is guarded (``INVERTIBLE``).
 """
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.builder import Builder
+from fastflow.plan.in_place import in_place
 from fastflow.stages.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]
@@ -25,17 +27,22 @@ FEW = 8  # channels for each direction from which removing them takes about half
 LARGEST = 1e12  # products of two such numbers and their sums stay within float32
 
 
-def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
+def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:
     """The chain of ``stages`` on ``dim`` channels as float64 plans to be run in order.
 
     Linear stages and additive flows, in any number and order, give exactly one plan; so does a flow of affine
     couplings with fixed permutations. A dense linear behind an affine coupling, or a change from one kind of coupling
     to the other, starts another plan. The first centring met (a mean, the first ActNorm) becomes the plan's m and s.
+
+    ``sparse``: the fewest products, for kernels that run several plans in one call. Additive couplings update the
+    state in place where that takes fewer, and a dense matrix behind them is a plan of its own: folded into them, it
+    would spread every hidden vector over all outputs.
+
     Raises FastflowError naming the stage at fault; never changes ``stages``.
     """
     check(stages, dim)
     done: list[Plan] = []
-    builder = Builder(dim, done)
+    builder = Builder(dim, done, apart=sparse)
     for position, stage in enumerate(stages):
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
@@ -51,6 +58,7 @@ def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
                 "its parameters are beyond use: fit it again"
             ) from error
     builder.close()
+    done = [in_place(plan) for plan in done] if sparse else done
     _check_range(done)
     return tuple(done)
 

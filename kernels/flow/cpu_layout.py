@@ -113,24 +113,29 @@ class Program:
     def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
         """u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), step after step; h is used again by each."""
         assert plan.p is not None  # noqa: S101 - as above
-        assert plan.q is not None  # noqa: S101
-        assert plan.R is not None  # noqa: S101
-        w, n = plan.width, self.vector
         for k in range(plan.steps):
-            own, rows = slice(k * w, (k + 1) * w), slice(*(int(i) for i in plan.writes[k]))
+            own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
             self._hidden(plan, k, u, h, [], [])
-            columns = rows.stop - rows.start
-            spare = -columns % n  # surplus channels of the last vector pass unchanged
-            pairs = [
-                (np.pad(plan.V[rows, own].T, ((0, 0), (0, spare))), np.pad(plan.p[k, rows], (0, spare))),
-                (
-                    np.pad(plan.R[rows, own].T, ((0, 0), (0, spare))),
-                    np.pad(plan.q[k, rows], (0, spare), constant_values=UNTOUCHED),
-                ),
-            ]
-            weight = np.stack([pair[0].reshape(w, -1, n) for pair in pairs], axis=2).reshape(w, -1)
-            bias = np.stack([pair[1].reshape(-1, n) for pair in pairs], axis=1).reshape(-1)
-            self._product(u + rows.start, weight, bias, [(h, w)], GATE, columns)
+            to, columns, shift = u + rows.start, rows.stop - rows.start, (plan.V[rows, own].T, plan.p[k, rows])
+            if plan.R is None or plan.q is None:
+                self._product(to, *shift, [(h, plan.width)], ADD)
+            else:
+                weight, bias = self._gated(shift, (plan.R[rows, own].T, plan.q[k, rows]))
+                self._product(to, weight, bias, [(h, plan.width)], GATE, columns)
+
+    def _gated(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Weights (w, n) and biases (n,) of shifts and gates, vector by vector in turn; surplus channels of the last
+        vector pass unchanged.
+        """
+        n = self.vector
+        spare = -len(shift[1]) % n
+        pairs = [
+            (np.pad(weight, ((0, 0), (0, spare))).reshape(len(weight), -1, n),
+             np.pad(bias, (0, spare), constant_values=fill).reshape(-1, n))
+            for (weight, bias), fill in ((shift, 0.0), (gate, UNTOUCHED))
+        ]  # fmt: skip
+        weight = np.stack([pair[0] for pair in pairs], axis=2).reshape(len(shift[0]), -1)
+        return weight, np.stack([pair[1] for pair in pairs], axis=1).reshape(-1)
 
     def _diagonal(self, plan: Plan, u: int, z: int) -> None:
         """z = S u[gather] + t, by runs of whole vectors where the gather has them."""

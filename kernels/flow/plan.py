@@ -7,9 +7,9 @@ Both forms begin with v = (x - m) * s, then u = L v where there is a dense prolo
 
 ``hidden`` (additive couplings and linear maps; K may be 0), for k = 0 .. K-1 in turn:
     a_k = U_k u + c_k + sum_{j<k} G_kj h_j;   h_k = relu(B_k relu(a_k) + d_k);   at the end z = S u + V h + t.
-``state`` (affine couplings), u being updated in place on the range writes[k]:
+``state`` (affine couplings, or additive ones), u being updated in place on the range writes[k]:
     a_k = U_k u + c_k;   h_k = relu(B_k relu(a_k) + d_k);
-    u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k);   at the end z = S u + t.
+    u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), without the gate where R is None;   at the end z = S u + t.
 
 S is a diagonal with a gather index, S u = S * u[gather], or dense with gather None.
 """
@@ -41,8 +41,8 @@ class Plan:
     d: Array  # (K, w)
     V: Array  # hidden (N, K w), state (M, K w); block column k: nonzero only in rows writes[k]
     p: Array | None  # state (K, M) shift biases, 0 outside the written channels; hidden None
-    R: Array | None  # state (M, K w) gate weights, as V; hidden None
-    q: Array | None  # state (K, M) gate biases, UNTOUCHED outside the written channels; hidden None
+    R: Array | None  # state (M, K w) gate weights, as V; None without gates, and hidden
+    q: Array | None  # state (K, M) gate biases, UNTOUCHED outside the written channels; None as R
     S: Array  # (N,) diagonal, or (N, M) dense (hidden only)
     gather: Array | None  # (N,) int32 with a diagonal S, None with a dense one
     t: Array  # (N,) output bias
@@ -127,14 +127,14 @@ def _hidden(plan: Plan, u: Array) -> Array:
 def _state(plan: Plan, u: Array) -> tuple[Array, Array]:
     """The state (B, M) after the last step, and the sum of log gates (B,). Changes ``u``."""
     assert plan.p is not None  # noqa: S101 - as above
-    assert plan.q is not None  # noqa: S101
-    assert plan.R is not None  # noqa: S101
     w, log_gates = plan.width, np.zeros(len(u), u.dtype)
     for k in range(plan.steps):
         own, rows = slice(k * w, (k + 1) * w), slice(*plan.writes[k])
         h = (u @ plan.U[own].T + plan.c[own]).clip(min=0)
         h = (h @ plan.B[k].T + plan.d[k]).clip(min=0)
-        log_gate = -np.logaddexp(0, -(h @ plan.R[rows, own].T + plan.q[k, rows]))  # log sigmoid, without overflow
-        u[:, rows] = (u[:, rows] + h @ plan.V[rows, own].T + plan.p[k, rows]) * np.exp(log_gate)
-        log_gates += log_gate.sum(axis=1)
+        u[:, rows] += h @ plan.V[rows, own].T + plan.p[k, rows]
+        if plan.R is not None and plan.q is not None:
+            log_gate = -np.logaddexp(0, -(h @ plan.R[rows, own].T + plan.q[k, rows]))  # log sigmoid, without overflow
+            u[:, rows] *= np.exp(log_gate)
+            log_gates += log_gate.sum(axis=1)
     return u, log_gates

@@ -86,14 +86,16 @@ def test_any_number_of_rows(float_isa, rows):
         assert_right(z, x, stages)
 
 
-@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize("form", ["hidden", "in place", "affine"])
 @pytest.mark.parametrize("width", LENGTHS)
-def test_any_width_and_odd_tails(float_isa, width, coupling):
+def test_any_width_and_odd_tails(float_isa, width, form):
     rng = np.random.default_rng(width)
     dim = 2 * width + 8 - 2 * width % 4  # halves and quarters of every residue
-    stages = [make.flow(rng, dim, 2, 2, width, coupling)]
+    stages = [make.flow(rng, dim, 2, 3, width, "affine" if form == "affine" else "additive")]
+    (plan,) = fold(stages, dim, sparse=form == "in place")
+    assert (plan.form == "hidden", plan.R is not None) == (form == "hidden", form == "affine")
     x = vectors(rng, 19, dim)
-    assert_right(cpu.CpuFlow(fold(stages, dim), isa=float_isa)(x), x, stages)
+    assert_right(cpu.CpuFlow([plan], isa=float_isa)(x), x, stages)
 
 
 @pytest.mark.parametrize("columns", LENGTHS)

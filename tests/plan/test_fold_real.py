@@ -52,5 +52,7 @@ def test_no_more_than_twice_the_unfused_error(pooled, calibrations, name, isa, o
     stages = calibrations[name]
     wide = calibration.apply([s.astype(np.float64) for s in stages], x.astype(np.float64))
     unfused = calibration.apply([s.astype(np.float32) for s in stages], x)
-    fused = cpu.CpuFlow([plan.astype(np.float32) for plan in fold(stages, x.shape[1])], isa=isa)(x)
-    assert relative(fused, wide) <= FUSED_FACTOR * relative(unfused, wide) + FLOW_FLOOR
+    for sparse in (False, True):
+        plans = [plan.astype(np.float32) for plan in fold(stages, x.shape[1], sparse)]
+        fused = cpu.CpuFlow(plans, isa=isa)(x)
+        assert relative(fused, wide) <= FUSED_FACTOR * relative(unfused, wide) + FLOW_FLOOR, sparse

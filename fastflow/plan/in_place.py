@@ -1,0 +1,49 @@
+"""A plan of additive couplings in hidden form, turned so that every coupling updates the state in place.
+
+The hidden form corrects step k's reading by what earlier steps have added, G_kj h_j with G_kj = U_k P_j, and adds V h
+to the output at the end. In place step k adds P_k h_k to the state, so that later steps read it there: with a diagonal
+S, V_k = S P_k. The wider the hidden vectors are, the more products this spares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels.flow.plan import Plan
+
+INVERTIBLE = 1e30  # a diagonal inverts exactly, channel by channel, as long as both stay within float32
+
+
+def products(plan: Plan) -> int:
+    """Multiply-adds of a row: every block that is not zero by structure."""
+    w, reads, writes = plan.width, plan.reads, plan.writes
+    steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
+    written = int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
+    return steps + written + plan.S.size + (0 if plan.L is None else plan.L.size)
+
+
+def in_place(plan: Plan) -> Plan:
+    """The same map in state form without gates, where it can be had and takes fewer products; else ``plan`` itself.
+
+    It can where S is a diagonal behind a permutation and no entry of it leaves the range in which float32 divides.
+    """
+    if plan.form != "hidden" or plan.gather is None or not plan.steps:
+        return plan
+    if sorted(plan.gather) != list(range(plan.state)) or not divides(plan.S):
+        return plan
+    V = np.zeros_like(plan.V)
+    V[plan.gather] = plan.V / plan.S[:, None]
+    written = [plan.gather[low:high] for low, high in plan.writes]
+    writes = np.array([(rows.min(), rows.max() + 1) for rows in written], np.int32)
+    p = np.zeros((plan.steps, plan.state), plan.V.dtype)
+    turned = replace(plan, form="state", G=None, V=V, p=p, writes=writes)
+    return turned if products(turned) < products(plan) else plan
+
+
+def divides(scale: NDArray[Any]) -> bool:
+    """Whether ``scale`` (N,) can be divided by in float32."""
+    return bool(np.abs(scale).min() > 1 / INVERTIBLE and np.abs(scale).max() < INVERTIBLE)
