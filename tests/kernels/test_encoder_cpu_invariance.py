@@ -39,7 +39,7 @@ def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("lengths", [[95], [96], [97], [120, 65, 120], [77, 77, 77]], ids=str)
+@pytest.mark.parametrize("lengths", [[95], [96], [97], [120, 65, 120], [77] * 3, [45] * 17, [130] + [40] * 6], ids=str)
 def test_threads_that_share_rows(isa, dtype, lengths):
     weights, shape = random_encoder(3, 2, 104, 4, 300)
     encoder = CpuEncoder(weights, shape, "mean", (1, 2), dtype, threads=1, isa=isa)

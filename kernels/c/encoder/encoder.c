@@ -1,4 +1,4 @@
-/* Takes packed texts through the encoder's steps. Two ways to share the work, with the same bits:
+/* Takes packed texts through the encoder's steps. Two ways to share the work, with the same bits, one behind the other:
    alone: a thread takes a group of neighbouring texts through all steps, without waiting for anyone;
    together: all threads do one group after the other, each a share of a step's panels or heads, or some rows of a group
    through all steps up to one that needs other rows too. */
@@ -13,7 +13,6 @@
 #include <malloc.h>
 #endif
 
-#define TOGETHER_ROWS 512
 #define THREAD_ROWS 48  /* a thread's rows of a group from which reading all weights costs less than exchanging rows */
 #define SHARE_ROWS 192  /* at most, in steps taken one after the other */
 #define SPINS 2000
@@ -28,11 +27,11 @@ _Static_assert(sizeof(phase) == 64, "a phase fills a cache line");
 typedef struct {
     ff_call call;
     ff_group *groups;
-    int64_t count;
+    ff_shares shares;
     int threads;
-    phase *phases;       /* NULL: alone */
+    phase *phases;       /* a row of steps for each group of all threads */
     char *workspace;     /* the caller's scratch */
-    size_t attention, row_bytes, largest;
+    size_t attention, own;  /* bytes of a thread's scratch: for attention, and for its groups */
     _Atomic int64_t next;
 } job;
 
@@ -123,7 +122,7 @@ static void together(job *j, float *scratch)
 {
     const ff_step *last = j->call.e->steps + j->call.e->count;
     phase *p = j->phases;
-    for (const ff_group *g = j->groups; g < j->groups + j->count; g++) {
+    for (const ff_group *g = j->groups + j->shares.count, *stop = g + j->shares.shared; g < stop; g++) {
         const int64_t each = g->rows / j->threads;
         for (const ff_step *s = j->call.e->steps, *end; s < last; s = end, p++) {
             const int rows = by_row(s) && each >= THREAD_ROWS;
@@ -146,7 +145,7 @@ static void together(job *j, float *scratch)
 
 static void alone(job *j, char *scratch)
 {
-    for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->count;) {
+    for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->shares.count;) {
         ff_group *g = j->groups + i;
         place(j->call.e, g, scratch + j->attention);
         for (const ff_step *s = j->call.e->steps; s < j->call.e->steps + j->call.e->count; s++)
@@ -159,16 +158,14 @@ static void work(void *context, int thread)
     job *j = context;
     char *scratch = j->workspace;
     if (thread) {  /* a helper without memory leaves its share to the others */
-        scratch = ff_scratch(j->attention + (j->phases ? 0 : j->largest * j->row_bytes));
+        scratch = ff_scratch(j->attention + j->own);
         if (!scratch)
             return;
     }
     const unsigned csr = ff_set_mxcsr(FF_FLUSH);
     ff_tiles(j->call.e->isa, 1);
-    if (j->phases)
-        together(j, (float *)scratch);
-    else
-        alone(j, scratch);
+    alone(j, scratch);
+    together(j, (float *)scratch);
     ff_tiles(j->call.e->isa, 0);
     ff_set_mxcsr(csr);
 }
@@ -188,7 +185,7 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     if (in->texts <= 0)
         return 0;
     const int64_t total = in->offsets[in->texts];
-    int64_t longest = 1, largest, cost = 0;
+    int64_t longest = 1, cost = 0;
     for (const ff_step *s = e->steps; s < e->steps + e->count; s++)
         if (s->kind == FF_LINEAR && !s->texts)
             cost += e->linears[s->linear].columns * e->linears[s->linear].steps;
@@ -197,32 +194,29 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     for (int64_t t = 0; t < in->texts; t++)
         if (in->offsets[t + 1] - in->offsets[t] > longest)
             longest = in->offsets[t + 1] - in->offsets[t];
-    int uneven;
-    int64_t limit = ff_group_limit(in, longest, threads, &uneven), count = ff_cut(in, limit, NULL, &largest);
-    const int shared = threads > 1 && uneven;
-    if (shared)
-        count = ff_cut(in, limit = TOGETHER_ROWS, NULL, &largest);
-    job j = {.call = {e, in, ff_body_of(e->isa)}, .count = count, .threads = threads, .largest = room_for(largest)};
+    job j = {.call = {e, in, ff_body_of(e->isa)}, .threads = threads, .shares = ff_share(in, longest, threads)};
+    ff_cut(in, &j.shares, NULL);
+    const int64_t count = j.shares.count + j.shares.shared;
+    size_t row_bytes = 0;
     for (int i = 0; i < e->buffers; i++)
-        j.row_bytes += (size_t)e->strides[i];
-    j.attention = attention_bytes(e, shared && longest > FF_QUERIES ? FF_QUERIES : longest, longest);
-    const size_t space = j.attention + j.largest * j.row_bytes;
-    const size_t keys = shared ? sizeof(float) * ff_shared_floats(e, largest) : 0;
-    const size_t phases = shared ? sizeof(phase) * (size_t)count * (size_t)e->count : 0;
-    char *scratch = ff_scratch(space + keys + phases + sizeof(ff_group) * (size_t)count);
+        row_bytes += (size_t)e->strides[i];
+    j.attention = attention_bytes(e, j.shares.alone || longest < FF_QUERIES ? longest : FF_QUERIES, longest);
+    j.own = room_for(j.shares.rows) * row_bytes;
+    const size_t space = j.attention + j.own, all = room_for(j.shares.shared_rows) * row_bytes;
+    const size_t keys = sizeof(float) * ff_shared_floats(e, j.shares.shared_rows);
+    const size_t phases = sizeof(phase) * (size_t)j.shares.shared * (size_t)e->count;
+    char *scratch = ff_scratch(space + all + keys + phases + sizeof(ff_group) * (size_t)count);
     if (!scratch)
         return -1;
     j.workspace = scratch;
-    j.groups = (ff_group *)(scratch + space + keys + phases);
-    ff_cut(in, limit, j.groups, &largest);
-    if (shared) {
-        j.phases = (phase *)(scratch + space + keys);
-        memset(j.phases, 0, phases);
-        for (int64_t i = 0; i < count; i++) {
-            place(e, j.groups + i, scratch + j.attention);
-            j.groups[i].keys = (float *)(scratch + space);
-        }
+    j.phases = (phase *)(scratch + space + all + keys);
+    memset(j.phases, 0, phases);
+    j.groups = (ff_group *)((char *)j.phases + phases);
+    ff_cut(in, &j.shares, j.groups);
+    for (ff_group *g = j.groups + j.shares.count; g < j.groups + count; g++) {
+        place(e, g, scratch + space);
+        g->keys = (float *)(scratch + space + all);
     }
-    ff_run(work, &j, threads < count || shared ? threads : (int)count);
+    ff_run(work, &j, threads < count || j.shares.shared ? threads : (int)count);
     return 0;
 }

@@ -128,12 +128,17 @@ typedef struct {
 int64_t ff_elements(const ff_call *, const ff_step *, const ff_group *);  /* of a step of a group; ff_part does [from, to) */
 void ff_part(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
 
-/* Cut the texts into groups of at most `limit` tokens, or one longer text; returns how many, sets `largest` to the most
-   tokens of one, and fills `groups` if any. */
-int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *largest);
-/* The `limit` for groups that stay in a second-level cache and leave no thread idle at the end; 0 < `longest` text.
-   `uneven`: even so, threads would wait for others for longer than sharing each step costs. */
-int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads, int *uneven);
+typedef struct {         /* who computes what */
+    int64_t alone;       /* the first texts, in groups of at most `limit` tokens or one longer text, a thread each */
+    int64_t limit;
+    int64_t end;         /* when all is done, in tokens of a thread's work */
+    int64_t count, rows; /* groups of these, and the most tokens of one; then of the groups that all threads share */
+    int64_t shared, shared_rows;
+} ff_shares;
+/* The shares in which the threads are done soonest, with groups that stay in a second-level cache; 0 < `longest` text. */
+ff_shares ff_share(const ff_texts *in, int64_t longest, int threads);
+/* Sets the last four fields, and fills `groups` if any. */
+void ff_cut(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);  /* scratch beside the keys */

@@ -1,60 +1,84 @@
-/* The texts of a call cut into groups, each of which one thread takes through all layers. */
+/* The texts of a call cut into groups: most are taken through all layers by one thread each, some by all threads. */
 #include "encoder.h"
 
 #define GROUP_ROWS 192    /* tokens whose activations stay in a second-level cache */
+#define TOGETHER_ROWS 512
 #define WEIGHTS_ROWS 8     /* reading the weights once more takes a thread as long as so many tokens */
+#define MOST_TAILS 8       /* of so many tries with some last texts, or all, shared by all threads */
 
 /* Where the group of texts that begins at `text` ends: at most `limit` tokens, or one longer text. */
-static int64_t group_end(const ff_texts *in, int64_t text, int64_t limit)
+static int64_t group_end(const ff_texts *in, int64_t text, int64_t stop, int64_t limit)
 {
-    int64_t stop = text + 1;
-    while (stop < in->texts && in->offsets[stop + 1] - in->offsets[text] <= limit)
-        stop++;
-    return stop;
+    int64_t end = text + 1;
+    while (end < stop && in->offsets[end + 1] - in->offsets[text] <= limit)
+        end++;
+    return end;
 }
 
-int64_t ff_cut(const ff_texts *in, int64_t limit, ff_group *groups, int64_t *largest)
+static int64_t cut(const ff_texts *in, int64_t text, int64_t stop, int64_t limit, ff_group *groups, int64_t *largest)
 {
     int64_t count = 0;
     *largest = 0;
-    for (int64_t text = 0, stop; text < in->texts; text = stop, count++) {
-        stop = group_end(in, text, limit);
-        const int64_t rows = in->offsets[stop] - in->offsets[text];
+    for (int64_t end; text < stop; text = end, count++) {
+        end = group_end(in, text, stop, limit);
+        const int64_t rows = in->offsets[end] - in->offsets[text];
         if (rows > *largest)
             *largest = rows;
         if (groups)
-            groups[count] = (ff_group){text, stop - text, in->offsets[text], rows, {0}};
+            groups[count] = (ff_group){text, end - text, in->offsets[text], rows, {0}};
     }
     return count;
 }
 
-/* How long the threads need, in tokens, when each takes the next group as soon as it is free. */
-static int64_t makespan(const ff_texts *in, int64_t limit, int threads)
+void ff_cut(const ff_texts *in, ff_shares *s, ff_group *groups)
+{
+    s->count = cut(in, 0, s->alone, s->limit, groups, &s->rows);
+    s->shared = cut(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
+}
+
+/* How long the threads need for the first `stop` texts, in tokens, when each takes the next group as soon as it is free. */
+static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int threads)
 {
     int64_t busy[64] = {0}, last = 0;
     const int lanes = threads < 64 ? threads : 64;
-    for (int64_t text = 0, stop; text < in->texts; text = stop) {
-        stop = group_end(in, text, limit);
+    for (int64_t text = 0, end; text < stop; text = end) {
+        end = group_end(in, text, stop, limit);
         int first = 0;
         for (int i = 1; i < lanes; i++)
             first = busy[i] < busy[first] ? i : first;
-        busy[first] += in->offsets[stop] - in->offsets[text] + WEIGHTS_ROWS;
+        busy[first] += in->offsets[end] - in->offsets[text] + WEIGHTS_ROWS;
         last = busy[first] > last ? busy[first] : last;
     }
     return last;
 }
 
-int64_t ff_group_limit(const ff_texts *in, int64_t longest, int threads, int *uneven)
+/* The groups in which the threads are done soonest when each takes its share of the first `alone` texts alone. */
+static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int threads)
 {
-    const int64_t each = (in->offsets[in->texts] + threads - 1) / threads, parts = (each + GROUP_ROWS - 1) / GROUP_ROWS;
-    int64_t limit = 0, best = INT64_MAX;
-    for (int64_t p = parts; p < parts + 4; p++) {
-        const int64_t tried = each / p + longest / 4, end = makespan(in, tried, threads);  /* groups end where a text does */
-        if (end < best) {
-            best = end;
-            limit = tried;
+    const int64_t rows = in->offsets[alone], tail = in->offsets[in->texts] - rows;
+    const int64_t each = (rows + threads - 1) / threads, parts = (each + GROUP_ROWS - 1) / GROUP_ROWS;
+    ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
+    for (int64_t p = parts; alone && p < parts + 4; p++) {
+        const int64_t limit = each / p + longest / 4;  /* groups end where a text does */
+        const int64_t end = makespan(in, alone, limit, threads);
+        if (end < s.end) {
+            s.end = end;
+            s.limit = limit;
         }
     }
-    *uneven = best * threads * 7 > 8 * (in->offsets[in->texts] + threads * WEIGHTS_ROWS);  /* sharing costs a tenth */
-    return limit;
+    s.end += tail ? tail * 8 / (7 * threads) + WEIGHTS_ROWS : 0;  /* sharing costs a tenth */
+    return s;
+}
+
+ff_shares ff_share(const ff_texts *in, int64_t longest, int threads)
+{
+    int64_t tails = threads < MOST_TAILS ? threads : MOST_TAILS;
+    tails = threads == 1 ? 0 : in->texts < tails ? in->texts : tails;
+    ff_shares best = shares_of(in, in->texts, longest, threads);
+    for (int64_t tail = 1; tail <= tails; tail++) {  /* the last try is all texts together */
+        const ff_shares s = shares_of(in, tail < tails ? in->texts - tail : 0, longest, threads);
+        if (s.end < best.end)
+            best = s;
+    }
+    return best;
 }
