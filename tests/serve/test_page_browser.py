@@ -146,11 +146,11 @@ def figure(page, name):
 def test_figures_are_those_of_metrics(visit):
     with serving(rate=50_000.0) as server:
         page = visit(server.url)
-        expect(figure(page, "Requests")).to_have_text("0")
+        expect(figure(page, "Requests read")).to_have_text("0")
         for _ in range(7):
             server.post("/embed", {"inputs": ["a", "b"]})
         server.post("/embed", {"inputs": 1})
-        expect(figure(page, "Requests")).to_have_text("7")
+        expect(figure(page, "Requests read")).to_have_text("7")
         expect(figure(page, "Refused")).to_have_text("1")
         expect(figure(page, "Texts in a batch")).to_have_text("2.00")
         for name in ("Latency, p50", "Latency, p99"):
@@ -162,7 +162,7 @@ def test_polling_stops_while_paused_or_hidden(visit, server):
     page = visit(server.url)
     asked = []
     page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/metrics") else None)
-    expect(figure(page, "Requests")).to_have_text(re.compile(r"\d"))
+    expect(figure(page, "Requests read")).to_have_text(re.compile(r"\d"))
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#live-state")).to_have_text("Paused.")
     assert stands_still(page, asked)
@@ -187,7 +187,7 @@ def stands_still(page, asked) -> bool:
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_it_fits_and_can_be_touched(visit, server, width, scheme):
     page = visit(server.url, viewport={"width": width, "height": 800}, color_scheme=scheme)
-    expect(figure(page, "Requests")).to_have_text(re.compile(r"\d"))
+    expect(figure(page, "Requests read")).to_have_text(re.compile(r"\d"))
     page.locator("textarea").first.fill("w" * 300)  # a word that is longer than the screen
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#pairs-state")).to_contain_text("Raw from")

@@ -264,7 +264,7 @@ const whole = (x) => Math.round(x).toLocaleString("en");
 const short = (x) => (x >= 100 ? whole(x) : x >= 10 ? x.toFixed(1) : x.toFixed(2));
 const time = (x) => (x === 0 ? "0 s" : x < 1 ? `${(1000 * x).toFixed(x < 0.01 ? 1 : 0)} ms` : `${x.toFixed(2)} s`);
 const FIGURES = [  // label, value of (oldest in the window, one before, latest, seconds between the last two), its words
-  ["Requests", (o, a, b) => total(b, "te_request_count"), whole],
+  ["Requests read", (o, a, b) => total(b, "te_request_count"), whole],
   ["Requests a second", (o, a, b, s) => (s ? gain(a, b, "te_request_count") / s : null), short],
   ["Tokens a second", (o, a, b, s) => (s ? gain(a, b, "fastflow_tokens") / s : null), whole],
   ["Queue", (o, a, b) => total(b, "fastflow_queue_seconds"), time],
