@@ -27,8 +27,8 @@ def folded(plans: Sequence[Plan], device: str) -> Function:
 
 
 def folded_state(plans: Sequence[Plan], device: str) -> Function | None:
-    """The same with every additive plan turned into state form, u <- u + P_k h_k; None where nothing can be turned."""
-    if not any(_turns(plan) for plan in plans):
+    """The same with every additive plan in state form, u <- u + P_k h_k; None where there is none that can be."""
+    if not any(_turns(plan) or (plan.form == "state" and plan.R is None) for plan in plans):
         return None
     return chain([(_state if _turns(plan) or plan.form == "state" else _hidden)(plan, device) for plan in plans])
 

@@ -65,7 +65,7 @@ def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list
         "torch-ukp": lambda: port(workload.stages, device),
         "torch-lean": lambda: peers_flow.lean(workload.stages, device),
         "torch-folded": lambda: folded(workload.plans, device),
-        "torch-folded-state": lambda: folded_state(workload.plans, device),
+        "torch-folded-state": lambda: folded_state(workload.sparse, device),
     }
     reasons = {
         "torch-ukp": "the published port has additive couplings with reversal only, and nothing around the flow",
