@@ -25,6 +25,17 @@ def test_both_forms_execute_the_plan(coupling):
         assert np.abs(form(given).numpy() - want).max() <= 1e-4 * np.abs(want).max()
 
 
+def test_the_sparse_plans_of_a_flow_with_a_matrix_behind():
+    rng = np.random.default_rng(5)
+    plans = fold([make.flow(rng, 24, 2, 2, 5), make.recolour(rng, 24)], 24, sparse=True)
+    assert [plan.form for plan in plans] == ["state", "hidden"]
+    x = rng.normal(size=(7, 24))
+    want = execute(plans[1], execute(plans[0], x))
+    for form in (folded(plans, "cpu"), folded_state(plans, "cpu")):
+        assert np.abs(form(torch.from_numpy(x).float()).numpy() - want).max() <= 1e-4 * np.abs(want).max()
+    assert folded_state(plans[1:], "cpu") is None
+
+
 def test_steps_of_one_range_are_one_product():
     assert groups(np.array([[0, 8], [0, 8], [4, 8], [4, 8], [6, 8]])) == [
         (range(0, 2), slice(0, 8)), (range(2, 4), slice(4, 8)), (range(4, 5), slice(6, 8)),
