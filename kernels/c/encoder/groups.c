@@ -25,7 +25,7 @@ static int64_t cut(const ff_texts *in, int64_t text, int64_t stop, int64_t limit
         if (rows > *largest)
             *largest = rows;
         if (groups)
-            groups[count] = (ff_group){text, end - text, in->offsets[text], rows, {0}};
+            groups[count] = (ff_group){.text = text, .texts = end - text, .row = in->offsets[text], .rows = rows};
     }
     return count;
 }
