@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.builder import Builder
-from fastflow.plan.in_place import in_place
+from fastflow.plan.in_place import LARGEST, in_place
 from fastflow.stages.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]
 FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
-LARGEST = 1e12  # products of two such numbers and their sums stay within float32
 
 
 def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan
 
+LARGEST = 1e12  # products of two such numbers and their sums stay within float32
 INVERTIBLE = 1e30  # a diagonal inverts exactly, channel by channel, as long as both stay within float32
 
 
@@ -29,7 +30,7 @@ def products(plan: Plan) -> int:
 def in_place(plan: Plan) -> Plan:
     """The same map in state form without gates, where it can be had and takes fewer products; else ``plan`` itself.
 
-    It can where S is a diagonal behind a permutation and no entry of it leaves the range in which float32 divides.
+    It can where S is a diagonal behind a permutation, and neither its entries nor P leave the range of float32.
     """
     if plan.form != "hidden" or plan.gather is None or not plan.steps:
         return plan
@@ -37,6 +38,8 @@ def in_place(plan: Plan) -> Plan:
         return plan
     V = np.zeros_like(plan.V)
     V[plan.gather] = plan.V / plan.S[:, None]
+    if np.abs(V).max() > LARGEST:
+        return plan
     written = [plan.gather[low:high] for low, high in plan.writes]
     writes = np.array([(rows.min(), rows.max() + 1) for rows in written], np.int32)
     p = np.zeros((plan.steps, plan.state), plan.V.dtype)

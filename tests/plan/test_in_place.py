@@ -62,6 +62,7 @@ def test_what_cannot_be_had_stays_as_it_is():
     (scattered,) = fold([make.flow(rng, 48, 3, 2, 12, permutation="random")], 48)  # every step would write all channels
     (flow,) = fold([make.flow(rng, 24)], 24)
     vanishing = replace(flow, S=np.where(np.arange(24) == 3, 1e-31, flow.S))
+    steep = replace(flow, S=np.where(np.arange(24) == 3, 1e-20, flow.S))
     repeated = replace(flow, gather=np.where(np.arange(24) == 3, flow.gather[4], flow.gather))
-    for plan in (dense, affine, linear, one_step, scattered, vanishing, repeated):
+    for plan in (dense, affine, linear, one_step, scattered, vanishing, steep, repeated):
         assert in_place(plan) is plan
