@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.kernels.flow.plan import Plan
+from fastflow.plan.in_place import state_form
 
 Function = Callable[[Tensor], Tensor]
 Array = NDArray[Any]
@@ -28,13 +29,10 @@ def folded(plans: Sequence[Plan], device: str) -> Function:
 
 def folded_state(plans: Sequence[Plan], device: str) -> Function | None:
     """The same with every additive plan in state form, u <- u + P_k h_k; None where there is none that can be."""
-    if not any(_turns(plan) or (plan.form == "state" and plan.R is None) for plan in plans):
+    turned = [state_form(plan) or plan for plan in plans]
+    if not any(plan.form == "state" and plan.R is None for plan in turned):
         return None
-    return chain([(_state if _turns(plan) or plan.form == "state" else _hidden)(plan, device) for plan in plans])
-
-
-def _turns(plan: Plan) -> bool:
-    return plan.form == "hidden" and plan.gather is not None and plan.steps > 0 and plan.outputs == plan.state
+    return folded(turned, device)
 
 
 def chain(parts: Sequence[Function]) -> Function:
@@ -129,20 +127,14 @@ def _hidden(plan: Plan, device: str) -> Function:
 
 
 def _state(plan: Plan, device: str) -> Function:
-    """u <- (u + V_k h_k + p_k) sigmoid(R_k h_k + q_k), additive u <- u + P_k h_k; then z = S u + t."""
-    w, V = plan.width, plan.V
-    if plan.form == "hidden":  # V of the hidden-space form is S P
-        V = np.zeros((plan.state, plan.V.shape[1]))
-        V[plan.gather] = plan.V / plan.S[:, None]
+    """u <- (u + V_k h_k + p_k) sigmoid(R_k h_k + q_k), additive u <- u + V_k h_k; then z = S u + t."""
+    w = plan.width
     enter, leave = _prologue(plan, device), _epilogue(plan, device, np.ones(plan.state), np.zeros(plan.state))
     steps = []
     for k in range(plan.steps):
         own, read, write = slice(k * w, (k + 1) * w), slice(*plan.reads[k]), slice(*plan.writes[k])
-        if plan.form == "hidden" and plan.gather is not None:
-            rows = plan.gather[write]
-            write = slice(int(rows.min()), int(rows.max()) + 1)
         inner = _right(plan.B[k], device), _tensor(plan.d[k], device)
-        last, bias = V[write, own], None
+        last, bias = plan.V[write, own], None
         if plan.p is not None and plan.R is not None and plan.q is not None:
             last = np.concatenate([last, plan.R[write, own]])
             bias = _tensor(np.concatenate([plan.p[k, write], plan.q[k, write]]), device)

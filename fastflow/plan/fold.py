@@ -5,7 +5,7 @@ between the couplings folds away: the invariant is y = M u + t + sum_j Q_j h_j, 
 vector of step j. An affine coupling multiplies by a gate that depends on the data, which commutes with a diagonal M
 but not with a dense one; there the invariant is y = M u + t with M diagonal times gather, and u itself is updated.
 So it may be for additive couplings with a diagonal M (``plan.in_place``).
-No dense matrix is ever inverted; the diagonal inverse of the second form is guarded (``INVERTIBLE``).
+No dense matrix is ever inverted; the diagonal inverse of the second form is guarded (``plan.in_place.divides``).
 """
 
 from __future__ import annotations

@@ -28,23 +28,27 @@ def products(plan: Plan) -> int:
 
 
 def in_place(plan: Plan) -> Plan:
-    """The same map in state form without gates, where it can be had and takes fewer products; else ``plan`` itself.
+    """``plan`` in state form where that can be had and takes fewer products; else ``plan`` itself."""
+    turned = state_form(plan)
+    return plan if turned is None or products(turned) >= products(plan) else turned
+
+
+def state_form(plan: Plan) -> Plan | None:
+    """The same map as a plan in state form without gates; None where it cannot be had.
 
     It can where S is a diagonal behind a permutation, and neither its entries nor P leave the range of float32.
     """
     if plan.form != "hidden" or plan.gather is None or not plan.steps:
-        return plan
+        return None
     if sorted(plan.gather) != list(range(plan.state)) or not divides(plan.S):
-        return plan
+        return None
     V = np.zeros_like(plan.V)
     V[plan.gather] = plan.V / plan.S[:, None]
     if np.abs(V).max() > LARGEST:
-        return plan
+        return None
     written = [plan.gather[low:high] for low, high in plan.writes]
     writes = np.array([(rows.min(), rows.max() + 1) for rows in written], np.int32)
-    p = np.zeros((plan.steps, plan.state), plan.V.dtype)
-    turned = replace(plan, form="state", G=None, V=V, p=p, writes=writes)
-    return turned if products(turned) < products(plan) else plan
+    return replace(plan, form="state", G=None, V=V, p=np.zeros((plan.steps, plan.state), V.dtype), writes=writes)
 
 
 def divides(scale: NDArray[Any]) -> bool:

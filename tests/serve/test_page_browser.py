@@ -25,6 +25,10 @@ def numbers(page, side):
     return [float(text.replace("−", "-")) for text in page.locator(f".{side} output").all_inner_texts()]
 
 
+def numbers_shown(page):
+    return sum(bool(re.search(r"\d", text)) for text in page.locator("main output").all_inner_texts())
+
+
 def test_pairs_are_compared_raw_beside_calibrated(visit, server, runtime):
     page = visit(server.url)
     expect(page.locator("#model")).to_contain_text("256 dimensions")
@@ -33,6 +37,7 @@ def test_pairs_are_compared_raw_beside_calibrated(visit, server, runtime):
     texts = [box.input_value() for box in page.locator("textarea").all()]
     pairs = [list(pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
     assert len(pairs) == 3
+    assert numbers_shown(page) == 6
     found = server.post("/compare", {"pairs": pairs}).json["pairs"]
     for side in ("raw", "calibrated"):
         assert numbers(page, side) == [pytest.approx(pair[side], abs=6e-4) for pair in found]
@@ -98,6 +103,7 @@ def test_errors_are_sentences(visit, server):
     page.route("**/compare", lambda route: route.abort())
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#pairs-state")).to_contain_text("The server cannot be reached")
+    assert numbers_shown(page) == 0
 
 
 def test_a_busy_server_is_said_to_be_busy(visit):
@@ -105,6 +111,7 @@ def test_a_busy_server_is_said_to_be_busy(visit):
         page = visit(busy.url)
         page.get_by_role("button", name="Compare").click()
         expect(page.locator("#pairs-state")).to_contain_text("These texts take about")
+        assert numbers_shown(page) == 0
 
 
 def test_a_key_is_asked_for_and_kept_in_memory_alone(visit):
