@@ -104,7 +104,7 @@ cdef extern from "encoder/encoder.h":
     enum: FF_TILE_STEPS
     enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_KEYS, FF_QUERIES
     ctypedef struct ff_linear:
-        int64_t weights, bias, scale, shift, columns, steps, format
+        int64_t weights, bias, scale, shift, columns, steps, format, result
     ctypedef struct ff_step:
         int64_t kind
         int64_t source "from"
@@ -256,6 +256,8 @@ cdef class Encoder:
         attended = attention_formats(isa)
         if any(linears[i].format not in formats(isa) for i in range(linears.shape[0])):
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
+        if any(linears[i].result == FF_BF16 and linears[i].format != FF_BF16 for i in range(linears.shape[0])):
+            raise ValueError("results of bfloat16 come from products of bfloat16 alone")
         if any(steps[i].kind in (FF_PACK, FF_ATTEND) and steps[i].format not in attended for i in range(steps.shape[0])):
             raise ValueError(f"attention's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or position_rows < 1:

@@ -74,7 +74,7 @@ def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, ta
 
 
 def _feed_forward(program: EncoderProgram, prefix: str, source: str, target: str, add: str) -> None:
-    wide, kind = program.shape.intermediate, program.shape.activation
+    wide, kind, hidden = program.shape.intermediate, program.shape.activation, "wide"
     if program.shape.gated:
         padded = program.pad(wide)
         rows = np.full((2, padded), -1, np.int32)
@@ -82,8 +82,9 @@ def _feed_forward(program: EncoderProgram, prefix: str, source: str, target: str
         program.linear(f"{prefix}up", source, "wide", rows=rows.reshape(-1), form=program.format)
         program.step(GLU, source="wide", width=padded, activation=ACTIVATIONS[kind])
     else:
-        program.linear(f"{prefix}up", source, "wide", kind, form=program.format)
-    program.linear(f"{prefix}down", "wide", target, add=add, form=program.format)
+        hidden = program.passed("wide")
+        program.linear(f"{prefix}up", source, hidden, kind, form=program.format)
+    program.linear(f"{prefix}down", hidden, target, add=add, form=program.format)
 
 
 def _pool(program: EncoderProgram, mode: str, layers: tuple[int, ...], layer: int) -> None:

@@ -70,6 +70,7 @@ class EncoderProgram:
         self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
         self._widths: dict[str, int] = {}  # buffer -> floats in a row, padding included
+        self._operands: set[str] = set()  # buffers of operands in the format of the products
         self._tables: dict[float, int] = {}  # base of rotary angles -> where their table is
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
         self.matrices: list[Matrix] = []
@@ -88,12 +89,16 @@ class EncoderProgram:
             self._strides[name] = _lines(4 * self.pad(columns)) + LINE
             self._widths[name] = self.pad(columns)
 
-    def _operand(self, source: str, columns: int) -> str:
-        """The buffer for the rows of ``source`` in the format of the products, after a step that fills it."""
+    def _operand(self, source: str) -> str:
+        """The buffer for the rows of ``source`` in the format of the products."""
         name = f"{source} operand"
         self._strides.setdefault(name, _lines(CONVERTED[self.format] * self._widths[source]) + LINE)
-        self.step(CONVERT, source=source, target=name, width=columns, format=self.format)
+        self._operands.add(name)
         return name
+
+    def passed(self, buffer: str) -> str:
+        """Where a product leaves rows of ``buffer`` that the next one alone reads: as its operand, where it can."""
+        return self._operand(buffer) if self.format == BF16 else buffer
 
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
         """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled."""
@@ -159,8 +164,10 @@ class EncoderProgram:
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
         height, inner = len(rows), groups * padded
         lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a lane of 32 bits
-        if form in CONVERTED:
-            source = self._operand(source, inner)
+        if form in CONVERTED and source not in self._operands:
+            operand = self._operand(source)
+            self.step(CONVERT, source=source, target=operand, width=inner, format=form)
+            source = operand
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
         start = self.put(np.where(rows < 0, np.float32(0), bias[rows]))
@@ -173,8 +180,9 @@ class EncoderProgram:
             groups, padded, factor, lanes, panels, scale, shift, zero=ZERO_POINT if form == INT8 else 0, spare=spare,
         )  # fmt: skip
         self.matrices.append(matrix)
+        result = BF16 if target in self._operands else FLOAT
         fields = {"weights": panels, "bias": start, "scale": scale, "shift": shift, "columns": height, "steps": steps}
-        self._linears.append(record(LINEAR_FIELDS, fields | {"format": form}))
+        self._linears.append(record(LINEAR_FIELDS, fields | {"format": form, "result": result}))
         self.step(
             LINEAR, source=source, target=target, linear=len(self._linears) - 1, activation=ACTIVATIONS[activation],
             add=add, texts=texts,

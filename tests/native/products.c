@@ -62,7 +62,7 @@ static ff_linear pack(int isa, int format, int inner)
             }
         }
     }
-    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format};
+    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format, FF_FLOAT};
 }
 
 /* The result in float64, and what a rounding of the largest sum may cost. */
@@ -113,10 +113,10 @@ static double check(int isa, int format, const ff_body *body)
         for (int n = 0; n < (int)(sizeof row_counts / sizeof *row_counts); n++) {
             const int rows = row_counts[n];
             ff_tiles(isa, 1);
-            product(memory, &l, operand[0], lda, rows, 0, 1, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
-            product(memory, &l, operand[0], lda, rows, 1, panels, found[0], ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
+            product(memory, &l, operand[0], lda, rows, 0, 1, (char *)found[0], 4 * ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
+            product(memory, &l, operand[0], lda, rows, 1, panels, (char *)found[0], 4 * ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
             const int last = rows - 1;
-            product(memory, &l, operand[last], lda, 1, 0, panels, again[0], ldc, FF_LINEAR_ONLY, add[last], COLUMNS);
+            product(memory, &l, operand[last], lda, 1, 0, panels, (char *)again[0], 4 * ldc, FF_LINEAR_ONLY, add[last], COLUMNS);
             ff_tiles(isa, 0);
             if (memcmp(found[last], again[0], sizeof(float) * COLUMNS))
                 return -1;
@@ -126,6 +126,65 @@ static double check(int isa, int format, const ff_body *body)
                     worst = error <= worst ? worst : error;
                 }
         }
+    }
+    return worst;
+}
+
+static double activated(int activation, double v)
+{
+    const double tanh_form = 0.7978845608028654 * (v + 0.044715 * v * v * v);
+    switch (activation) {
+    case FF_GELU: return 0.5 * v * erfc(-v * 0.7071067811865476);
+    case FF_GELU_TANH: return v / (1 + exp(-2 * tanh_form));
+    case FF_RELU_ONLY: return v > 0 ? v : 0;
+    default: return v;
+    }
+}
+
+/* Results rounded to bfloat16, of inputs from -12 to 12: errors in units of half the last digit; -1 as above, or where a
+   tie is not rounded to even. Below 2^-20 of the input errors count as of a number of that size. */
+static double check_half(int isa, const ff_body *body)
+{
+    enum { INNER = 96, ROWS = 33 };
+    static _Alignas(64) uint16_t halves[ROWS + FF_SPARE_ROWS][COLUMNS], alone[FF_SPARE_ROWS][COLUMNS];
+    static const int kinds[] = {FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY};
+    const ptrdiff_t lda = sizeof operand[0], ldc = sizeof halves[0];
+    const int64_t panels = COLUMNS / (2 * ff_isa_vector(isa));
+    const ff_product product = ff_product_of(isa, FF_BF16);
+    double worst = 0;
+    for (int c = 0; c < COLUMNS; c++)
+        for (int k = 0; k < INNER; k++)
+            weights[c][k] = k < 3 && c % 4 ? 4 * draw() : 0;
+    ff_linear l = pack(isa, FF_BF16, INNER);
+    l.result = FF_BF16;
+    for (int c = 0; c < COLUMNS; c += 4)
+        ((float *)(void *)memory)[c] = 1 + (float)(c / 2 + 1) * 0x1p-8f;
+    memset(operand, 0, sizeof operand);
+    for (int r = 0; r < ROWS; r++) {
+        for (int k = 0; k < INNER; k++)
+            x[r][k] = draw();
+        body->convert(x[r], INNER, FF_BF16, operand[r]);
+    }
+    for (int i = 0; i < 4; i++) {
+        ff_tiles(isa, 1);
+        product(memory, &l, operand[0], lda, ROWS, 0, 1, (char *)halves, ldc, kinds[i], NULL, 0);
+        product(memory, &l, operand[0], lda, ROWS, 1, panels, (char *)halves, ldc, kinds[i], NULL, 0);
+        product(memory, &l, operand[ROWS - 1], lda, 1, 0, panels, (char *)alone, ldc, kinds[i], NULL, 0);
+        ff_tiles(isa, 0);
+        if (memcmp(halves[ROWS - 1], alone[0], sizeof alone[0]))
+            return -1;
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < COLUMNS; c++) {
+                double sum = (double)((const float *)(const void *)memory)[c];
+                for (int k = 0; k < 3; k++)
+                    sum += (double)bfloat16(x[r][k]) * (double)weights[c][k];
+                const union { uint32_t bits; float value; } got = {(uint32_t)halves[r][c] << 16};
+                if (kinds[i] == FF_LINEAR_ONLY && c % 4 == 0 && got.value != bfloat16((float)sum))
+                    return -1;
+                const double right = activated(kinds[i], sum), size = fmax(fabs(right), 0x1p-20 * fabs(sum));
+                const double error = fabs((double)got.value - right) / exp2(floor(log2(size)) - 8);
+                worst = error <= worst ? worst : error;
+            }
     }
     return worst;
 }
@@ -177,5 +236,12 @@ int main(void)
                 printf("%-13s %-17s %s%.2f roundings\n", ff_isa_name(isa), names[format], right ? "" : "WRONG ", error);
                 wrong += !right;
             }
+    for (int isa = 0; isa < FF_ISAS; isa++)
+        if (ff_isa_usable(isa) && ff_product_of(isa, FF_BF16)) {
+            const double error = check_half(isa, ff_body_of(isa));
+            const int right = error >= 0 && error <= 1.1;
+            printf("%-13s results bfloat16  %s%.2f half digits\n", ff_isa_name(isa), right ? "" : "WRONG ", error);
+            wrong += !right;
+        }
     return wrong;
 }

@@ -80,8 +80,7 @@ void ff_part(const ff_call *c, const ff_step *s, const ff_group *g, int64_t from
         const ff_linear *l = e->linears + s->linear;
         const float *add = s->add < 0 ? NULL : (const float *)g->at[s->add];
         ff_product_of(e->isa, (int)l->format)(e->memory, l, g->at[s->from], lda, s->texts ? g->texts : g->rows, from, to,
-                                              (float *)g->at[s->to], ldc / 4, (int)s->activation, add,
-                                              add ? e->strides[s->add] / 4 : 0);
+                                              g->at[s->to], ldc, (int)s->activation, add, add ? e->strides[s->add] / 4 : 0);
         break;
     }
     case FF_PACK:

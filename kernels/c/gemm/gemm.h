@@ -36,18 +36,20 @@ typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' m
     int64_t scale;    /* int8: float32 (columns), what one unit of the weights is worth */
     int64_t shift;    /* int8: int32 (columns), minus the zero point times the sum of the column's weights */
     int64_t columns, steps, format;
+    int64_t result;   /* FF_FLOAT; of an FF_BF16 product also FF_BF16: rounded, as the operand of the next one */
 } ff_linear;
 
-/* Panels [from, to) of rows of `c`, from operand rows `a`; the stride of `a` in bytes, others in floats. */
+/* Panels [from, to) of rows of `c`, from operand rows `a`; strides of `a` and `c` in bytes, of `add`, which goes with
+   results of float32, in floats. */
 typedef void (*ff_product)(const char *memory, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
-                           int64_t to, float *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
+                           int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
 ff_product ff_product_of(int isa, int format);  /* NULL where this machine has none */
 void ff_tiles(int isa, int on);  /* this thread's tiles, which the products of AMX need: once before a call's and once after */
 /* c += a b for one tile each, int8 into int32 when `whole`, else bfloat16 into float32. Tiles must be usable. */
 void ff_trial(int isa, int whole, const void *a, const void *b, void *c);
 
 #define FF_DECLARE(name) \
-    void name(const char *, const ff_linear *, const char *, ptrdiff_t, int64_t, int64_t, int64_t, float *, ptrdiff_t, int, \
+    void name(const char *, const ff_linear *, const char *, ptrdiff_t, int64_t, int64_t, int64_t, char *, ptrdiff_t, int, \
               const float *, ptrdiff_t)
 FF_DECLARE(ff_float_portable);
 FF_DECLARE(ff_float_avx2);
