@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 cdef extern from "cpu.h":
-    enum: FF_AMX, FF_ISAS
+    enum: FF_AVX512, FF_AMX, FF_ISAS
     const char *ff_isa_name(int isa)
     int ff_isa_usable(int isa)
     int ff_isa_vector(int isa)
@@ -111,12 +111,12 @@ cdef extern from "encoder/encoder.h":
         int64_t target "to"
         int64_t linear, activation, add, scale, bias, width, slot, texts, format, mode, column, number, window, table, reach
     ctypedef struct ff_head:
-        const float *q
+        const char *q
         ptrdiff_t ldq, ldout
         int64_t tokens, window, reach
         const float *bias
-        float *out
-        int size
+        char *out
+        int half, size
     ctypedef struct ff_attention:
         void (*pack_keys)(const ff_head *, float *) nogil
         void (*attend)(const ff_head *, int64_t, int64_t, const float *, float *) nogil
@@ -200,10 +200,14 @@ def tile_trial(
     ff_trial(isa, whole, &a[0, 0], &b[0, 0], &c[0, 0])
 
 
-def attend_head(int isa, int format, const float[:, ::1] qkv, float[:, ::1] out, int64_t window, const float[::1] bias):
+def attend_head(
+    int isa, int format, const float[:, ::1] qkv, float[:, ::1] out, int64_t window, const float[::1] bias, *,
+    bint half=False,
+):
     """Attention of one head of one text: qkv (T, 3 size) -> out (T, size) in place; size in whole panels.
 
-    ``format`` is one of ``attention_formats(isa)``; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
+    ``format`` is one of ``attention_formats(isa)``, to which qkv is rounded; ``half``: results of bfloat16 are rounded to
+    it; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
     """
     if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or format not in attention_formats(isa):
         raise ValueError(f"instruction set {isa} has no attention of format {format} on this machine")
@@ -211,8 +215,17 @@ def attend_head(int isa, int format, const float[:, ::1] qkv, float[:, ::1] out,
     cdef int64_t tokens = qkv.shape[0], blocks = (tokens + FF_QUERIES - 1) // FF_QUERIES, b
     if tokens < 1 or out.shape[0] != tokens or out.shape[1] < 1 or qkv.shape[1] != 3 * out.shape[1] or out.shape[1] % (2 * vector):
         raise ValueError("attention maps (T, 3 size) to (T, size), size in whole panels")
+    if half and format != FF_BF16:
+        raise ValueError("results are bfloat16 where attention is")
+    rows = np.asarray(qkv).view(np.uint32)
+    if format == FF_BF16:
+        rows = (rows + 0x7FFF + (rows >> 16 & 1) >> 16).astype(np.uint16)
+    results = np.empty((tokens, out.shape[1]), np.uint16 if half else np.float32)
+    cdef const unsigned char[:, ::1] given = rows.view(np.uint8)
+    cdef unsigned char[:, ::1] got = results.view(np.uint8)
     cdef ff_head head
-    head.q, head.ldq, head.out, head.ldout = &qkv[0, 0], qkv.shape[1], &out[0, 0], out.shape[1]
+    head.q, head.ldq, head.out, head.ldout = <const char *>&given[0, 0], given.shape[1], <char *>&got[0, 0], got.shape[1]
+    head.half = half
     head.tokens, head.size, head.window, head.bias, head.reach = tokens, <int>out.shape[1], window, NULL, 0
     if bias is not None:
         if bias.shape[0] < 2 * FF_BIAS_MARGIN + 1 or bias.shape[0] % 2 == 0:
@@ -225,6 +238,7 @@ def attend_head(int isa, int format, const float[:, ::1] qkv, float[:, ::1] out,
         attention.pack_keys(&head, &keys[0])
         for b in range(blocks):
             attention.attend(&head, b * tokens // blocks, (b + 1) * tokens // blocks, &keys[0], &scratch[0])
+    np.asarray(out)[:] = (results.astype(np.uint32) << 16).view(np.float32) if half else results
 
 
 cdef class Encoder:
@@ -256,8 +270,9 @@ cdef class Encoder:
         attended = attention_formats(isa)
         if any(linears[i].format not in formats(isa) for i in range(linears.shape[0])):
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
-        if any(linears[i].result == FF_BF16 and linears[i].format != FF_BF16 for i in range(linears.shape[0])):
-            raise ValueError("results of bfloat16 come from products of bfloat16 alone")
+        rounding = (FF_BF16, FF_INT8, FF_INT8_TILES) if isa >= FF_AVX512 else ()
+        if any(linears[i].result == FF_BF16 and linears[i].format not in rounding for i in range(linears.shape[0])):
+            raise ValueError(f"a product's results cannot be bfloat16 on instruction set {isa} in its format")
         if any(steps[i].kind in (FF_PACK, FF_ATTEND) and steps[i].format not in attended for i in range(steps.shape[0])):
             raise ValueError(f"attention's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or position_rows < 1:

@@ -1,7 +1,8 @@
 """The layers of an encoder as steps for the compiled kernels: embedding, attention, feed-forward, pooling.
 
 The definition is ``kernels.encoder.reference``. The buffers are x, the states; y and z, sums and normalised states;
-context, what attention gives; wide, queries, keys and values by head or the hidden values of the feed-forward part.
+context, what attention gives; wide, queries, keys and values by head or the hidden values of the feed-forward part;
+heads, queries, keys and values where attention is in bfloat16.
 """
 
 from __future__ import annotations
@@ -10,7 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastflow.kernels._cpu import EMBED, FIRST, GELU, GELU_TANH, GLU, LINEAR_ONLY, RELU_ONLY, ROTATE, TANH
+from fastflow.kernels._cpu import (
+    BF16,
+    CONVERT,
+    EMBED,
+    FIRST,
+    GELU,
+    GELU_TANH,
+    GLU,
+    LINEAR_ONLY,
+    RELU_ONLY,
+    ROTATE,
+    TANH,
+)
 from fastflow.kernels.encoder.cpu_texts import TEXT, add_pool
 from fastflow.kernels.encoder.distances import relative_bias
 
@@ -64,13 +77,18 @@ def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
 
 
 def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, target: str, add: str) -> None:
-    program.linear(f"{prefix}qkv", source, "wide", by_head=True, form=program.format)
-    if program.shape.rotary:
-        program.step(ROTATE, source="wide", scale=program.rotary(program.shape.rotary[layer]))
+    columns, rotary = 3 * program.shape.heads * program.head, program.shape.rotary
+    heads = program.halves("heads", columns) if program.attention == BF16 else "wide"
+    program.linear(f"{prefix}qkv", source, "wide" if rotary else heads, by_head=True, form=program.format)
+    if rotary:
+        program.step(ROTATE, source="wide", scale=program.rotary(rotary[layer]))
+        if heads != "wide":
+            program.step(CONVERT, source="wide", target=heads, width=columns, format=BF16)
     window = program.shape.windows[layer] if program.shape.windows else None
     bias = relative_bias(program.vector("relative")) if "relative" in program.weights else None
-    program.attend("wide", "context", window, bias)
-    program.linear(f"{prefix}out", "context", target, add=add, from_heads=True, form=program.format)
+    context = program.passed("context")
+    program.attend(heads, context, window, bias)
+    program.linear(f"{prefix}out", context, target, add=add, from_heads=True, form=program.format)
 
 
 def _feed_forward(program: EncoderProgram, prefix: str, source: str, target: str, add: str) -> None:

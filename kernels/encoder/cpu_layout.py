@@ -71,6 +71,7 @@ class EncoderProgram:
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
         self._widths: dict[str, int] = {}  # buffer -> floats in a row, padding included
         self._operands: set[str] = set()  # buffers of operands in the format of the products
+        self._halves: set[str] = set()  # buffers of bfloat16
         self._tables: dict[float, int] = {}  # base of rotary angles -> where their table is
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
         self.matrices: list[Matrix] = []
@@ -94,15 +95,27 @@ class EncoderProgram:
         name = f"{source} operand"
         self._strides.setdefault(name, _lines(CONVERTED[self.format] * self._widths[source]) + LINE)
         self._operands.add(name)
+        if self.format == BF16:
+            self._halves.add(name)
         return name
 
     def passed(self, buffer: str) -> str:
-        """Where a product leaves rows of ``buffer`` that the next one alone reads: as its operand, where it can."""
+        """Where a step leaves rows of ``buffer`` that the next product alone reads: as its operand, where it can."""
         return self._operand(buffer) if self.format == BF16 else buffer
 
+    def halves(self, name: str, columns: int) -> str:
+        """A buffer of bfloat16, a row a token."""
+        self._strides[name] = _lines(2 * columns) + LINE
+        self._halves.add(name)
+        return name
+
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
-        """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled."""
-        fields = {"window": -1 if window is None else window, "format": self.attention}
+        """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled.
+
+        The rows of ``source`` are in the format of attention.
+        """
+        result = BF16 if target in self._halves else FLOAT
+        fields = {"window": -1 if window is None else window, "format": self.attention, "mode": result}
         if bias is not None:
             if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
@@ -180,7 +193,7 @@ class EncoderProgram:
             groups, padded, factor, lanes, panels, scale, shift, zero=ZERO_POINT if form == INT8 else 0, spare=spare,
         )  # fmt: skip
         self.matrices.append(matrix)
-        result = BF16 if target in self._operands else FLOAT
+        result = BF16 if target in self._halves else FLOAT
         fields = {"weights": panels, "bias": start, "scale": scale, "shift": shift, "columns": height, "steps": steps}
         self._linears.append(record(LINEAR_FIELDS, fields | {"format": form, "result": result}))
         self.step(

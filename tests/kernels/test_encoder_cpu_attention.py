@@ -7,7 +7,7 @@ from dataclasses import replace
 import halved
 import numpy as np
 import pytest
-from packed import pack, random_encoder
+from packed import pack, random_encoder, rounded
 from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 from fastflow.kernels import _cpu
@@ -25,7 +25,7 @@ def table(reach, seed=0, heads=1):
     return np.random.default_rng(seed).normal(size=(heads, 2 * reach + 1)).astype(np.float32) * 2
 
 
-def one_head(isa, qkv, window=None, bias=None, form=_cpu.FLOAT):
+def one_head(isa, qkv, window=None, bias=None, form=_cpu.FLOAT, half=False):
     """The kernel's attention of one head: qkv (T, 3 size) -> (T, size)."""
     number, _, vector, _ = instructions.isas()[isa]
     size = qkv.shape[1] // 3
@@ -35,7 +35,7 @@ def one_head(isa, qkv, window=None, bias=None, form=_cpu.FLOAT):
     given[:, 0] *= np.float32(size**-0.5)
     out = np.full((len(qkv), padded), np.nan, np.float32)
     ends = None if bias is None else np.pad(bias[0], _cpu.BIAS_MARGIN, mode="edge")
-    _cpu.attend_head(number, form, given.reshape(len(qkv), -1), out, -1 if window is None else window, ends)
+    _cpu.attend_head(number, form, given.reshape(len(qkv), -1), out, -1 if window is None else window, ends, half=half)
     assert not out[:, size:].any()
     return out[:, :size]
 
@@ -94,6 +94,14 @@ def test_attention_in_bfloat16(half_isa, window, reach):
         near = 0.3 if tokens <= _cpu.KEYS else 0.6  # a block's terms are rounded below its own maximum, not the row's
         assert np.abs(found - want).mean() <= near * lost
         assert np.abs(found - exact).max() <= 2**-6 * np.abs(qkv).max()
+
+
+def test_results_in_bfloat16_are_the_others_rounded(half_isa):
+    for tokens in (*LENGTHS, *LONG):
+        qkv = random_head(tokens, 40, tokens)
+        wide, half = (one_head(half_isa, qkv, form=_cpu.BF16, half=half) for half in (False, True))
+        assert np.array_equal(half, rounded(wide))
+        assert tokens == 1 or not np.array_equal(half, wide)
 
 
 def test_shares_in_bfloat16_add_up_to_one(half_isa):
@@ -192,6 +200,8 @@ def test_attention_that_does_not_fit_is_refused(float_isa):
             _cpu.attend_head(number, _cpu.FLOAT, qkv, wrong, -1, None)
     with pytest.raises(ValueError, match="a table of biases has"):
         _cpu.attend_head(number, _cpu.FLOAT, qkv, out, -1, np.zeros(2 * _cpu.BIAS_MARGIN, np.float32))
+    with pytest.raises(ValueError, match="results are bfloat16 where"):
+        _cpu.attend_head(number, _cpu.FLOAT, qkv, out, -1, None, half=True)
     with pytest.raises(ValueError, match="instruction set 99 has no attention of format 0"):
         _cpu.attend_head(99, _cpu.FLOAT, qkv, out, -1, None)
     weights, shape = random_encoder(0, 1, 32, 4, 64)

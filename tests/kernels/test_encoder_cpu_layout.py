@@ -8,10 +8,11 @@ from packed import pack as pack_texts
 from packed import random_encoder, stored_as
 
 from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
+from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
 from fastflow.kernels.encoder import cpu_layout as encoder_packing
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layout import EncoderProgram
+from fastflow.kernels.isa import isas
 from fastflow.kernels.panels import (
     STORED,
     NotFinite,
@@ -87,3 +88,15 @@ def test_what_is_not_finite_is_named_with_its_part(kind, value):
             with pytest.raises(NotFinite, match=f"the weight {name} holds NaN or infinity") as raised:
                 CpuEncoder(weights | {name: given if len(given) > 1 else given[0]}, shape, "mean", (1,), dtype, 2)
             assert (raised.value.name, raised.value.part) == (name, part)
+
+
+def test_results_of_bfloat16_need_a_product_that_rounds(float_isa):
+    weights, shape = random_encoder(0, 1, 32, 4, 64)
+    number, _, vector, _ = isas()[float_isa]
+    memory, linears, steps, strides = EncoderProgram(weights, shape, "mean", (1,), 2 * vector, FLOAT).arrays()
+    linears["result"] = BF16
+    with pytest.raises(ValueError, match=f"results cannot be bfloat16 on instruction set {number} in its format"):
+        Encoder(
+            memory, linears, steps, strides, None, np.zeros((9, 32), np.float32), None, heads=4, head=8, hidden=32,
+            outputs=32, position_rows=9, position_start=0, pad_id=-1, layers=1, eps=1e-5, isa=number,
+        )  # fmt: skip

@@ -16,7 +16,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
 {
     const size_t padded = whole((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    return whole(2 * FF_QUERIES + (size_t)rows * (padded + (size_t)head / 2 + 2 * FF_SCORES_SPARE), 16);
+    return whole(FF_QUERIES * (2 + (size_t)head) + (size_t)rows * (padded + FF_SCORES_SPARE), 16);
 }
 
 const ff_attention *ff_attention_of(int isa, int format)
@@ -32,12 +32,13 @@ const ff_attention *ff_attention_of(int isa, int format)
 
 static ff_head head_of(const ff_encoder *e, const ff_step *s, const ff_group *g, const int64_t *at, int64_t h)
 {
-    const ptrdiff_t ldq = e->strides[s->from] / 4, ldout = e->strides[s->to] / 4;
+    const ptrdiff_t ldq = e->strides[s->from], ldout = e->strides[s->to];
+    const int64_t bytes = s->format == FF_BF16 ? 2 : 4, half = s->mode == FF_BF16;
     const int64_t row = at[0] - g->row;
     const float *table = s->table < 0 ? NULL : (const float *)(e->memory + s->table);
     return (ff_head){
-        .q = (const float *)g->at[s->from] + row * ldq + h * 3 * e->head, .ldq = ldq,
-        .out = (float *)g->at[s->to] + row * ldout + h * e->head, .ldout = ldout,
+        .q = g->at[s->from] + row * ldq + h * 3 * e->head * bytes, .ldq = ldq,
+        .out = g->at[s->to] + row * ldout + h * e->head * (half ? 2 : 4), .ldout = ldout, .half = (int)half,
         .tokens = at[1] - at[0], .size = e->head, .window = s->window, .reach = s->reach,
         .bias = table ? table + h * (2 * (s->reach + FF_BIAS_MARGIN) + 1) : NULL,
     };

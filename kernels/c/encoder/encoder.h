@@ -34,7 +34,7 @@ typedef struct {
     int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
     int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
     int64_t format;     /* FF_CONVERT, FF_ATTEND and the FF_PACK before it, which has all its fields */
-    int64_t mode, column; /* FF_POOL: which pooling, and its first column in the target */
+    int64_t mode, column; /* FF_POOL: which pooling, and its first column in the target; FF_ATTEND: the results' format */
     int64_t number;     /* offset of a float32; FF_POOL: the layer's share; FF_NORM: epsilon, -1 for the encoder's */
     int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
     int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; below 0: none */
@@ -76,11 +76,12 @@ int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
 typedef struct {         /* attention's work on one head of one text */
-    const float *q;      /* (tokens, 3 size): [q|k|v], rows ldq apart */
+    const char *q;       /* (tokens, 3 size): [q|k|v] in attention's format, rows ldq bytes apart */
     ptrdiff_t ldq, ldout;
     int64_t tokens, window, reach;
     const float *bias;   /* by distance key - query from -reach to reach, with a margin at both ends; NULL: none */
-    float *out;          /* (tokens, size), rows ldout apart */
+    char *out;           /* (tokens, size), rows ldout bytes apart */
+    int half;            /* whether `out` is bfloat16, where attention is; else float32 */
     int size;            /* padded columns */
 } ff_head;
 

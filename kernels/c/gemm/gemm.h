@@ -36,7 +36,7 @@ typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' m
     int64_t scale;    /* int8: float32 (columns), what one unit of the weights is worth */
     int64_t shift;    /* int8: int32 (columns), minus the zero point times the sum of the column's weights */
     int64_t columns, steps, format;
-    int64_t result;   /* FF_FLOAT; of an FF_BF16 product also FF_BF16: rounded, as the operand of the next one */
+    int64_t result;   /* FF_FLOAT; with AVX-512, of products of bfloat16 and bytes, also FF_BF16: rounded */
 } ff_linear;
 
 /* Panels [from, to) of rows of `c`, from operand rows `a`; strides of `a` and `c` in bytes, of `add`, which goes with
