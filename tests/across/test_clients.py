@@ -126,33 +126,73 @@ def test_langchain_with_its_lengths_unchecked(server, vectors):
     np.testing.assert_allclose(client.embed_query(TEXTS[0]), vectors[0], atol=1e-6)
 
 
-def test_langchain_is_told_why_its_token_ids_are_refused(server, monkeypatch):
-    """By default it sends the ids of tiktoken, whose tables it would fetch: here those are single bytes."""
-    tiktoken = pytest.importorskip("tiktoken", reason="langchain-openai is not installed, nor its tiktoken")
-    client = langchain(server)
+@pytest.fixture
+def tiktoken_of_bytes(monkeypatch):
+    """tiktoken with one token a byte: the tables of its encodings would be fetched."""
+    tiktoken = pytest.importorskip("tiktoken", reason="neither langchain-openai nor its tiktoken is installed")
     of_bytes = tiktoken.Encoding(
         name="bytes", pat_str=".", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={}
     )
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: of_bytes)
     monkeypatch.setattr(tiktoken, "encoding_for_model", lambda name: of_bytes)
+
+
+def test_langchain_is_told_why_its_token_ids_are_refused(server, tiktoken_of_bytes):
     with pytest.raises(Exception, match=r"OpenAIEmbeddings\(check_embedding_ctx_length=False\)"):
-        client.embed_documents(TEXTS)
+        langchain(server).embed_documents(TEXTS)
 
 
-def test_the_calls_that_mteb_makes(server):
-    """mteb's OpenAIModel (2.26) with a client of its own: its package brings datasets and polars, its calls are these.
+@pytest.fixture
+def mteb_model(server, tiktoken_of_bytes, monkeypatch, tmp_path):
+    """mteb's wrapper of the openai client, which fails at the first error: it would sleep 10 s, then 60 s."""
+    monkeypatch.setenv("MTEB_CACHE", str(tmp_path))  # a folder that its import makes
+    pytest.importorskip("mteb", reason="mteb is not installed", exc_type=ImportError)
+    from mteb.models.model_implementations.openai_models import OpenAIModel
 
-    It leaves blank texts out, sends up to 2,048 others at once, asks for floats and for the width that it was told.
-    """
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"mteb sleeps {seconds} s after an error"))
     _, client = openai_client(server)
-    texts = [f"sentence number {i}" for i in range(2048)]
-    found = client.embeddings.create(
-        input=texts, model="text-embedding-3-small", encoding_format="float", dimensions=256
-    )
-    rows = np.array([row.embedding for row in found.data])
-    assert rows.shape == (2048, 256)
-    expected = fastflow.Runtime(None, "cpu").encode(texts[-3:], normalize_embeddings=True)
-    np.testing.assert_allclose(rows[-3:], expected, atol=1e-6)
+    return OpenAIModel("text-embedding-3-small", max_tokens=200, embed_dim=256, client=client)
+
+
+def test_mteb_encodes(mteb_model):
+    """More texts than it sends at once, a blank one, which it leaves out, and one that it cuts to its own limit."""
+    long = "a word " * 100
+    texts = [*(f"sentence number {i}" for i in range(2048)), " ", long]
+    batches = [{"text": texts[:1000]}, {"text": texts[1000:]}]
+    found = mteb_model.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
+    assert found.shape == (2050, 256)
+    runtime = fastflow.Runtime(None, "cpu")
+    expected = runtime.encode([*texts[:3], texts[2047], long[:200]], normalize_embeddings=True)
+    np.testing.assert_allclose(found[[0, 1, 2, 2047, 2049]], expected, atol=1e-6)
+    assert not found[2048].any()
+
+
+def test_mteb_evaluates_a_task(mteb_model):
+    """A task in memory through ``mteb.evaluate``: its score is the Spearman of the Runtime's own cosines."""
+    import mteb
+    from datasets import Dataset, DatasetDict
+    from mteb.abstasks import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+    from scipy.stats import spearmanr
+
+    left = ["A man plays a guitar.", "A cat sleeps.", "The sun is bright.", "Two dogs run.", "He cooks rice."]
+    right = ["Someone makes music.", "A kitten naps.", "Snow falls at night.", "Dogs are running.", "She reads a map."]
+    scores = [3.5, 4.0, 0.5, 4.5, 0.0]
+
+    class Pairs(AbsTaskSTS):
+        metadata = TaskMetadata(
+            name="Pairs", description="Five pairs.", type="STS", category="t2t", eval_splits=["test"],
+            eval_langs=["eng-Latn"], main_score="cosine_spearman", dataset={"path": "none", "revision": "1"},
+        )  # fmt: skip
+
+    task = Pairs()
+    rows = {"sentence1": left, "sentence2": right, "score": scores}
+    task.dataset, task.data_loaded = DatasetDict({"test": Dataset.from_dict(rows)}), True
+    found = mteb.evaluate(mteb_model, task, cache=None, co2_tracker=False, show_progress_bar=False)
+    runtime = fastflow.Runtime(None, "cpu")
+    a, b = (runtime.encode(side, normalize_embeddings=True) for side in (left, right))
+    expected = spearmanr((a * b).sum(axis=1), scores).statistic
+    assert found.task_results[0].get_score() == pytest.approx(expected, abs=1e-6)
 
 
 def curl(*arguments: str, data: bytes | None = None) -> bytes:
