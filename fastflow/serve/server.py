@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -81,9 +82,9 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
         bound.bind(address)
         bound.listen(BACKLOG)
     except (OSError, OverflowError) as error:
-        raise FastflowError(
-            f"the server cannot listen at {host} port {port}: {reason(error)}; choose another --host or --port"
-        ) from error
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        way_out = "stop the server there, or choose another --port" if taken else "choose another --host or --port"
+        raise FastflowError(f"the server cannot listen at {host} port {port}: {reason(error)}; {way_out}") from error
     return bound
 
 
@@ -93,10 +94,12 @@ def is_local(bound: socket.socket) -> bool:
 
 
 def _listen_at(path: Path) -> socket.socket:
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound, taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), False
     try:
-        if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-            path.unlink()  # left by a server that was killed
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            taken = _answers(path)
+            if not taken:
+                path.unlink()  # left by a server that was killed
         before = os.umask(0o117)
         try:
             bound.bind(str(path))
@@ -105,7 +108,8 @@ def _listen_at(path: Path) -> socket.socket:
         bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
-        raise FastflowError(f"the server cannot listen at {path}: {reason(error)}") from error
+        way_out = "stop the server there, or choose another --uds" if taken else "choose another --uds"
+        raise FastflowError(f"the server cannot listen at {path}: {reason(error)}; {way_out}") from error
     return bound
 
 
