@@ -54,9 +54,10 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     "--max-queue-seconds",
     "max_queue",
     type=SECONDS,
-    default=1.0,
+    default=0.5,
     show_default=True,
-    help="Refuse a request (429) that would wait longer for its first turn.",
+    help="Refuse a request (429) that would wait longer for its first turn. After a refusal the next batch is all that "
+    "waits, until the work has run out.",
 )
 @click.option(
     "--timeout", type=SECONDS, default=60.0, show_default=True, help="Seconds after which a request is given up (503)."

@@ -35,13 +35,13 @@ class TooMuch(Exception):
 class Job:
     """The texts of one request, from its admission to its last batch.
 
-    ``left``: tokens not handed out, an estimate until ``Queue.put`` gives the ``lengths``; ``next``: the first text
-    not handed out; ``deadline``: the time from which nothing more of it is computed.
+    ``left``: tokens not handed out, an estimate until ``Queue.put`` gives the ``lengths``; ``turn``: those of its next
+    turn; ``next``: the first text not handed out; ``deadline``: the time from which nothing more of it is computed.
     """
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        self.left = 0
+        self.left = self.turn = 0
         self.lengths: Sequence[int] = ()
         self.next = 0
         self.gone = False  # finished, cancelled or expired: it counts no more
@@ -73,9 +73,11 @@ class Queue(Generic[AnyJob]):
         """``rate``: tokens that are computed in a second, as far as it is known; ``learn`` corrects it."""
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not handed out
-        self.turns = 0  # the same, of each job at most a turn: what comes before the first turn of a new one
+        self.turns = 0  # the same, of each job its next turn alone: what comes before the first turn of a new one
+        self.fresh = 0  # of those, the first turns
         self.running = 0  # tokens of the batch that was handed out last
         self.jobs = 0
+        self.flooded = False  # a request was refused, and the work has not run out since
         self._waiting: deque[AnyJob] = deque()
 
     @property
@@ -88,12 +90,16 @@ class Queue(Generic[AnyJob]):
         """Seconds before the first turn of a request that comes now."""
         return (self.turns + self.running) / self.rate
 
-    def check_wait(self) -> None:
-        """Raise Busy where any request that comes now waits for too long, however small it is.
+    def check_wait(self, own: int = 0) -> None:
+        """Raise Busy where a request whose first turn takes ``own`` tokens would wait for too long.
 
-        Long requests take a turn in every batch until they end, so it names the time in which their work is done.
+        A burst may wait for ``bounds.wait``. Where more comes than is computed, a long queue makes every answer late
+        and none sooner: from a refusal until the work has run out, the first turns that wait must fit into one batch.
+        Long requests take a turn in every batch until they end, so Busy names the time in which their work is done.
         """
-        if self.wait > self.bounds.wait:
+        full = self.flooded and self.fresh > 0 and self.fresh + own > self.batch
+        if full or self.wait > self.bounds.wait:
+            self.flooded = True
             raise Busy(max(self.wait, (self.work + self.running) / self.rate))
 
     def learn(self, tokens: int, seconds: float) -> None:
@@ -104,13 +110,13 @@ class Queue(Generic[AnyJob]):
     def admit(self, job: AnyJob, tokens: int) -> None:
         """Count ``job``, of about ``tokens``, from now on. Raises Busy or TooMuch, by one rule for one text and many.
 
-        It must get its first turn within ``bounds.wait``, and be finished within ``bounds.work``: a job of one turn
+        It must get its first turn in time (``check_wait``), and be finished within ``bounds.work``: a job of one turn
         waits for a turn of each other, a longer one for all of their work.
         """
         own, wait = tokens / self.rate, self.wait
         if own > self.bounds.work:
             raise TooMuch(own)
-        self.check_wait()
+        self.check_wait(min(tokens, self.bounds.turn))
         before = wait if tokens <= self.bounds.turn else (self.work + self.running) / self.rate
         if before + own > self.bounds.work:
             raise Busy(max(wait, before + own - self.bounds.work))
@@ -146,6 +152,7 @@ class Queue(Generic[AnyJob]):
             room -= tokens
             self._hand_out(job, stop, tokens, batch)
         self.running = batch_tokens - room
+        self.flooded = self.flooded and bool(batch or self.turns)
         return batch, expired
 
     def drop(self, job: Job) -> None:
@@ -172,16 +179,22 @@ class Queue(Generic[AnyJob]):
             batch[-1] = (job, batch[-1][1], stop)
         else:
             batch.append((job, job.next, stop))
-        self._count(job, -tokens)
+        if not job.next:
+            self.fresh -= job.turn
         job.next = stop
+        self._count(job, -tokens)
         if stop < len(job.lengths):
             self._waiting.append(job)
         else:
             self.drop(job)
 
     def _count(self, job: Job, tokens: int) -> None:
-        """``job`` has ``tokens`` more to compute than before."""
-        before = min(job.left, self.bounds.turn)
+        """``job`` has ``tokens`` more to compute than before; a turn of it has one text at least, however long."""
+        before = job.turn
         job.left += tokens
+        longest = max(self.bounds.turn, job.lengths[job.next] if job.next < len(job.lengths) else 0)
+        job.turn = min(job.left, longest)
         self.work += tokens
-        self.turns += min(job.left, self.bounds.turn) - before
+        self.turns += job.turn - before
+        if not job.next:
+            self.fresh += job.turn - before

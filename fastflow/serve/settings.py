@@ -20,7 +20,7 @@ class Settings:
     hosts: tuple[str, ...] = ()  # names of this server, beside addresses, where no key is asked for; none: any name
     names: tuple[str, ...] = ()  # further names that a request may call the model by
     truncate: bool = True  # whether a text that is too long is cut where the request does not say
-    max_queue: float = 1.0  # before the first turn of a request
+    max_queue: float = 0.5  # before the first turn of a request, in a burst
     timeout: float = 60.0  # of a request that waits and is computed
     max_inputs: int = 2048  # texts of a request
     max_body: int = 16 * MIB  # bytes of a request
