@@ -22,7 +22,10 @@ GRACE = 30.0  # seconds for the answers after the last request
 
 @dataclass(frozen=True)
 class Plan:
-    """``bodies``: JSON bodies, sent in turn; ``rate``: requests a second, ``count`` in all, on ``connections``."""
+    """``bodies``: JSON bodies, sent in turn; ``rate``: requests a second, ``count`` in all, on ``connections``.
+
+    ``lead``: the first so many are sent like the rest, and their times, refusals and failures are left out.
+    """
 
     port: int
     path: str
@@ -30,6 +33,7 @@ class Plan:
     rate: float
     count: int
     connections: int = 512
+    lead: int = 0
 
     @property
     def seconds(self) -> float:
@@ -39,14 +43,22 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Milliseconds from due to answered, by status; how late requests left; and the generator's own cost."""
+    """Milliseconds from due to answered, by status; how late requests left; and the generator's own cost.
+
+    Of the requests behind the lead; ``seconds``, ``cpu_seconds`` and ``ended`` are of all.
+    """
 
     answered_ms: dict[str, list[float]] = field(default_factory=dict)
     late_ms: list[float] = field(default_factory=list)
     unsent: int = 0  # due while every connection was taken
     lost: int = 0  # connections that ended without an answer
+    ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for those unsent and lost
     seconds: float = 0.0  # from the first request due to the last answer
     cpu_seconds: float = 0.0
+
+    def end(self, status: str) -> None:
+        """A request has ended, of the lead or not."""
+        self.ended[status] = self.ended.get(status, 0) + 1
 
     def quantile(self, share: float, status: str = "200") -> float | None:
         """Milliseconds within which that share of the answers came; None where there were none."""
@@ -62,17 +74,18 @@ class Connection(asyncio.Protocol):
     """One keep-alive connection with at most one request under way."""
 
     def __init__(self, outcome: Outcome, idle: list[Connection]) -> None:
-        self.outcome, self.idle, self.due = outcome, idle, 0.0
+        self.outcome, self.idle, self.due, self.counts = outcome, idle, 0.0, True
         self._got = bytearray()
         self._needed = -1  # bytes of the whole answer, once its head is there
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
-    def send(self, request: bytes, due: float) -> None:
-        """Send; ``due`` is on the clock of ``time.perf_counter``."""
-        self.due = due
-        self.outcome.late_ms.append((time.perf_counter() - due) * 1e3)
+    def send(self, request: bytes, due: float, counts: bool) -> None:
+        """Send; ``due`` is on the clock of ``time.perf_counter``; ``counts``: the lead is over."""
+        self.due, self.counts = due, counts
+        if counts:
+            self.outcome.late_ms.append((time.perf_counter() - due) * 1e3)
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
@@ -83,14 +96,17 @@ class Connection(asyncio.Protocol):
             self._needed = end + 4 + int(length.split(b":")[1])
         if 0 <= self._needed <= len(self._got):
             status = self._got[9:12].decode()
-            self.outcome.answered_ms.setdefault(status, []).append((time.perf_counter() - self.due) * 1e3)
+            self.outcome.end(status)
+            if self.counts:
+                self.outcome.answered_ms.setdefault(status, []).append((time.perf_counter() - self.due) * 1e3)
             self._got.clear()
             self._needed, self.due = -1, 0.0
             self.idle.append(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.due:
-            self.outcome.lost += 1
+            self.outcome.end("")
+            self.outcome.lost += self.counts
         if self in self.idle:
             self.idle.remove(self)
 
@@ -111,19 +127,16 @@ async def generate(plan: Plan) -> Outcome:
         elif i % 16 == 0:
             await asyncio.sleep(0)  # behind: answers are still read
         if idle:
-            idle.pop().send(requests[i % len(requests)], due)
+            idle.pop().send(requests[i % len(requests)], due, i >= plan.lead)
         else:
-            outcome.unsent += 1
+            outcome.end("")
+            outcome.unsent += i >= plan.lead
     end = time.perf_counter() + GRACE
-    while _answers(outcome) < plan.count and time.perf_counter() < end:
+    while sum(outcome.ended.values()) < plan.count and time.perf_counter() < end:
         await asyncio.sleep(0.002)
     outcome.seconds = time.perf_counter() - start
     outcome.cpu_seconds = time.process_time() - cpu
     return outcome
-
-
-def _answers(outcome: Outcome) -> int:
-    return sum(map(len, outcome.answered_ms.values())) + outcome.unsent + outcome.lost
 
 
 def main() -> None:

@@ -10,10 +10,11 @@ from fastflow.bench.report.ratios_encoder import at_most
 
 Row = dict[str, Any]
 SATURATED, HALF, OVERLOADED = 0.9, 3.0, 50.0  # of the Runtime's texts; times a batch; ms until a refusal
+FLOODED = 3.0  # times a batch: the admitted wait for the one that runs and are in the next
 
 
 def serve_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Ours against the Runtime alone, by subject: throughput, p99 at half load, and refusals."""
+    """Ours against the Runtime alone, by subject: throughput, p99 at half load and in overload, and refusals."""
     out: list[Row] = []
     for subject, group in groupby(rows, key=lambda row: row["subject"]):
         found = list(group)
@@ -33,6 +34,12 @@ def serve_ratios(rows: Sequence[Row]) -> list[Row]:
             elif row["share"] > 1 and row["refused_p99_ms"] is not None:
                 name = f"{where}: p99 of a refusal at {row['share']:.0%}"
                 out.append(at_most(name, threads, row["refused_p99_ms"], "ms", OVERLOADED, None))
+                times = row["p99_ms"] / row["batch_ms"]
+                name = f"{where}: p99 of the admitted at {row['share']:.0%}, in the kernel's batches"
+                out.append(at_most(name, threads, times, "batches", FLOODED, None))
+                for usual in (each for each in ours if each["batch"] == 1 and each["share"] == 0.9):
+                    name = f"{where}: p99 of the admitted at {row['share']:.0%}, over that at 90%"
+                    out.append(at_most(name, threads, row["p99_ms"] / usual["p99_ms"], "x", None, 1.0))
     return out
 
 

@@ -8,6 +8,7 @@ threads and the same texts.
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def run_serve(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, thr
             raise missing_extra("serve", module, "fastflow bench --suite serve")
     families, results = chosen(against), Results()
     texts, source = real_texts(sizes.serve.texts)
+    random.Random(0).shuffle(texts)  # STSb has its long texts side by side: a share would be of the mean alone
     for subject in bench.subjects():
         run_subject(subject, texts, source, families, sizes.serve, threads, say, results)
     results.ratios = serve_ratios(results.rows)
@@ -150,11 +152,12 @@ def _load(port: int, texts: list[str], rate: float, size: int, sizes: ServeSizes
     """What the generator's process found."""
     groups = [texts[i : i + size] for i in range(0, len(texts) - size + 1, size)]
     bodies = tuple(json.dumps({"inputs": group if size > 1 else group[0]}) for group in groups)
-    count = int(min(sizes.most, max(10, rate * sizes.seconds)))
-    plan = Plan(port, "/embed", bodies, rate, count, sizes.connections)
+    lead = int(rate * sizes.lead)
+    count = lead + int(min(sizes.most, max(10, rate * sizes.seconds)))
+    plan = Plan(port, "/embed", bodies, rate, count, sizes.connections, lead)
     done = subprocess.run(
         [sys.executable, "-m", "fastflow.bench.measure.load"], input=json.dumps(asdict(plan)),
-        capture_output=True, text=True, timeout=TIMEOUT_S + sizes.seconds, check=False,
+        capture_output=True, text=True, timeout=TIMEOUT_S + sizes.lead + sizes.seconds, check=False,
     )  # fmt: skip
     if done.returncode:
         raise FastflowError(f"bench: the generator failed: {done.stderr.strip()[-300:]}")
@@ -170,7 +173,7 @@ def _row(
     return Row(
         suite="serve", subject=subject.label, name=name, backend="cpu", dtype=dtype, threads=threads, batch=size,
         tokens=None, median_ms=middle, p20_ms=low, p80_ms=high, p99_ms=most, runs=outcome.count(), calls_per_run=1,
-        max_abs_err=None, texts_per_s=outcome.count() * size / outcome.seconds, share=share,
+        max_abs_err=None, texts_per_s=outcome.ended.get("200", 0) * size / outcome.seconds, share=share,
         refused=outcome.count("429"), refused_p99_ms=outcome.quantile(0.99, "429"),
         failed=outcome.unsent + outcome.lost + sum(
             len(found) for status, found in outcome.answered_ms.items() if status not in ("200", "429")

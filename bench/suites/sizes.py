@@ -50,7 +50,8 @@ class ServeSizes:
 
     texts: int = 256  # distinct ones
     shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of what the Runtime computes alone
-    seconds: float = 4.0  # of each load
+    seconds: float = 8.0  # of each load
+    lead: float = 1.0  # seconds of it before, whose times are left out: an overload begins with a burst
     most: int = 20_000  # requests of each load
     connections: int = 4000  # more than the queue holds, or the clients themselves would hold back
 
@@ -74,5 +75,5 @@ FULL = Sizes()
 QUICK = Sizes(
     quick=True, probe_s=0.1, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35),
     encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 16), (8, 32))), texts=TextSizes(most=128, alone=40),
-    serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, most=2000, connections=64), starts=2,
+    serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, lead=0.2, most=2000, connections=64), starts=2,
 )  # fmt: skip

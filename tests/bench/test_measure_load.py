@@ -73,3 +73,17 @@ def test_a_plan_comes_in_and_its_outcome_goes_out_as_json(monkeypatch, capsys):
     with pytest.raises(ConnectionRefusedError):
         main()
     assert capsys.readouterr().out == ""
+
+
+def test_the_lead_is_sent_and_not_timed():
+    found = load(bodies=("{}", '"busy"'), rate=2000.0, count=60, connections=60, lead=20)
+    assert (found.count(), found.count("429"), len(found.late_ms)) == (20, 20, 40)
+    assert found.ended == {"200": 30, "429": 30}
+
+
+def test_the_losses_of_the_lead_are_not_counted():
+    found = load(bodies=('"leave"',), rate=1000.0, count=3, connections=5, lead=2)
+    assert (found.lost, found.ended) == (1, {"": 3})
+    found = load(bodies=("{}",), rate=100_000.0, count=200, connections=1, lead=150)
+    assert found.count() + found.unsent == 50
+    assert sum(found.ended.values()) == 200

@@ -32,11 +32,20 @@ def make_rows(**fields) -> list[dict]:
 @pytest.mark.parametrize(("texts", "p99", "refusal", "reached"), [(95.0, 90.0, 20.0, True), (80.0, 301.0, 51.0, False)])
 def test_what_is_asked(texts, p99, refusal, reached):
     rows = make_rows()
-    rows[4]["texts_per_s"], rows[2]["p99_ms"], rows[3]["refused_p99_ms"] = texts, p99, refusal
+    rows[4]["texts_per_s"], rows[3]["refused_p99_ms"] = texts, refusal
+    rows[2]["p99_ms"] = rows[3]["p99_ms"] = p99
     ratios = serve_ratios(rows)
-    assert [ratio["value"] for ratio in ratios] == [p99 / 100, refusal, texts / 100]
-    assert [ratio["reached"] for ratio in ratios] == [reached] * 3
+    assert [ratio["value"] for ratio in ratios] == [p99 / 100, refusal, p99 / 100, texts / 100]
+    assert [ratio["reached"] for ratio in ratios] == [reached] * 4
     assert {"name", "threads", "value", "unit", "must", "aim", "reached"} == set(ratios[0])
+
+
+@pytest.mark.parametrize(("usual", "reached"), [(90.0, True), (89.0, False)])
+def test_the_admitted_keep_their_p99(usual, reached):
+    rows = make_rows()
+    rows.insert(3, rows[2] | {"share": 0.9, "p99_ms": usual})
+    found = [ratio for ratio in serve_ratios(rows) if "over that at 90%" in ratio["name"]]
+    assert [(ratio["value"], ratio["aim"], ratio["reached"]) for ratio in found] == [(90.0 / usual, 1.0, reached)]
 
 
 def test_the_table_has_a_line_for_every_row():

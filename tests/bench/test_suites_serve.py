@@ -15,7 +15,9 @@ from fastflow.errors import FastflowError
 
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_every_load_has_its_row(tmp_path, model):
-    sizes = replace(QUICK, serve=ServeSizes(texts=64, shares=(0.1, 3.0), seconds=0.2, most=60, connections=40))
+    sizes = replace(
+        QUICK, serve=ServeSizes(texts=64, shares=(0.1, 3.0), seconds=0.2, lead=0.1, most=60, connections=40)
+    )
     said = []
     results = serve.run_serve(Workbench(tmp_path, str(model)), ["torch-eager"], sizes, 1, said.append)
     assert [(row["name"], row["batch"], row["share"]) for row in results.rows] == [
