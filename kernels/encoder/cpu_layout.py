@@ -194,6 +194,8 @@ class EncoderProgram:
         )  # fmt: skip
         self.matrices.append(matrix)
         result = BF16 if target in self._halves else FLOAT
+        if result == BF16 and activation == "tanh":
+            raise ValueError(f"the product {name!r} applies tanh to results of float32 alone, not of bfloat16")
         fields = {"weights": panels, "bias": start, "scale": scale, "shift": shift, "columns": height, "steps": steps}
         self._linears.append(record(LINEAR_FIELDS, fields | {"format": form, "result": result}))
         self.step(

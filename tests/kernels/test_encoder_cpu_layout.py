@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from packed import pack as pack_texts
@@ -100,3 +102,9 @@ def test_results_of_bfloat16_need_a_product_that_rounds(float_isa):
             memory, linears, steps, strides, None, np.zeros((9, 32), np.float32), None, heads=4, head=8, hidden=32,
             outputs=32, position_rows=9, position_start=0, pad_id=-1, layers=1, eps=1e-5, isa=number,
         )  # fmt: skip
+
+
+def test_tanh_is_not_applied_to_results_of_bfloat16():
+    weights, shape = random_encoder(0, 1, 32, 4, 64)
+    with pytest.raises(ValueError, match="'layer.0.up' applies tanh to results of float32 alone"):
+        EncoderProgram(weights, replace(shape, activation="tanh"), "mean", (1,), 32, BF16)
