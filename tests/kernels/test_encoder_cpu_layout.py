@@ -106,5 +106,5 @@ def test_results_of_bfloat16_need_a_product_that_rounds(float_isa):
 
 def test_tanh_is_not_applied_to_results_of_bfloat16():
     weights, shape = random_encoder(0, 1, 32, 4, 64)
-    with pytest.raises(ValueError, match="'layer.0.up' applies tanh to results of float32 alone"):
+    with pytest.raises(ValueError, match=r"'layer\.0\.up' applies tanh to results of float32 alone"):
         EncoderProgram(weights, replace(shape, activation="tanh"), "mean", (1,), 32, BF16)
