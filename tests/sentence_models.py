@@ -49,10 +49,21 @@ class Published:
 
 def make_published(directory: Path, model: Published, layers: int | None = None) -> Path:
     """The directory of ``model`` with drawn weights, as if saved by an older release; ``layers``: None for all."""
-    encoder = make_encoder(directory / "encoder", model.family, **model.shape(layers))
+    encoder = make_published_encoder(directory / "encoder", model, layers)
+    return publish(directory / "model", model, encoder)
+
+
+def make_published_encoder(directory: Path, model: Published, layers: int | None = None) -> Path:
+    """The encoder of ``model`` with drawn weights: the same for models of one family and shape."""
+    encoder = make_encoder(directory, model.family, **model.shape(layers))
     calm(encoder, model.hidden)
+    return encoder
+
+
+def publish(directory: Path, model: Published, encoder: Path) -> Path:
+    """The directory of ``model`` around ``encoder``, as if saved by an older release."""
     prompts = dict(model.prompts)
-    return make_directory(directory / "model", encoder, list(model.modules), length=model.length, prompts=prompts)
+    return make_directory(directory, encoder, list(model.modules), length=model.length, prompts=prompts)
 
 
 MODELS = {

@@ -7,28 +7,50 @@ XLM-R's models have a SentencePiece tokenizer of a small vocabulary; the rest ha
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from builders import make_sentences
 from sentence_dirs import expected, theirs
-from sentence_models import MODELS, make_published
+from sentence_models import MODELS, make_published_encoder, publish
 from tolerances import COSINE, UNIT
 
 import fastflow
 
-TEXTS = ["", "a", *make_sentences(10, seed=5), " ".join(make_sentences(30, seed=6))]
+TEXTS = ["", "a", *make_sentences(6, seed=5)]
+LONG = {tokens: " ".join(make_sentences(count, seed=6)) for tokens, count in ((256, 30), (8192, 8))}
 DEPTH = {"modernbert": 4}  # a global layer, two local ones and a global one; of other families two layers
 # models that differ in depth alone are one model twice here: the second runs with -m whole
 DISTINCT = {str(replace(model, layers=0)): name for name, model in reversed(MODELS.items())}.values()
 PUBLISHED = [pytest.param(name, marks=[] if name in DISTINCT else pytest.mark.whole) for name in MODELS]
 
 
+def texts_for(model):
+    """TEXTS and a long one: beyond the limit where that is at most 256 tokens, else of several blocks."""
+    return [*TEXTS, next(text for tokens, text in LONG.items() if model.length <= tokens)]
+
+
+@pytest.fixture(scope="module")
+def encoder_of(tmp_path_factory):
+    """``encoder_of(model)``: its encoder of few layers, made once for all models of its family and shape."""
+
+    @cache
+    def get(family, shape):
+        alike = next(m for m in MODELS.values() if (m.family, shape_of(m)) == (family, shape))
+        return make_published_encoder(tmp_path_factory.mktemp(family), alike, DEPTH.get(family, 2))
+
+    def shape_of(model):
+        return tuple(model.shape(DEPTH.get(model.family, 2)).items())
+
+    return lambda model: get(model.family, shape_of(model))
+
+
 @pytest.fixture(scope="module", params=PUBLISHED)
-def published(request, tmp_path_factory):
+def published(request, encoder_of, tmp_path_factory):
     """The directory and the facts of one model."""
     model = MODELS[request.param]
-    return make_published(tmp_path_factory.mktemp(request.param), model, layers=DEPTH.get(model.family, 2)), model
+    return publish(tmp_path_factory.mktemp(request.param) / "model", model, encoder_of(model)), model
 
 
 def cosines(found, want):
@@ -38,10 +60,11 @@ def cosines(found, want):
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_a_published_model(published):
     path, model = published
-    want = expected(path, TEXTS)
+    texts = texts_for(model)
+    want = expected(path, texts)
     scale = max(1, np.linalg.norm(want, axis=1).max())
     with fastflow.Runtime(path, backend="cpu", dtype="float32") as rt:
-        found = rt.encode(TEXTS)
+        found = rt.encode(texts)
         assert (rt.dim, found.shape) == (model.dim, want.shape)
         assert np.abs(found - want).max() <= UNIT * scale
         for name, prompt in model.prompts.items():
@@ -49,17 +72,18 @@ def test_a_published_model(published):
             assert np.abs(prompted - expected(path, TEXTS[:4], prompt)).max() <= UNIT * scale
     for dtype, least in {**COSINE, "int8": 0.99}.items():
         with fastflow.Runtime(path, backend="cpu", dtype=dtype) as rt:
-            assert cosines(rt.encode(TEXTS), want).min() >= least, dtype
+            assert cosines(rt.encode(texts), want).min() >= least, dtype
 
 
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_a_published_model_beside_sentence_transformers(published):
     pytest.importorskip("sentence_transformers", exc_type=ImportError)
-    path, _ = published
+    path, model = published
+    texts = texts_for(model)
     other, rt = theirs(path), fastflow.Runtime(path, backend="cpu", dtype="float32")
     for ours, their in (
-        (rt.encode(TEXTS), other.encode(TEXTS)),
-        (rt.encode_query(TEXTS), other.encode_query(TEXTS)),
-        (rt.encode_document(TEXTS), other.encode_document(TEXTS)),
+        (rt.encode(texts), other.encode(texts)),
+        (rt.encode_query(texts), other.encode_query(texts)),
+        (rt.encode_document(texts), other.encode_document(texts)),
     ):
         assert np.abs(ours - their).max() <= UNIT * max(1, np.linalg.norm(their, axis=1).max())

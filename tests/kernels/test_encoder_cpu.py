@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exact import exact_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed import pack, random_encoder, text_lengths
@@ -13,15 +14,6 @@ import fastflow
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
-
-
-def exact_and_plain(weights, shape, ids, offsets, layers):
-    """The reference's hidden states in float64 and in float32."""
-    wide = {name: array.astype(np.float64) for name, array in weights.items()}
-    return [
-        reference.encode(w, ids, offsets, shape, layers, np.dtype(d))
-        for w, d in ((wide, np.float64), (weights, np.float32))
-    ]
 
 
 def assert_right(found, exact, plain):

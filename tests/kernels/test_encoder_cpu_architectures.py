@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from exact import exact_and_plain
 from halved import attention as attention_in_bfloat16
 from packed import bits, coarse, pack, random_modernbert, random_mpnet, rounded, select
 from tolerances import FUSED_FACTOR, FUSED_FLOOR
@@ -19,15 +20,6 @@ from fastflow.kernels.panels import NotFinite
 LENGTHS = [17, 1, 129, 64, 33, 2, 16, 128, 130, 15, 31, 32, 63, 65]
 MADE = {"mpnet": random_mpnet, "modernbert": random_modernbert}
 WIDTHS = [(312, 12, 300), (256, 4, 1024), (48, 12, 97), (32, 1, 33), (12, 6, 1), (96, 2, 65), (60, 3, 40)]
-
-
-def exact_and_plain(weights, shape, ids, offsets, layers):
-    """The reference's hidden states in float64 and in float32."""
-    wide = {name: array.astype(np.float64) for name, array in weights.items()}
-    return [
-        reference.encode(w, ids, offsets, shape, layers, np.dtype(d))
-        for w, d in ((wide, np.float64), (weights, np.float32))
-    ]
 
 
 def assert_right(found, exact, plain):

@@ -7,14 +7,16 @@ from dataclasses import replace
 import halved
 import numpy as np
 import pytest
+from exact import attention, exact_and_plain, remembered
 from packed import pack, random_encoder, rounded
 from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
-from fastflow.kernels.encoder import cpu_layout, reference
+from fastflow.kernels.encoder import cpu_layout
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 
+attention_in_bfloat16 = remembered(halved.attention)
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 200)
 LONG = (511, 512, 513, 1100)  # on both sides of one block of keys, and more than two
 WINDOWS = (None, 0, 1, 15, 16, 31, 32, 64, 130)
@@ -44,9 +46,7 @@ def assert_attends(isa, qkv, window=None, bias=None):
     """The kernel errs at most twice as much as the reference in float32 does."""
     offsets = np.array([0, len(qkv)])
     found = one_head(isa, qkv, window, bias)
-    exact, plain = (
-        reference.attention(qkv.astype(dtype), offsets, 1, window, bias) for dtype in (np.float64, np.float32)
-    )
+    exact, plain = attention(qkv, offsets, 1, window, bias)
     assert np.isfinite(found).all()
     assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
 
@@ -86,8 +86,8 @@ def test_attention_in_bfloat16(half_isa, window, reach):
     for tokens in (*LENGTHS, *LONG):
         qkv, offsets = random_head(tokens, 40, tokens), np.array([0, tokens])
         found = one_head(half_isa, qkv, window, bias, _cpu.BF16)
-        want = halved.attention(qkv.astype(np.float64), offsets, 1, window, bias)
-        exact = reference.attention(qkv.astype(np.float64), offsets, 1, window, bias)
+        want = attention_in_bfloat16(qkv.astype(np.float64), offsets, 1, window, bias)
+        exact, _ = attention(qkv, offsets, 1, window, bias)
         assert np.isfinite(found).all()
         lost = np.abs(want - exact).mean()
         assert lost > 1e-4  # it is not float32 under another name
@@ -160,10 +160,7 @@ def test_an_encoder_whose_layers_have_windows_and_biases(isa, threads):
     ids, offsets = pack([17, 130, 1, 64, 2, 100], seed=5)
     encoder = CpuEncoder(weights, shape, "mean", (2,), threads=threads, isa=isa)
     found = encoder.states(ids, offsets)[2]
-    exact, plain = (
-        reference.encode({n: a.astype(d) for n, a in weights.items()}, ids, offsets, shape, (2,), np.dtype(d))[2]
-        for d in (np.float64, np.float32)
-    )
+    exact, plain = (states[2] for states in exact_and_plain(weights, shape, ids, offsets, (2,)))
     assert np.isfinite(found).all()
     assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
     for i in range(6):

@@ -17,25 +17,25 @@ from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 @pytest.mark.parametrize("mode", ["mean", "weighted", "pooler"])
 def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
     weights, shape = random_encoder(1, 2, 104, 4, 300)
-    many = [*range(1, 26)] * 4 + [31, 32, 33, 63, 64, 65, 130]
+    many = [*range(1, 26)] * 2 + [31, 32, 33, 63, 64, 65, 130]
     lengths = [int(n) for n in np.random.default_rng(0).permutation(many)]
-    assert len(lengths) == 107
+    assert len(lengths) == 57
     ids, offsets = pack(lengths, 4)
     if mode == "weighted":
         encoder = CpuEncoder(weights, shape, "mean", (1, 2), dtype, threads=1, token_weights=token_weights(0), isa=isa)
     else:
         encoder = CpuEncoder(weights, shape, mode, (2,), dtype, threads=1, isa=isa)
     want = encoder(ids, offsets)
-    assert len(np.unique(want.round(4), axis=0)) > 95
+    assert len(np.unique(want.round(4), axis=0)) > 50
     for threads in (1, 2, 3):
         encoder.threads = threads
         assert np.array_equal(bits(encoder(ids, offsets)), bits(want)), threads
-        backwards = encoder(*select(ids, offsets, range(106, -1, -1)))
+        backwards = encoder(*select(ids, offsets, range(56, -1, -1)))
         assert np.array_equal(bits(backwards[::-1]), bits(want)), threads
-        for row in (0, 3, 60, int(np.argmax(lengths)), int(np.argmin(lengths))):
+        for row in (0, 3, 40, int(np.argmax(lengths)), int(np.argmin(lengths))):
             assert np.array_equal(bits(encoder(*select(ids, offsets, [row]))[0]), bits(want)[row]), (threads, row)
-        few = encoder(*select(ids, offsets, [5, 100, 17]))
-        assert np.array_equal(bits(few), bits(want)[[5, 100, 17]]), threads
+        few = encoder(*select(ids, offsets, [5, 50, 17]))
+        assert np.array_equal(bits(few), bits(want)[[5, 50, 17]]), threads
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

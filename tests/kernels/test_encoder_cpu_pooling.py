@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exact import exact_and_plain
 from packed import VOCABULARY, pack, random_encoder, token_weights
 from tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
@@ -38,10 +39,7 @@ def test_weighted_vectors(isa, layers, threads):
     ids, offsets = pack(LENGTHS, seed=2)
     table = token_weights(1)
     found = CpuEncoder(weights, shape, "mean", layers, threads=threads, token_weights=table, isa=isa)(ids, offsets)
-    exact, plain = (
-        reference.encode({n: w.astype(d) for n, w in weights.items()}, ids, offsets, shape, layers, np.dtype(d))
-        for d in (np.float64, np.float32)
-    )
+    exact, plain = exact_and_plain(weights, shape, ids, offsets, layers)
     want = pooled(exact, offsets, table, ids, layers)
     assert found.dtype == np.float32
     assert largest(want - pooled(exact, offsets, None, ids, layers)) > 0.1  # the weights matter

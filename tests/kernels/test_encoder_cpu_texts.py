@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exact import exact_and_plain
 from packed import pack, random_encoder, token_weights
 from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
-from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, Dense, Norm, Unit, apply_head, pool
 
@@ -23,15 +23,10 @@ def work():
     return weights, shape, ids, offsets
 
 
-def states_of(work, dtype, layers):
-    weights, shape, ids, offsets = work
-    cast = {name: array.astype(dtype) for name, array in weights.items()}
-    return reference.encode(cast, ids, offsets, shape, layers, np.dtype(dtype))
-
-
 def defined(work, dtype, mode, layers, shares=None, table=None, skip=0, head=()):
     _, _, ids, offsets = work
-    states, weights = states_of(work, dtype, layers), None if table is None else table[ids]
+    states = exact_and_plain(*work, layers)[dtype == np.float32]
+    weights = None if table is None else table[ids]
     shares = [1 / len(layers)] * len(layers) if shares is None else shares
     parts = [
         sum(share * pool(states[i], offsets, part, weights, skip) for share, i in zip(shares, layers, strict=True))
