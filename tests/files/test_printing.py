@@ -46,7 +46,7 @@ def test_standard_output_is_utf8_whatever_the_locale(monkeypatch):
 def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
     raw = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="utf-8"))
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
     vectors = np.linspace(-9, 9, 3 * 256, dtype=np.float32).reshape(3, 256)
     out = Terminal()
     out.write(Block([0, 1, 2], ["short", "long " * 40, "tab\tbell\x07"], None, vectors))

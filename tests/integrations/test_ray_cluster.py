@@ -145,7 +145,8 @@ def test_the_command_writes_a_folder_of_numbered_rows(address, source, model, te
 
 
 def test_a_cluster_that_wants_a_token_is_there_and_says_so(address, source, model, tmp_path):
-    done = command("embed", source, "-m", model, "--ray", address, "-o", tmp_path / "out", env=SETTINGS)
+    once = SETTINGS | {"RAY_gcs_server_port_wait_time_s": "1"}  # of a client: so often it asks, a second apart
+    done = command("embed", source, "-m", model, "--ray", address, "-o", tmp_path / "out", env=once)
     assert done.returncode == 1
     message = f"fastflow: --ray {address}: the cluster refuses this client without its token: set RAY_AUTH_MODE=token"
     assert done.stderr.splitlines()[-1] == message
