@@ -101,3 +101,14 @@ def test_memory_does_not_grow():
         for work in works:
             encoder(*work)
     assert resident() - before <= 4 << 20
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_long_reduction_has_the_same_bits_beside_many_rows(isa, dtype):
+    """The hidden values of some 190 tokens do not fit into a cache at once: their products go by depths."""
+    weights, shape = random_encoder(3, 1, 32, 2, 3072)
+    ids, offsets = pack([63, 1, 64, 62], 4)
+    encoder = CpuEncoder(weights, shape, "mean", (1,), dtype, threads=1, isa=isa)
+    want = encoder(ids, offsets)
+    for row in range(4):
+        assert np.array_equal(bits(encoder(*select(ids, offsets, [row]))[0]), bits(want)[row]), row

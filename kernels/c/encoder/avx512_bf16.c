@@ -9,6 +9,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 #define HALF
 #define STORE_HALF(p, low, high) _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low))
 #define CHAIN 384  /* all of a reduction of 768 numbers, so that its sums leave the registers once */
+#define DEPTH (2 * CHAIN)
 #include "gemm/common.inc"
 #include "lanes.inc"
 
