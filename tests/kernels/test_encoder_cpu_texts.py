@@ -35,7 +35,7 @@ def defined(work, dtype, mode, layers, shares=None, table=None, skip=0, head=())
     return apply_head(head, np.concatenate(parts, axis=1).astype(dtype))
 
 
-def check(work, isa, mode, layers, skip=0, **options):
+def assert_pools(work, isa, mode, layers, skip=0, **options):
     weights, shape, ids, offsets = work
     named = {"shares": options.get("shares"), "token_weights": options.get("table"), "head": options.get("head", ())}
     encoder = CpuEncoder(weights, shape, mode, layers, threads=2, isa=isa, **named)
@@ -54,18 +54,18 @@ def check(work, isa, mode, layers, skip=0, **options):
 @pytest.mark.parametrize("skip", [0, 3])
 @pytest.mark.parametrize("mode", [*MODES, EVERY, "lasttoken+cls"])
 def test_pooling(work, float_isa, mode, skip, weighted):
-    check(work, float_isa, mode, (3,), skip, table=token_weights(1) if weighted else None)
+    assert_pools(work, float_isa, mode, (3,), skip, table=token_weights(1) if weighted else None)
 
 
 @pytest.mark.parametrize("mode", ["mean", "cls+weightedmean+mean_sqrt_len_tokens", "lasttoken"])
 def test_layers_by_their_shares(work, float_isa, mode):
-    check(work, float_isa, mode, (3, 0, 2), 1, shares=[0.75, -0.5, 1.5])
+    assert_pools(work, float_isa, mode, (3, 0, 2), 1, shares=[0.75, -0.5, 1.5])
 
 
 def test_a_token_of_weight_zero_counts_for_nothing(work, float_isa):
     table = token_weights(1)
     table[::2] = 0
-    check(work, float_isa, EVERY.replace("max+", ""), (3,), table=table)
+    assert_pools(work, float_isa, EVERY.replace("max+", ""), (3,), table=table)
     weights, shape, ids, offsets = work
     for mode in ("mean", "mean_sqrt_len_tokens", "weightedmean", "cls", "lasttoken"):
         nothing = CpuEncoder(weights, shape, mode, (3,), token_weights=np.zeros_like(table), isa=float_isa)
@@ -100,17 +100,17 @@ HEADS = {
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize("layers", [(3,), (1, 3)])
 def test_heads(work, float_isa, head, layers):
-    check(work, float_isa, "mean", layers, head=head)
+    assert_pools(work, float_isa, "mean", layers, head=head)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("residual", [False, True])
 def test_activations(work, activation, residual):
-    check(work, None, "cls", (3,), head=[dense(HIDDEN, HIDDEN, activation, residual), norm(HIDDEN)])
+    assert_pools(work, None, "cls", (3,), head=[dense(HIDDEN, HIDDEN, activation, residual), norm(HIDDEN)])
 
 
 def test_concatenated_poolings_of_two_layers_before_a_head(work, float_isa):
-    check(work, float_isa, "mean+cls+lasttoken", (0, 2), 2, head=[dense(31, 3 * HIDDEN, "sigmoid"), Unit()])
+    assert_pools(work, float_isa, "mean+cls+lasttoken", (0, 2), 2, head=[dense(31, 3 * HIDDEN, "sigmoid"), Unit()])
 
 
 @pytest.mark.parametrize("mode", [EVERY, "mean"])
