@@ -102,7 +102,7 @@ cdef extern from "encoder/encoder.h":
     enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
     enum: FF_ZERO_POINT
     enum: FF_TILE_STEPS
-    enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_KEYS, FF_QUERIES
+    enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_KEYS, FF_QUERIES, FF_BYTES_FROM
     ctypedef struct ff_linear:
         int64_t weights, bias, scale, shift, columns, steps, format, result
     ctypedef struct ff_step:
@@ -162,7 +162,7 @@ LINEAR_ONLY, GELU, GELU_TANH, RELU_ONLY, TANH = FF_LINEAR_ONLY, FF_GELU, FF_GELU
 FLOAT, BF16, BF16_WIDE = FF_FLOAT, FF_BF16, FF_BF16_WIDE
 INT8, INT8_SIGNED, INT8_TILES = FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES
 ZERO_POINT, TILE_STEPS, BIAS_MARGIN = FF_ZERO_POINT, FF_TILE_STEPS, FF_BIAS_MARGIN
-KEYS = FF_KEYS
+KEYS, BYTES_FROM = FF_KEYS, FF_BYTES_FROM
 cdef ff_linear _linear
 cdef ff_step _step
 LINEAR_FIELDS = np.asarray(<ff_linear[:1]>&_linear).dtype
@@ -180,7 +180,7 @@ def formats(int isa):
 
 
 def attention_formats(int isa):
-    """Those whose attention can be computed: FLOAT, and BF16 where it is the processor's own."""
+    """Those whose attention can be computed: FLOAT, and BF16 and INT8 where their products are the processor's own."""
     return [f for f in range(FF_FORMATS) if ff_attention_of(isa, f) != NULL]
 
 
@@ -206,8 +206,8 @@ def attend_head(
 ):
     """Attention of one head of one text: qkv (T, 3 size) -> out (T, size) in place; size in whole panels.
 
-    ``format`` is one of ``attention_formats(isa)``, to which qkv is rounded; ``half``: results of bfloat16 are rounded to
-    it; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
+    ``format`` is one of ``attention_formats(isa)``; where it is not FLOAT, qkv is rounded to bfloat16 first, and with
+    ``half`` the results too; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
     """
     if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or format not in attention_formats(isa):
         raise ValueError(f"instruction set {isa} has no attention of format {format} on this machine")
@@ -215,10 +215,10 @@ def attend_head(
     cdef int64_t tokens = qkv.shape[0], blocks = (tokens + FF_QUERIES - 1) // FF_QUERIES, b
     if tokens < 1 or out.shape[0] != tokens or out.shape[1] < 1 or qkv.shape[1] != 3 * out.shape[1] or out.shape[1] % (2 * vector):
         raise ValueError("attention maps (T, 3 size) to (T, size), size in whole panels")
-    if half and format != FF_BF16:
-        raise ValueError("results are bfloat16 where attention is")
+    if half and format == FF_FLOAT:
+        raise ValueError("results are bfloat16 where attention is not in float32")
     rows = np.asarray(qkv).view(np.uint32)
-    if format == FF_BF16:
+    if format != FF_FLOAT:
         rows = (rows + 0x7FFF + (rows >> 16 & 1) >> 16).astype(np.uint16)
     results = np.empty((tokens, out.shape[1]), np.uint16 if half else np.float32)
     cdef const unsigned char[:, ::1] given = rows.view(np.uint8)

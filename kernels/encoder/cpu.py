@@ -68,9 +68,10 @@ def described(name: str, form: int, isa: str | None = None) -> str:
 
 
 def attends(isa: int, form: int) -> int:
-    """The format of attention beside products of ``form``: bfloat16 if these are reduced and the processor has it."""
-    reduced = form not in (FLOAT, BF16_WIDE)
-    return BF16 if reduced and BF16 in attention_formats(isa) else FLOAT
+    """The format of attention beside products of ``form``: the first that the processor has of bytes, if these are,
+    bfloat16, if they are reduced, and float32."""
+    wanted = {FLOAT: (), BF16_WIDE: (), BF16: (BF16,)}.get(form, (INT8, BF16))
+    return next((f for f in wanted if f in attention_formats(isa)), FLOAT)
 
 
 def multiplies_bfloat16() -> bool:

@@ -2,7 +2,7 @@
 
 The definition is ``kernels.encoder.reference``. The buffers are x, the states; y and z, sums and normalised states;
 context, what attention gives; wide, queries, keys and values by head or the hidden values of the feed-forward part;
-heads, queries, keys and values where attention is in bfloat16.
+heads, queries, keys and values in bfloat16, where attention is not in float32.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fastflow.kernels._cpu import (
     CONVERT,
     EMBED,
     FIRST,
+    FLOAT,
     GELU,
     GELU_TANH,
     GLU,
@@ -78,7 +79,7 @@ def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
 
 def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, target: str, add: str) -> None:
     columns, rotary = 3 * program.shape.heads * program.head, program.shape.rotary
-    heads = program.halves("heads", columns) if program.attention == BF16 else "wide"
+    heads = program.halves("heads", columns) if program.attention != FLOAT else "wide"
     program.linear(f"{prefix}qkv", source, "wide" if rotary else heads, by_head=True, form=program.format)
     if rotary:
         program.step(ROTATE, source="wide", scale=program.rotary(rotary[layer]))

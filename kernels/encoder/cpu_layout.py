@@ -112,7 +112,7 @@ class EncoderProgram:
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
         """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled.
 
-        The rows of ``source`` are in the format of attention.
+        The rows of ``source`` are float32 where attention is, else bfloat16.
         """
         result = BF16 if target in self._halves else FLOAT
         fields = {"window": -1 if window is None else window, "format": self.attention, "mode": result}

@@ -7,12 +7,12 @@ from unittest import mock
 import numpy as np
 import pytest
 from exact import exact_and_plain
-from halved import attention as attention_in_bfloat16
+from in_bytes import EMULATED
 from packed import bits, coarse, pack, random_modernbert, random_mpnet, rounded, select
 from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 from fastflow.kernels import isa as instructions
-from fastflow.kernels._cpu import BF16, BF16_WIDE
+from fastflow.kernels._cpu import BF16_WIDE, FLOAT
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder, attends, choose
 from fastflow.kernels.panels import NotFinite
@@ -97,19 +97,20 @@ def emulated(weights, shape, ids, offsets, weight, operand, attention=reference.
 @pytest.mark.parametrize(("hidden", "heads", "intermediate"), [(64, 4, 97), (256, 4, 500), (48, 12, 33)])
 def test_products_are_those_of_the_format(isa, family, dtype, hidden, heads, intermediate):
     name, form = choose(dtype, isa)
-    wide, halved = form == BF16_WIDE, attends(instructions.isas()[name][0], form) == BF16
-    layers = 1 if halved else 2  # so many numbers of attention are near a tie that a second layer's are others
+    wide, attended = form == BF16_WIDE, attends(instructions.isas()[name][0], form)
+    coarser = attended != FLOAT
+    layers = 1 if coarser else 2  # so many numbers of attention are near a tie that a second layer's are others
     weights, shape = MADE[family](3, layers, hidden, heads, intermediate, half=True)
     ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
     found = CpuEncoder(weights, shape, "mean", (layers,), dtype, threads=2, isa=isa).states(ids, offsets)[layers]
     functions = {"bfloat16": (rounded, (lambda x: x) if wide else rounded), "int8": (coarse, coarse)}[dtype]
-    want = emulated(weights, shape, ids, offsets, *functions, attention_in_bfloat16 if halved else reference.attention)
+    want = emulated(weights, shape, ids, offsets, *functions, EMULATED[attended])
     full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
     assert np.isfinite(found).all()
     lost = np.abs(want - full)  # what the format costs: far more than float32 rounding
     assert lost.mean() > 1e-4
     assert np.abs(found - full).max() <= FUSED_FACTOR * lost.max()
-    near = 0.3 if halved else 0.5  # a sum near a tie may be rounded the other way; attention in float32 gives 0.58
+    near = 0.3 if coarser else 0.5  # a sum near a tie may be rounded the other way; attention in float32 gives 0.58
     assert np.abs(found - want).mean() <= near * lost.mean()
 
 

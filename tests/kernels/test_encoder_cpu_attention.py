@@ -8,6 +8,7 @@ import halved
 import numpy as np
 import pytest
 from exact import attention, exact_and_plain, remembered
+from heads import LENGTHS, LONG, one_head, random_head, table
 from packed import pack, random_encoder, rounded
 from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
@@ -17,29 +18,7 @@ from fastflow.kernels.encoder import cpu_layout
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 
 attention_in_bfloat16 = remembered(halved.attention)
-LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 200)
-LONG = (511, 512, 513, 1100)  # on both sides of one block of keys, and more than two
 WINDOWS = (None, 0, 1, 15, 16, 31, 32, 64, 130)
-
-
-def table(reach, seed=0, heads=1):
-    """Biases that no symmetry hides: (heads, 2 reach + 1) float32."""
-    return np.random.default_rng(seed).normal(size=(heads, 2 * reach + 1)).astype(np.float32) * 2
-
-
-def one_head(isa, qkv, window=None, bias=None, form=_cpu.FLOAT, half=False):
-    """The kernel's attention of one head: qkv (T, 3 size) -> (T, size)."""
-    number, _, vector, _ = instructions.isas()[isa]
-    size = qkv.shape[1] // 3
-    padded = -(-size // (2 * vector)) * 2 * vector
-    given = np.zeros((len(qkv), 3, padded), np.float32)
-    given[:, :, :size] = qkv.reshape(len(qkv), 3, size)
-    given[:, 0] *= np.float32(size**-0.5)
-    out = np.full((len(qkv), padded), np.nan, np.float32)
-    ends = None if bias is None else np.pad(bias[0], _cpu.BIAS_MARGIN, mode="edge")
-    _cpu.attend_head(number, form, given.reshape(len(qkv), -1), out, -1 if window is None else window, ends, half=half)
-    assert not out[:, size:].any()
-    return out[:, :size]
 
 
 def assert_attends(isa, qkv, window=None, bias=None):
@@ -49,10 +28,6 @@ def assert_attends(isa, qkv, window=None, bias=None):
     exact, plain = attention(qkv, offsets, 1, window, bias)
     assert np.isfinite(found).all()
     assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
-
-
-def random_head(tokens, size, seed=0, spread=1.5):
-    return (spread * np.random.default_rng(seed).normal(size=(tokens, 3 * size))).astype(np.float32)
 
 
 @pytest.mark.parametrize("window", WINDOWS)

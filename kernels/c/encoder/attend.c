@@ -16,7 +16,8 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
 {
     const size_t padded = whole((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    return whole(FF_QUERIES * (2 + (size_t)head) + (size_t)rows * (padded + FF_SCORES_SPARE), 16);
+    /* beside the scores: of attention in bytes a tile's queries, and its sums of int32 */
+    return whole(FF_QUERIES * (2 + (size_t)head) + (size_t)rows * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
 const ff_attention *ff_attention_of(int isa, int format)
@@ -24,16 +25,25 @@ const ff_attention *ff_attention_of(int isa, int format)
 #if defined(__x86_64__)
     if (format == FF_BF16)
         return isa >= FF_AVX512 && __builtin_cpu_supports("avx512bf16") ? &ff_attention_avx512_bf16 : NULL;
+    if (format == FF_INT8)
+        return isa >= FF_AVX512 && __builtin_cpu_supports("avx512vnni") ? &ff_attention_avx512_vnni : NULL;
     if (format == FF_FLOAT && isa != FF_PORTABLE)
         return isa == FF_AVX2 ? &ff_attention_avx2 : &ff_attention_avx512;
 #endif
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }
 
+/* By a text's own length, so that its bits are the same in any company. */
+static const ff_attention *attention_for(int isa, int format, int64_t tokens)
+{
+    const ff_attention *rather = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_attention_of(isa, FF_BF16) : NULL;
+    return rather ? rather : ff_attention_of(isa, format);
+}
+
 static ff_head head_of(const ff_encoder *e, const ff_step *s, const ff_group *g, const int64_t *at, int64_t h)
 {
     const ptrdiff_t ldq = e->strides[s->from], ldout = e->strides[s->to];
-    const int64_t bytes = s->format == FF_BF16 ? 2 : 4, half = s->mode == FF_BF16;
+    const int64_t bytes = s->format == FF_FLOAT ? 4 : 2, half = s->mode == FF_BF16;
     const int64_t row = at[0] - g->row;
     const float *table = s->table < 0 ? NULL : (const float *)(e->memory + s->table);
     return (ff_head){
@@ -68,12 +78,12 @@ int64_t ff_attend_elements(const ff_encoder *e, const ff_step *s, const ff_texts
 void ff_attend(const ff_encoder *e, const ff_step *s, const ff_texts *in, const ff_group *g, int64_t from, int64_t to,
                float *scratch)
 {
-    const ff_attention *attention = ff_attention_of(e->isa, (int)s->format);
     float *shared = g->keys;
     for (const int64_t *at = in->offsets + g->text; at < in->offsets + g->text + g->texts && to > 0; at++) {
         const int64_t tokens = at[1] - at[0], blocks = blocks_of(tokens), own = !g->keys || blocks == 1;
         const int64_t each = s->kind == FF_ATTEND ? blocks : !own, count = e->heads * each;
         const size_t floats = ff_keys_floats(tokens, e->head, ff_isa_vector(e->isa));
+        const ff_attention *attention = attention_for(e->isa, (int)s->format, tokens);
         for (int64_t i = from > 0 ? from : 0; i < to && i < count; i++) {
             const int64_t h = i / each, b = i % each;
             const ff_head head = head_of(e, s, g, at, h);

@@ -8,6 +8,7 @@
 enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
+enum { FF_BYTES_FROM = 64 };  /* tokens of a text: attention in bytes saves less than it costs below, so bfloat16 stands in */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
 enum {
     FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_ROTATE, FF_GLU, FF_UNIT, FF_MAP, FF_PACK,
@@ -76,7 +77,7 @@ int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
 typedef struct {         /* attention's work on one head of one text */
-    const char *q;       /* (tokens, 3 size): [q|k|v] in attention's format, rows ldq bytes apart */
+    const char *q;       /* (tokens, 3 size): [q|k|v], float32 where attention is, else bfloat16, rows ldq bytes apart */
     ptrdiff_t ldq, ldout;
     int64_t tokens, window, reach;
     const float *bias;   /* by distance key - query from -reach to reach, with a margin at both ends; NULL: none */
@@ -90,7 +91,8 @@ typedef struct {
     /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; scratch as ff_attention_floats says */
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
 } ff_attention;
-const ff_attention *ff_attention_of(int isa, int format);  /* FF_FLOAT or FF_BF16; NULL where this machine has none */
+/* FF_FLOAT, FF_BF16 or FF_INT8; NULL where this machine has none */
+const ff_attention *ff_attention_of(int isa, int format);
 
 typedef struct {
     /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
@@ -148,7 +150,8 @@ size_t ff_shared_floats(const ff_encoder *, int64_t rows);
 /* Elements [from, to) of the step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK. */
 int64_t ff_attend_elements(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *);
 void ff_attend(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *, int64_t from, int64_t to, float *scratch);
-extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16;
+extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,
+    ff_attention_avx512_vnni;
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
 
 #endif

@@ -1,0 +1,310 @@
+/* Attention whose products are of bytes, with AVX512-VNNI: exact in int32. Q, K and V come as bfloat16.
+
+   K: bytes without sign, with an offset and a scale for each channel of a text's head. The offsets add one number to all
+   scores of a query, which softmax ignores; the scales go into Q before it is rounded.
+   Q: signed bytes, one scale a query.
+   Terms of softmax: bytes without sign, 255 for the second largest score of a query (the second of the largest in each lane).
+   What is above it, most often one token on which the whole text rests, counts in float32: with 255 for the largest, long
+   texts would lose all other terms. The rounded terms are summed, so that the shares add up to 1.
+   V: signed bytes, with an offset, added to the result, and a scale for each channel. */
+#if defined(__x86_64__)
+#include <math.h>
+
+#include "encoder.h"
+#include "vector_avx512.h"
+FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
+
+#include "math.inc"
+#include "gemm/half.inc"
+#define ATTENTION ff_attention_avx512_vnni
+#include "blocks.inc"
+
+#define ROWS 14
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define LANE int32_t
+#define PER_STEP 1
+#define ACC ivec
+#define ZERO SET1I(0)
+#define LOAD_ACC LOADI
+#define STORE_ACC STOREI
+#define ADD_ACC ADDI
+#define WEIGHTS(b) const ivec b0 = LOADI(b), b1 = LOADI(b + VL)
+
+#define NAME(x) x##_keys  /* the packed operand is the one without sign */
+#define MULTIPLY(x, acc0, acc1) \
+    const ivec y = SET1I(*(x)); \
+    acc0 = _mm512_dpbusd_epi32(acc0, b0, y); \
+    acc1 = _mm512_dpbusd_epi32(acc1, b1, y)
+#include "gemm/tiles.inc"
+#undef NAME
+#undef MULTIPLY
+
+#define NAME(x) x##_values
+#define MULTIPLY(x, acc0, acc1) \
+    const ivec y = SET1I(*(x)); \
+    acc0 = _mm512_dpbusd_epi32(acc0, y, b0); \
+    acc1 = _mm512_dpbusd_epi32(acc1, y, b1)
+#include "gemm/tiles.inc"
+
+#define LOG2_E 1.44269504f
+#define LARGEST_TERM 255
+#define LOG2_LARGEST_TERM 7.99435344f
+#define NEAR 2   /* LARGEST_TERM is that of the largest score where the second is nearer, to the base 2 */
+#define FAR 24   /* where the second is further away, nothing of its term is left in float32 */
+
+INLINE vec at(const char *p)
+{
+    return LOWER(_mm512_cvtepu16_epi32(_mm256_loadu_si256(KEPT_AS(__m256i, p))));
+}
+
+INLINE __m128i bytes(const vec v)
+{
+    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
+}
+
+/* What pack_keys leaves: for each channel what a unit of K is worth in scores to the base 2, a unit of V, and V's offset;
+   then panels of NR keys, four channels a lane; then V, four tokens a lane. */
+typedef struct {
+    float *key, *value, *offset, *keys, *values;
+} ff_bytes;
+
+INLINE ff_bytes bytes_of(const ff_head *h, float *p)
+{
+    const int64_t padded = (h->tokens + NR - 1) / NR * NR, size = h->size;
+    return (ff_bytes){p, p + size, p + 2 * size, p + 3 * size, p + 3 * size + padded * size / 4};
+}
+
+/* 16 rows of 16 bytes: lanes of four bytes become columns. */
+INLINE void turn(const __m128i *row, float *to)
+{
+    ivec four[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+        const __m256i low = _mm256_set_m128i(row[i + 4], row[i]), high = _mm256_set_m128i(row[i + 12], row[i + 8]);
+        four[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        const ivec a = i ? _mm512_unpackhi_epi32(four[0], four[1]) : _mm512_unpacklo_epi32(four[0], four[1]);
+        const ivec b = i ? _mm512_unpackhi_epi32(four[2], four[3]) : _mm512_unpacklo_epi32(four[2], four[3]);
+        STOREI(to + 2 * i * NR, _mm512_unpacklo_epi64(a, b));
+        STOREI(to + (2 * i + 1) * NR, _mm512_unpackhi_epi64(a, b));
+    }
+}
+
+static void pack_keys(const ff_head *h, float *packed)
+{
+    const ff_bytes p = bytes_of(h, packed);
+    const int64_t padded = (h->tokens + NR - 1) / NR * NR;
+    for (int64_t c = 0; c < h->size; c += VL) {
+        const char *k = h->q + 2 * (h->size + c), *v = k + 2 * h->size;
+        vec low = at(k), high = low, least = at(v), most = least, finite = SET1(0);
+        for (int64_t t = 0; t < h->tokens; t++) {  /* a minimum may pass over NaN, and a product with 0 keeps it */
+            const vec x = at(k + t * h->ldq), y = at(v + t * h->ldq);
+            low = MIN(low, x), high = MAX(high, x), least = MIN(least, y), most = MAX(most, y);
+            finite = FMA(ADD(x, y), SET1(0), finite);
+        }
+        const vec reach = MAX(SUB(high, low), SET1(1e-30f)), span = MAX(SUB(most, least), SET1(1e-30f));
+        const vec by = DIV(SET1(255), reach), times = DIV(SET1(254), span);
+        const vec middle = FMA(SUB(most, least), SET1(0.5f), least);
+        STORE(p.key + c, MUL(reach, SET1(LOG2_E / 255)));
+        STORE(p.value + c, MUL(span, SET1(1.0f / 254)));
+        STORE(p.offset + c, ADD(middle, finite));
+        for (int64_t t = 0; t < padded; t += VL) {
+            __m128i row[16];
+            UNROLL for (int i = 0; i < 16; i++)
+                row[i] = t + i < h->tokens ? bytes(MUL(SUB(at(k + (t + i) * h->ldq), low), by)) : _mm_setzero_si128();
+            turn(row, p.keys + (t / NR * h->size + c) / 4 * NR + t % NR);
+        }
+        for (int64_t t = 0; t < h->tokens; t += 4) {
+            ivec lane = SET1I(0);
+            UNROLL for (int i = 0; i < 4; i++)
+                if (t + i < h->tokens) {
+                    const ivec x = _mm512_cvtps_epi32(MUL(SUB(at(v + (t + i) * h->ldq), middle), times));
+                    lane = _mm512_or_si512(lane, _mm512_slli_epi32(_mm512_and_si512(x, SET1I(255)), 8 * i));
+                }
+            STOREI(p.values + t / 4 * h->size + c, lane);
+        }
+    }
+}
+
+/* One query times what the keys' units are worth, as bytes; returns what a unit of its scores is worth, or no number. */
+INLINE float query(const ff_head *h, const char *q, const float *key, int8_t *to)
+{
+    vec most = SET1(1e-30f), finite = SET1(0);
+    for (int c = 0; c < h->size; c += VL) {
+        const vec x = MUL(at(q + 2 * c), LOAD(key + c));
+        most = MAX(most, MAX(x, SUB(SET1(0), x)));
+        finite = FMA(x, SET1(0), finite);
+    }
+    const float largest = LARGEST(most);
+    for (int c = 0; c < h->size; c += VL)
+        _mm_storeu_si128((__m128i *)(void *)(to + c), bytes(MUL(MUL(at(q + 2 * c), LOAD(key + c)), SET1(127 / largest))));
+    return largest / 127 + _mm512_reduce_add_ps(finite);
+}
+
+/* Which of VL keys, the first being `i`, lie from `from` to before `to`. */
+INLINE __mmask16 inside(const int how, const int64_t i, const int64_t from, const int64_t to)
+{
+    const unsigned mask = to - i < VL ? (1u << (to - i)) - 1 : 0xffff;
+    return (__mmask16)(how & WINDOWED && i < from ? mask & 0xffff << (from - i) : mask);
+}
+
+/* Add what terms have above the largest byte, times the values of their keys, of which the first is `i`. */
+static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
+                                              const int size, float *out, float *rest)
+{
+    float term[VL] __attribute__((aligned(64)));
+    STORE(term, SUB(e, SET1(LARGEST_TERM)));
+    for (; above; above &= above - 1) {
+        const int lane = __builtin_ctz(above);
+        const float *v = values + (i + lane) / 4 * size;
+        const __m128i up = _mm_cvtsi32_si128(24 - 8 * (lane % 4));
+        for (int c = 0; c < size; c += VL) {
+            const ivec value = _mm512_srai_epi32(_mm512_sll_epi32(LOADI(v + c), up), 24);
+            STORE(out + c, FMA(SET1(term[lane]), TO_FLOAT(value), LOAD(out + c)));
+        }
+        *rest += term[lane];
+    }
+    return MIN(e, SET1(LARGEST_TERM));
+}
+
+/* 2^x with the error of short_power2. */
+INLINE vec power_of_2(const vec x)
+{
+    const vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);  /* x - floor(x) */
+    const vec e = FMA(FMA(FMA(SET1(0.07802452f), f, SET1(0.22606716f)), f, SET1(0.69583354f)), f, SET1(0.99992521f));
+    return _mm512_scalef_ps(e, x);
+}
+
+typedef struct {          /* one query and a block of keys */
+    int64_t from, to;     /* of the keys it sees those from `from` to before `to` */
+    int64_t distance;     /* of the first from the query */
+    float *scores;        /* int32; become terms, a byte each */
+    float unit, spoilt;   /* what a unit of the scores is worth; + 0, or NaN where it is no number: bytes hold none */
+    float largest, base;  /* score to the base 2 of this block; which of them LARGEST_TERM stands for */
+} ff_row;
+
+/* Find `largest` and `base`. Biased scores become floats, with the bias. */
+INLINE void survey(const int how, const ff_head *h, ff_row *r)
+{
+    ivec m = SET1I(INT32_MIN);
+    vec most = SET1(-1e30f);
+    const vec unit = SET1(r->unit);
+    const int64_t begin = how & WINDOWED ? r->from / VL * VL : 0;
+    for (int64_t i = begin; i < r->to; i += VL) {
+        const __mmask16 here = inside(how, i, r->from, r->to);
+        if (how & BIASED) {
+            const vec v = FMA(TO_FLOAT(LOADI(r->scores + i)), unit, MUL(biases(h, r->distance + i), SET1(LOG2_E)));
+            STORE(r->scores + i, v);
+            most = _mm512_mask_max_ps(most, here, most, v);
+        } else
+            m = _mm512_mask_max_epi32(m, here, m, LOADI(r->scores + i));
+    }
+    if (!(how & BIASED) && r->from < r->to)
+        most = MUL(TO_FLOAT(m), unit);
+    const float largest = LARGEST(most);
+    const float second = LARGEST(_mm512_mask_mov_ps(most, _mm512_cmp_ps_mask(most, SET1(largest), _CMP_EQ_OQ), SET1(-1e30f)));
+    r->largest = largest;
+    r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
+}
+
+/* Scores become terms. Returns the sum of the terms; `out` gets what the bytes do not hold of it, times the values. */
+INLINE float terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
+                   float *out)
+{
+    const int64_t begin = how & WINDOWED ? r->from / VL * VL : 0;
+    const vec unit = SET1(r->unit), less = SET1(LOG2_LARGEST_TERM - r->base);
+    int8_t *to = (int8_t *)(void *)r->scores;
+    float rest = 0;
+    ivec whole = SET1I(0);
+    int64_t i = begin;
+    for (; i < r->to; i += VL) {
+        const vec s = how & BIASED ? ADD(LOAD(r->scores + i), less) : FMA(TO_FLOAT(LOADI(r->scores + i)), unit, less);
+        vec e = _mm512_maskz_mov_ps(inside(how, i, r->from, r->to), power_of_2(s));
+        if (alone) {
+            const __mmask16 above = _mm512_cmp_ps_mask(e, SET1(LARGEST_TERM + 0.5f), _CMP_GT_OQ);
+            if (above)
+                e = add_rest(above, e, values, i, size, out, &rest);
+        }
+        const ivec n = _mm512_cvtps_epi32(e);
+        whole = ADDI(whole, n);
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm512_cvtepi32_epi8(n));
+    }
+    for (; i < padded; i += VL)
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_setzero_si128());
+    for (i = 0; i < begin; i += VL)
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_setzero_si128());
+    return rest + (float)_mm512_reduce_add_epi32(whole);
+}
+
+/* Scores of `rows` queries become terms, in two passes so that neither waits for a row's largest score. `top`: the score that
+   LARGEST_TERM stands for, `sums`: of the terms, and `out`: of the terms times the values, of all blocks so far. */
+INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t count, const int64_t padded, const int first,
+                    const float *values, float *top, float *sums, float *out)
+{
+    for (ff_row *r = rows; r < rows + count; r++)
+        survey(how, h, r);
+    for (int64_t i = 0; i < count; i++, out += h->size) {
+        ff_row *r = rows + i;
+        float factor[VL] __attribute__((aligned(64))) = {0};
+        if (!first) {
+            r->base = r->base > top[i] ? r->base : top[i];
+            STORE(factor, exponential(SET1((top[i] - r->base) / LOG2_E)));
+        }
+        for (int c = 0; c < h->size; c += VL)
+            STORE(out + c, first ? SET1(0) : MUL(LOAD(out + c), SET1(factor[0])));
+        const float sum = r->largest > r->base ? terms(how, 1, r, padded, values, h->size, out)
+                                               : terms(how, 0, r, padded, values, h->size, out);
+        top[i] = r->base;
+        sums[i] = (first ? 0 : sums[i] * factor[0]) + sum + r->spoilt;
+    }
+}
+
+#define SOFTMAX(how)     static void softmax_##how(const ff_head *h, ff_row *rows, int64_t count, int64_t padded, int first, const float *values,                               float *top, float *sums, float *out)     {         softmax(how, h, rows, count, padded, first, values, top, sums, out);     }
+SOFTMAX(0)
+SOFTMAX(1)
+SOFTMAX(2)
+SOFTMAX(3)
+static void (*const softmax_of[])(const ff_head *, ff_row *, int64_t, int64_t, int, const float *, float *, float *, float *) = {
+    softmax_0, softmax_1, softmax_2, softmax_3,
+};
+
+static void block(const ff_head *h, const int64_t row, const int64_t rows, const int64_t start, const int64_t stop,
+                  const int first, const float *keys, float *scores, float *top, float *sums, float *out)
+{
+    const int64_t padded = (stop - start + NR - 1) / NR * NR, steps = h->size / 4;
+    const ptrdiff_t lds = padded + FF_SCORES_SPARE;
+    const ff_bytes p = bytes_of(h, (float *)(uintptr_t)keys);
+    float *part = scores + MR * lds, *q = part + MR * h->size, *values = p.values + start / 4 * h->size;
+    ff_row each[MR];
+    for (int64_t r = 0; r < rows; r++) {
+        const float unit = query(h, h->q + (row + r) * h->ldq, p.key, (int8_t *)(void *)(q + r * steps)), spoilt = unit - unit;
+        each[r] = (ff_row){
+            .distance = start - row - r, .scores = scores + r * lds, .unit = spoilt == 0 ? unit : 0, .spoilt = spoilt,
+        };
+        seen_of(h, row + r, start, stop, padded, &each[r].from, &each[r].to);
+    }
+    for (int64_t t = 0; t < padded; t += NR)
+        tiles_keys[rows](KEPT_AS(int32_t, q), steps, p.keys + (start + t) * steps, NR, steps, 0, scores + t, lds, keys, 0);
+    softmax_of[(h->bias != NULL) * BIASED + (h->window >= 0) * WINDOWED](h, each, rows, padded, first, values, top, sums, out);
+    for (int c = 0; c < h->size; c += NR)
+        tiles_values[rows](KEPT_AS(int32_t, scores), lds, values + c, h->size, (stop - start + 3) / 4, 0, part + c, h->size,
+                           keys, 0);
+    for (int64_t i = 0; i < rows * h->size; i += VL)
+        STORE(out + i, ADD(LOAD(out + i), TO_FLOAT(LOADI(part + i))));
+}
+
+INLINE void hand_over(const ff_head *h, const float *keys, const float *sum, const float share, char *to)
+{
+    const ff_bytes p = bytes_of(h, (float *)(uintptr_t)keys);
+    for (int c = 0; c < h->size; c += NR) {
+        vec y[2];
+        UNROLL for (int v = 0; v < 2; v++) {
+            const int i = c + v * VL;
+            y[v] = FMA(MUL(LOAD(sum + i), SET1(share)), LOAD(p.value + i), LOAD(p.offset + i));
+        }
+        put(h, to, c, y[0], y[1]);
+    }
+}
+
+FF_TARGET_END
+#endif
