@@ -259,12 +259,18 @@ INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t
     }
 }
 
-#define SOFTMAX(how)     static void softmax_##how(const ff_head *h, ff_row *rows, int64_t count, int64_t padded, int first, const float *values,                               float *top, float *sums, float *out)     {         softmax(how, h, rows, count, padded, first, values, top, sums, out);     }
+#define SOFTMAX(how) \
+    static void softmax_##how(const ff_head *h, ff_row *rows, int64_t count, int64_t padded, int first, \
+                              const float *values, float *top, float *sums, float *out) \
+    { \
+        softmax(how, h, rows, count, padded, first, values, top, sums, out); \
+    }
 SOFTMAX(0)
 SOFTMAX(1)
 SOFTMAX(2)
 SOFTMAX(3)
-static void (*const softmax_of[])(const ff_head *, ff_row *, int64_t, int64_t, int, const float *, float *, float *, float *) = {
+static void (*const softmax_of[])(const ff_head *, ff_row *, int64_t, int64_t, int, const float *, float *, float *,
+                                  float *) = {
     softmax_0, softmax_1, softmax_2, softmax_3,
 };
 
