@@ -55,6 +55,14 @@ def test_the_smaller_the_corpus_the_larger_the_background(tokens, size):
     assert size == PRIOR * (1 + NARROW / tokens)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "a"), [(1, 1e-3), (50_000, 1e-3), (100_000, 5e-4), (160_000, 50 / 160_000), (10**6, 3e-4), (10**9, 3e-4)]
+)
+def test_the_constant_falls_with_the_corpus_within_its_bounds(tokens, a):
+    counts, prior = np.array([tokens, 0]), np.array([0.5, 0.1])
+    assert np.array_equal(sif_weights(counts, prior), sif_weights(counts, prior, a=a))
+
+
 def test_no_tokens_at_all_have_the_weights_of_english():
     prior = np.array([0.5, 0.1, 0.0])
     found = sif_weights(np.zeros(3, np.int64), prior)
@@ -67,8 +75,10 @@ def test_a_small_corpus_has_the_weights_of_english_and_a_large_one_its_own():
     even = (PRIOR + np.sqrt(PRIOR**2 + 4 * PRIOR * NARROW)) / 2  # tokens N with K = N
     small, equal, large = (sif_weights((own * even * size).astype(np.int64), prior) for size in (1e-3, 1, 1e4))
     assert np.abs(small - of_english).max() < 0.03
-    assert np.allclose(equal, 0.001 / (0.001 + (prior + own) / 2), rtol=5e-3)
-    assert np.allclose(large, of_corpus, rtol=0.03)
+    constant = 50 / even
+    assert 0.0003 < constant < 0.001
+    assert np.allclose(equal, constant / (constant + (prior + own) / 2), rtol=5e-3)
+    assert np.allclose(large, 0.0003 / (0.0003 + own), rtol=0.06)
     assert np.abs(of_english - of_corpus).max() > 0.4
 
 

@@ -5,6 +5,9 @@ SIF, smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a +
 words as if they were common everywhere, so its counts n are taken together with K tokens of English at large: p is
 (n + K q) / (N + K), q the token's share in ``background``, N all counts, and K = PRIOR (1 + NARROW / N), the larger the
 smaller the corpus. A token of neither counts 1.
+
+The constant a is the published one in a small corpus. In a large one, whose counts tell frequent tokens apart, it is so
+small that a token counts half that occurs HALF times, down to the least that was compared.
 """
 
 from __future__ import annotations
@@ -21,19 +24,21 @@ from fastflow.model.tokens import Tokenizer
 from fastflow.train.data.background import background
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
 
-A = 1e-3  # as published
+A, LEAST_A = 1e-3, 3e-4  # as published, and in a large corpus: chosen on STS12-14 (bench/results/default.md)
+HALF = 50  # occurrences
 PRIOR, NARROW = 1e5, 5e4  # tokens: chosen on STS12-14 (bench/results/default.md)
 HEAD = 32768  # texts that the frequencies of a corpus read once are counted in
 
 
 def sif_weights(
-    counts: NDArray[np.int64], prior: NDArray[np.float64], size: float | None = None, a: float = A
+    counts: NDArray[np.int64], prior: NDArray[np.float64], size: float | None = None, a: float | None = None
 ) -> NDArray[np.float32]:
     """(V,) weights in (0, 1] from how often each id of the vocabulary occurs (V,) and its share at large, (V,).
 
-    ``size``: the tokens K that ``prior`` stands for; None: by the size of the corpus, 0: none.
+    ``size``: the tokens K that ``prior`` stands for, 0: none; ``a``: the constant. None: by the size of the corpus.
     """
     total = max(1.0, float(counts.sum()))
+    a = min(A, max(LEAST_A, HALF / total)) if a is None else a
     size = PRIOR * (1 + NARROW / total) if size is None else size
     share = (counts + size * prior) / (total + size)
     return np.asarray(a / (a + share), np.float32)
