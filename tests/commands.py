@@ -18,7 +18,7 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
     """``train(*options, source, encoder, out, stdin)`` -> click's result; ``directory`` takes output and cache.
 
     The method is flow unless an option says otherwise, its spectrum one with which the rule keeps a flow on the small
-    BERT, whose random weights leave nothing to gain at the default.
+    BERT, whose random weights leave nothing to gain at the default. Nothing is fitted beside the corpus unless asked.
 
     An exception that reaches the user as a traceback fails the test, and so does a half-written model.
     """
@@ -27,7 +27,9 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
     def train(*options: Any, source: Any = corpus, encoder: Any = encoder, out: Any = None, stdin: Any = None) -> Any:
         out = out or directory / "m"
         method = [] if "--method" in options else ["--method", "flow", "--spectrum", "0.5"]
-        arguments = [source, "--encoder", encoder, "--out", out, "--cache", directory / "cache", *method, *options]
+        alone = [] if "--background" in options else ["--background", "0"]
+        arguments = [source, "--encoder", encoder, "--out", out, "--cache", directory / "cache"]
+        arguments += [*alone, *method, *options]
         result = CliRunner().invoke(main, [str(a) for a in arguments], input=stdin)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert "please report it" not in result.stderr, result.stderr

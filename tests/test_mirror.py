@@ -15,7 +15,6 @@ DRY = "runs on a GPU alone; bench/gpu.sh runs it, and across/test_gpu_script.py 
 INTERPRETED = "a body of Triton, executed by triton_interpret/check_*.py in a process of its own"
 UNTESTED = {  # module -> why it has no file of its own
     "fastflow/commands/options.py": "declarations alone: commands/test_embed.py and test_measure.py use each option",
-    "fastflow/stages/rows.py": "a protocol, without a body",
     "fastflow/search/source.py": "an interface, without a body: search/test_database.py and test_matrix.py",
     "kernels/encoder/triton_bodies.py": INTERPRETED,
     "kernels/flow/triton_bodies.py": INTERPRETED,

@@ -12,6 +12,8 @@ from fastflow import __version__
 from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER
 from fastflow.console import plain_errors
 from fastflow.train.options import (
+    BACKGROUND,
+    BESIDE_A_TEXT,
     CHOICES,
     COLOURS,
     DEFAULTS,
@@ -75,7 +77,8 @@ class TrainCommand(click.Command):
     default=DEFAULTS.token_weights,
     type=click.Choice(CHOICES["token_weights"]),
     help="sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
-    "a/(a+p), a = 0.001; the frequencies of English at large are mixed in, which decide where the corpus is small. "
+    "a/(a+p), a = 0.001, down to 0.0003 for large corpora; the frequencies of English at large are mixed in, which "
+    "decide where the corpus is small. "
     "none: every token counts 1, as in the BERT-flow paper. auto: sif, or none for an encoder that was tuned for "
     "similarity.",
 )
@@ -88,13 +91,14 @@ class TrainCommand(click.Command):
 @click.option(
     "--depth",
     type=click.IntRange(LEAST["depth"]),
-    help=f"Flow: steps in a level.  [default: {SMALL['depth']}; {LARGE['depth']} from {LARGE_CORPUS:,} texts]",
+    help="Flow: steps in a level.  "
+    f"[default: {SMALL['depth']}; {LARGE['depth']} beside a background or from {LARGE_CORPUS:,} texts]",
 )
 @click.option(
     "--width",
     type=click.IntRange(LEAST["width"]),
     help="Flow: hidden units of a coupling net.  "
-    f"[default: {SMALL['width']}; {LARGE['width']} from {LARGE_CORPUS:,} texts]",
+    f"[default: {SMALL['width']}; {LARGE['width']} beside a background or from {LARGE_CORPUS:,} texts]",
 )
 @click.option("--coupling", default=DEFAULTS.coupling, type=click.Choice(CHOICES["coupling"]), help="Flow: coupling.")
 @click.option(
@@ -120,6 +124,15 @@ class TrainCommand(click.Command):
     type=click.IntRange(LEAST["demoted"]),
     help="Behind a flow: how many leading directions, which sentences of a kind have in common, count like the last.  "
     f"[default: {COLOURS['sif']['demoted']}; {COLOURS['none']['demoted']} without token weights]",
+)
+@click.option(
+    "--background",
+    metavar="N",
+    type=click.IntRange(LEAST["background"]),
+    help="Behind a flow: fit to N sentences of random common English words beside the corpus, so that texts unlike it "
+    "are embedded well too; 0: the corpus alone.  "
+    f"[default: a third of the corpus, {BACKGROUND[0]:,} to {BACKGROUND[1]:,} and at most {BESIDE_A_TEXT} a text; 0 if "
+    "it is not English]",
 )
 @click.option("--latent", is_flag=True, help="Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
 @click.option(

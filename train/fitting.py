@@ -18,15 +18,16 @@ from fastflow.model.tokens import Tokenizer
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
 from fastflow.train.choice.separability import Views, make_views
 from fastflow.train.choice.tuned import why_tuned
+from fastflow.train.data.background import is_english, sentences
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import OF_MODULES, Embedder, FrozenEncoder, cache_key, embed_corpus, open_encoder
 from fastflow.train.data.moments import Moments, read_through
 from fastflow.train.data.token_weights import weigh, weigh_by_first
 from fastflow.train.methods.chain import SAMPLE, Fitted, check_chain, fit
 from fastflow.train.methods.loop import Schedule, Source
-from fastflow.train.methods.names import parse_method, shipped
+from fastflow.train.methods.names import parse_method, recoloured, shipped
 from fastflow.train.methods.scalars import Scalars
-from fastflow.train.options import FEWEST, Options
+from fastflow.train.options import FEWEST, Options, background_of
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.fit import Fit
@@ -111,19 +112,20 @@ def calibrate_corpus(
         reason = (
             f"auto keeps the pooling as it is: a flow takes {least:,} texts or more, and these are {corpus.count:,}"
         )
-    concerns = describe(corpus, options, run.voice)
+    beside = background(corpus, options)
+    concerns = describe(corpus, options, run.voice, beside.count)
     if run.dry_run:
         if reason:
             run.voice.say(reason)
         return None
     pooled = embed(corpus, options, run)
-    choice = fit_and_choose(corpus, pooled, options, run, automatic)
+    choice = fit_and_choose(corpus, pooled, options, run, automatic, beside)
     if reason:
         choice.reasons.append(reason)
     measures = summary.before_and_after(choice.fitted, pooled, choice.views)
     if sets:
         measures["spearman"] = summary.spearman(choice.fitted, corpus.encoder, sets, options.device)
-    training = record(corpus, names, asked, choice, measures)
+    training = record(corpus, names, asked, choice, measures, beside.count)
     return Fit(corpus.encoder, choice, measures, training, corpus.texts, pooled, concerns)
 
 
@@ -153,6 +155,8 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
         check_reference(frozen)
     if options.stream and (_has_flow(options) or options.sample):
         raise UsageError("--stream is for closed forms, such as whiten,recolour; a flow needs --sample N instead")
+    if options.background and not recoloured(options.method, options.latent):
+        raise UsageError("--background is for a flow or another method with recolour behind it: leave it out")
     check_chain(links, frozen.dim, options.shape())
     return frozen
 
@@ -174,9 +178,22 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
     return Corpus(name, kept, len(kept), corpus_hash(kept), frozen)
 
 
-def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
-    """Describe the corpus to the user; returns warnings about it. Raises where nothing can be fitted."""
-    frozen, steps, concerns = corpus.encoder, _steps(corpus, options), []
+def background(corpus: Corpus, options: Options) -> Corpus:
+    """The sentences of random words that a recoloured method is fitted to beside the corpus, which may be none."""
+    count = 0
+    if recoloured(options.method, options.latent):
+        usual = background_of(corpus.count) if is_english(corpus.texts) else 0
+        count = usual if options.background is None else options.background
+    return replace(corpus, name="the background", texts=sentences(count), count=count, pooled=None, moments=None)
+
+
+def describe(corpus: Corpus, options: Options, voice: Voice, beside: int = 0) -> list[str]:
+    """Describe the corpus to the user; returns warnings about it. Raises where nothing can be fitted.
+
+    ``beside``: sentences of the background.
+    """
+    frozen, concerns = corpus.encoder, []
+    steps = _steps(corpus.count, options) and _steps(corpus.count + beside, options)  # the corpus alone fills a batch
     if corpus.count < 2:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
     if not options.stream:
@@ -195,6 +212,8 @@ def describe(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
         concerns.append(warning)
     for concern in concerns:
         voice.say(f"WARNING: {concern}")
+    if beside:
+        voice.say(f"background: {beside} sentences of random English words, fitted to beside the corpus")
     if steps:
         voice.say(
             f"flow: {steps} steps of {options.batch_size} texts; "
@@ -215,11 +234,13 @@ def embed(corpus: Corpus, options: Options, run: Run) -> NDArray[np.float32]:
 
 
 def fit_and_choose(
-    corpus: Corpus, pooled: NDArray[np.float32], options: Options, run: Run, automatic: bool = False
+    corpus: Corpus, pooled: NDArray[np.float32], options: Options, run: Run, automatic: bool, beside: Corpus
 ) -> Choice:
     """The method fitted, or none where dropout views do not favour it; ``--stop budget`` takes no views."""
-    live = _live(corpus, options) if options.encoder_dropout and _has_flow(options) else None
-    identity = cache_key(corpus.encoder, corpus.texts, options.device)
+    texts = [*corpus.texts, *beside.texts]
+    live = _live(replace(corpus, texts=texts), options) if options.encoder_dropout and _has_flow(options) else None
+    identity = cache_key(corpus.encoder, texts, options.device)
+    ground = embed(beside, options, run) if beside.count else None
     views: Views | None = None
     if options.stop == "rule" and options.method != "none":
         views = make_views(corpus.texts, corpus.encoder, options.device, options.seed)
@@ -229,7 +250,7 @@ def fit_and_choose(
             return fit(
                 shipped(parse_method(name), options.latent),
                 pooled,
-                options.shape(corpus.count),
+                options.shape(corpus.count, beside.count),
                 schedule_of(options),
                 options.colour,
                 live,
@@ -240,6 +261,7 @@ def fit_and_choose(
                 views,
                 corpus.moments,
                 run.voice,
+                ground,
             )
 
         if views is None:
@@ -248,12 +270,13 @@ def fit_and_choose(
 
 
 def record(
-    corpus: Corpus, names: Sequence[str], options: Options, choice: Choice, measures: dict[str, Any]
+    corpus: Corpus, names: Sequence[str], options: Options, choice: Choice, measures: dict[str, Any], beside: int
 ) -> dict[str, Any]:
     """The manifest's entry ``training``."""
     entry = {
         "corpus": list(names), "texts": corpus.count, "corpus_sha256": corpus.sha256,
-        "method": options.method, "schedule": vars(schedule_of(options)), "encoder_dropout": options.encoder_dropout,
+        "background": beside, "method": options.method, "schedule": vars(schedule_of(options)),
+        "encoder_dropout": options.encoder_dropout,
         "streamed": options.stream, "sentences": options.sentences, "stop": options.stop,
         "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
@@ -275,9 +298,9 @@ def schedule_of(options: Options) -> Schedule:
     return Schedule(**{field.name: getattr(options, field.name) for field in fields(Schedule)})
 
 
-def _steps(corpus: Corpus, options: Options) -> int:
-    """The steps of a flow; 0 without one, and where auto leaves it out because there are too few texts."""
-    return schedule_of(options).steps(corpus.count) if _has_flow(options) else 0
+def _steps(texts: int, options: Options) -> int:
+    """The steps of a flow on ``texts``; 0 without one, and where auto leaves it out because there are too few texts."""
+    return schedule_of(options).steps(texts) if _has_flow(options) else 0
 
 
 def _live(corpus: Corpus, options: Options) -> Source:

@@ -18,13 +18,16 @@ CHOICES = {
     "init": ("data", "glorot"),
     "device": ("cpu", "cuda"),
 }
-LEAST = {"depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1, "demoted": 0}
-OPTIONAL = ("depth", "width", "demoted", "sample")
+LEAST = {
+    "depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1, "demoted": 0, "background": 0,
+}  # fmt: skip
+OPTIONAL = ("depth", "width", "demoted", "sample", "background")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
+BACKGROUND, BESIDE_A_TEXT, BESIDE = (10_000, 100_000), 10, 3  # a third of the corpus within these; ten a text at most
 FEWEST = 1000  # texts for which auto fits a flow: with fewer, STS12-14's subsets lose by one (results/default.md)
 COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
-    "sif": {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2},
+    "sif": {"spectrum": 0.1, "mean_share": 0.2, "demoted": 2},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
 LEVELS = (1, 4)
@@ -74,6 +77,7 @@ class Options:
     mean_share: float | None = None
     demoted: int | None = None
     latent: bool = False
+    background: int | None = None  # None: by the corpus, background_of
     init: str = "data"
     encoder_dropout: bool = False
     epochs: float = 1.0
@@ -112,9 +116,9 @@ class Options:
         if self.method == "auto" and self.stop == "budget":
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 
-    def shape(self, count: int = 0) -> dict[str, Any]:
-        """The shape of a flow on ``count`` texts: levels, depth, width, coupling and permutation."""
-        size = SMALL if count < LARGE_CORPUS else LARGE
+    def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
+        """The shape of a flow on so many texts and sentences of the background: levels, depth, width and so on."""
+        size = LARGE if background or count >= LARGE_CORPUS else SMALL
         return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
 
     @property
@@ -125,6 +129,12 @@ class Options:
 
 
 DEFAULTS = Options()
+
+
+def background_of(count: int) -> int:
+    """The sentences of the background beside a corpus of ``count`` texts (compared in bench/results/default.md)."""
+    low, high = BACKGROUND
+    return min(BESIDE_A_TEXT * count, max(low, min(count // BESIDE, high)))
 
 
 def check_extra(purpose: str) -> None:

@@ -193,7 +193,7 @@ def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, we
     about = "" if weights else " about their mean"
     assert f"auto chose flow: separability of dropout views{about}: none " in result.stderr
     assert "auto chose flow: " in (tmp_path / "m" / "README.md").read_text()
-    share = 0 if weights else 0.3
+    share = 0 if weights else 0.2
     assert f"-> recolour(spectrum 0.5, mean share {share}, 2 demoted)" in result.stderr
     assert train("--method", "flow", "--spectrum", "0.5", *weights, out=tmp_path / "alone").exit_code == 0
     assert same_vectors(tmp_path / "m", tmp_path / "alone")

@@ -23,7 +23,7 @@ from fastflow.train.cli import main
 def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
     result = train("--stop", "budget", encoder=encoders(family))
     assert (
-        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.3, 2 demoted)" in result.stderr
+        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 2 demoted)" in result.stderr
     )
     assert (result.exit_code, verify(tmp_path / "m")[0][:1].isdigit()) == (0, True)
     numpy, pytorch = (
@@ -60,7 +60,7 @@ def test_what_a_run_says(train, tmp_path):
     for part in (
         "| encoder |",
         "corpus.txt: 256 distinct texts",
-        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.3, 2 demoted)",
+        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 2 demoted)",
         "IsoScore",
         "licence",
     ):
@@ -123,7 +123,7 @@ def cache(tmp_path_factory):
 def mini(shared_data, tmp_path, cache, *arguments):
     """The training record of a flow on the project's small encoder, every other setting at its default.
 
-    With recolour behind it, token weights leave a mean cosine of 0.3 and nearly the encoder's spectrum; without both, a
+    With recolour behind it, token weights leave a mean cosine of 0.2 and nearly the encoder's spectrum; without both, a
     flow makes embeddings isotropic.
     """
     encoder = shared_data / "models" / "mini-mlm-uncased"
@@ -138,7 +138,7 @@ def mini(shared_data, tmp_path, cache, *arguments):
         assert abs(after["mean_cosine"]) < abs(before["mean_cosine"]) / 2
     else:
         assert after["isoscore"] > before["isoscore"] + 0.03
-        assert 0.25 < after["mean_cosine"] < min(0.35, before["mean_cosine"] - 0.05)
+        assert 0.15 < after["mean_cosine"] < min(0.25, before["mean_cosine"] - 0.05)
     return training
 
 

@@ -11,7 +11,15 @@ from builders import make_encoder
 from places import ROOT
 
 from fastflow.model.tokens import Tokenizer
-from fastflow.train.data.background import background, read_words
+from fastflow.train.data.background import (
+    FEWEST_WORDS,
+    MEAN_WORDS,
+    MOST_WORDS,
+    background,
+    is_english,
+    read_words,
+    sentences,
+)
 
 FILE = ROOT / "train" / "data" / "background.txt"
 
@@ -100,3 +108,47 @@ def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
     where[[ids["[CLS]"], ids["[SEP]"]]] = False
     assert np.allclose(ratio[where], counts[where], rtol=1e-9)
     assert len(words) > 5 * size  # so most of them are cut
+
+
+def test_sentences_are_words_as_often_as_they_occur():
+    made, (words, _) = [text.split() for text in sentences(5000)], read_words()
+    lengths = [len(text) for text in made]
+    assert (min(lengths), max(lengths)) == (FEWEST_WORDS, MOST_WORDS)
+    assert np.mean(lengths) == pytest.approx(MEAN_WORDS, rel=0.05)
+    drawn = [word for text in made for word in text]
+    assert set(drawn) <= set(words)
+    for word in ("the", ",", "of", "man"):
+        assert drawn.count(word) / len(drawn) == pytest.approx(words[word] / sum(words.values()), rel=0.1), word
+
+
+def test_the_first_sentences_are_always_the_same():
+    assert sentences(3) == sentences(50)[:3]
+    assert len(set(sentences(50))) == 50
+    assert sentences(0) == []
+    assert sentences(2)[1] == "their jacket morning with eating of part from . do The"
+
+
+@pytest.mark.parametrize(
+    ("text", "english"),
+    [
+        ("A man is playing the guitar in front of a house.", True),
+        ("Obama vows to work with new Congress, as markets fall", True),
+        ("THE DOG RUNS", True),
+        ("Der Hund läuft über die Wiese, und das Kind sieht ihm dabei zu.", False),
+        ("Le chat dort sur la table de la cuisine.", False),
+        ("El perro corre por la calle y el niño lo mira.", False),
+        ("Собака бежит по улице", False),
+        ("犬が走っている", False),
+        ("12 + 30 = 42", True),  # without a word there is no sign of another language
+    ],
+)
+def test_english_shows_by_its_words(text, english):
+    assert is_english([text]) == english
+    assert is_english(["", text]) == english
+
+
+def test_the_first_words_decide_what_is_english():
+    english, german = ["the dog runs with the man"] * 400, ["der Hund rennt mit dem Mann"] * 400
+    assert is_english([*english, *german])
+    assert not is_english([*german, *english])
+    assert is_english([*english[:200], *german[:134]])  # both within the words that are looked at

@@ -63,3 +63,36 @@ def test_chains_are_fitted_link_after_link(text):
     if kinds[-1] in ("standardize", "whiten"):
         assert np.abs(z.mean(axis=0)).max() <= 1e-9
         assert np.abs(z.std(axis=0) - 1).max() <= 1e-9
+
+
+@pytest.mark.parametrize(
+    "text", ["whiten,recolour", "standardize,nullspace:2", "flow,recolour", "whiten:8,flow,recolour"]
+)
+def test_the_background_counts_as_rows_of_the_corpus(text):
+    x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
+    schedule = Schedule(batch_size=50, lr=1e-3)
+    colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
+    links = parse_method(text)
+    beside = fit(links, x, SHAPE, schedule, colour, background=y)
+    both = fit(links, np.concatenate([x, y]), SHAPE, schedule, colour)
+    assert same_stages(beside, both)
+    assert not same_stages(beside, fit(links, x, SHAPE, schedule, colour))
+    assert beside.bits == both.bits
+
+
+def test_the_background_is_merged_with_statistics_of_the_whole_corpus():
+    x, y = data(300), data(90, seed=1) + 3
+    links = parse_method("whiten,recolour")
+    whole = moments(x)
+    streamed = fit(links, x[:50], SHAPE, Schedule(), statistics=whole, background=y)
+    read = fit(links, x, SHAPE, Schedule(), background=y)
+    for one, other in zip(streamed.stages, read.stages, strict=True):
+        for name in one.params:
+            assert np.allclose(one.params[name], other.params[name], rtol=1e-7, atol=1e-9), name
+    assert whole.count == 300, "the caller's statistics are left as they are"
+
+
+def same_stages(one, other):
+    """Whether all arrays of two chains are the same, bit for bit."""
+    pairs = zip(one.stages, other.stages, strict=True)
+    return all(np.array_equal(a.params[name], b.params[name]) for a, b in pairs for name in a.params)

@@ -8,7 +8,7 @@ from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import CHOICES, COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options
+from fastflow.train.options import CHOICES, COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_of
 
 
 def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
@@ -65,6 +65,19 @@ def test_a_flow_is_larger_on_a_large_corpus_unless_its_size_is_named(texts, size
     assert Options().shape(texts) == usual | size
     assert Options(depth=4).shape(texts) == usual | size | {"depth": 4}
     assert Options(depth=1, width=9, levels=3).shape(texts) == usual | {"depth": 1, "width": 9, "levels": 3}
+
+
+def test_a_flow_is_large_beside_the_background():
+    assert Options().shape(100, 1000) == Options().shape(LARGE_CORPUS) != Options().shape(100, 0)
+    assert Options(width=9).shape(100, 1000)["width"] == 9
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentences"),
+    [(0, 0), (2, 20), (999, 9990), (1000, 10_000), (30_000, 10_000), (30_003, 10_001), (10**9, 100_000)],
+)
+def test_the_background_is_a_third_of_the_corpus_and_not_more_than_ten_a_text(texts, sentences):
+    assert background_of(texts) == sentences
 
 
 def test_what_follows_a_flow_goes_by_the_token_weights_unless_it_is_named():

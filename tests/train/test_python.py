@@ -35,7 +35,7 @@ def record(directory):
 )
 def test_a_fit_is_the_model_of_the_command(train, bert, sentences, tmp_path, options, said):
     assert train(*said).exit_code == 0
-    mark = fastflow.fit((text for text in sentences), bert, **options).save(tmp_path / "fit")
+    mark = fastflow.fit((text for text in sentences), bert, background=0, **options).save(tmp_path / "fit")
     assert verify(tmp_path / "fit")[-1] == f"fingerprint {mark}"
     assert record(tmp_path / "fit") == record(tmp_path / "m")
     arrays = [(tmp_path / name / "calibration.safetensors").read_bytes() for name in ("fit", "m")]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
-from fastflow.stages.rows import Rows
+from fastflow.stages.rows import Joined, Rows
 from fastflow.train.choice.held_out import HELD_OUT, HeldOut
 from fastflow.train.choice.separability import Keeper, Views, separability
 from fastflow.train.data.moments import Moments, moments
@@ -69,6 +69,7 @@ def fit(
     views: Views | HeldOut | None = None,
     statistics: Moments | None = None,
     voice: Voice = COMMAND,
+    background: NDArray[np.float32] | None = None,
 ) -> Fitted:
     """Fit the chain on cached embeddings ``pooled`` (n, D); ``live`` replaces them while a flow trains (dropout).
 
@@ -76,8 +77,12 @@ def fit(
     recolour (None: the defaults). With ``views`` a flow is the one of the step that separates them best
     (``separability``), with held-out vectors the one that makes them most likely, else that of the last step.
     ``statistics`` of the whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then
-    has no flow.
+    has no flow. Every stage is fitted to the rows of ``background`` (k, D) behind those of the corpus, whose numbers
+    ``live`` knows too; bits per dimension are of both.
     """
+    rows: Rows = pooled if background is None else Joined(pooled, background)
+    if statistics is not None and background is not None:
+        statistics = moments(background).merge(statistics)
     fitted, whole = Fitted(), statistics
     for index, method in enumerate(methods):
         stages = list(fitted.stages)
@@ -85,23 +90,23 @@ def fit(
             dim = _through(stages, pooled[:1]).shape[1]
             config = FlowConfig(dim=dim, **shape)
             checkpoint = checkpoints / f"stage-{index}.safetensors" if checkpoints else None
-            source = _source(stages, live or pooled.__getitem__)
+            source = _source(stages, live or rows.__getitem__)
             keeper = _keeper(stages, views) if views else None
-            flow = fit_flow(source, len(pooled), config, schedule, checkpoint, identity, resume, log, keeper, voice)
+            flow = fit_flow(source, len(rows), config, schedule, checkpoint, identity, resume, log, keeper, voice)
             if keeper:
                 fitted.looks.append(keeper.record())
             fitted.flows[index] = flow
-            bits = _bits(flow, stages, pooled)
+            bits = _bits(flow, stages, rows)
             if not math.isfinite(bits):
                 raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
-            fitted.bits.append((_gaussian_bits(_through(stages, sample(pooled))), bits))
+            fitted.bits.append((_gaussian_bits(_through(stages, sample(rows))), bits))
             fitted.stages.append(flow_stage(flow))
         elif method.kind == "recolour":
             dim = np.asarray(pooled[:1]).shape[1]
-            joint = joint_moments(stages, pooled) if whole is None else whole.beside(stages)
+            joint = joint_moments(stages, rows) if whole is None else whole.beside(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
-            known = statistics or moments(_View(stages, pooled) if stages else pooled)
+            known = statistics or moments(_View(stages, rows) if stages else rows)
             fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
             statistics = statistics and statistics.through(fitted.stages[-1])
     return fitted

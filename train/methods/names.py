@@ -44,3 +44,9 @@ def shipped(links: list[Method], latent: bool) -> list[Method]:
     if links and links[-1].kind == "flow" and not latent:
         return [*links, Method("recolour")]
     return links
+
+
+def recoloured(method: str, latent: bool) -> bool:
+    """Whether the chain of ``method`` ends in recolour as it is fitted."""
+    links = shipped(parse_method(method), latent)
+    return bool(links) and links[-1].kind == "recolour"

@@ -169,7 +169,9 @@ def card(
     ]
     lines += [f"| longest text | {encoder.max_length} tokens |", f"| calibration | {chain} |"]
     kind = "texts, read once" if training.get("streamed") else "distinct texts"
-    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} {kind} |"]
+    beside = training.get("background")
+    words = f", and {beside} sentences of random English words" if beside else ""
+    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} {kind}{words} |"]
     lines += ["| licence | that of the encoder and of the corpus; the calibration adds none |", ""]
     if training.get("reasons"):
         lines += ["Why this calibration:", "", *(f"- {reason}" for reason in training["reasons"]), ""]

@@ -1,0 +1,95 @@
+"""Sentences of random English words beside the corpus of a fit: when, how many, and what is said and recorded."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import assert_one_sentence
+
+import fastflow
+from fastflow.model.artifact import load_model
+from fastflow.train.data.background import sentences as background_sentences
+
+FLOW = ("--method", "flow", "--stop", "budget")
+
+
+def training(directory):
+    return json.loads((directory / "fastflow.json").read_text())["training"]
+
+
+def test_a_flow_has_ten_sentences_a_text_beside_a_small_corpus(bert, sentences, tmp_path):
+    lines = []
+    fit = fastflow.fit(sentences[:70], bert, "flow", stop="budget", progress=lines.append)
+    fit.save(tmp_path / "m")
+    assert "background: 700 sentences of random English words, fitted to beside the corpus" in lines
+    assert any(line.startswith("flow: 12 steps of 64 texts") for line in lines)  # of 770
+    assert (training(tmp_path / "m")["background"], training(tmp_path / "m")["texts"]) == (700, 70)
+    assert fit.stages[0].settings["depth"] == 6  # the large one
+    assert (
+        ": 70 distinct texts, and 700 sentences of random English words |" in (tmp_path / "m" / "README.md").read_text()
+    )
+
+
+@pytest.mark.parametrize("method", ["flow", "whiten,recolour"])
+def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, sentences, method):
+    """Without token weights, which are of the corpus alone."""
+    options = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16}
+    beside = fastflow.fit(sentences[:64], bert, method, background=20, **options)
+    within = fastflow.fit([*sentences[:64], *background_sentences(20)], bert, method, background=0, **options)
+    alone = fastflow.fit(sentences[:64], bert, method, background=0, **options)
+    for one, other in zip(beside.stages, within.stages, strict=True):
+        assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
+    last = [fit.stages[-1].params["matrix"] for fit in (beside, alone)]
+    assert not np.allclose(*last, rtol=1e-2, atol=1e-3)
+
+
+def test_token_weights_and_the_corpus_hash_are_those_of_the_corpus_alone(train, tmp_path):
+    for count, out in ((0, "alone"), (50, "beside")):
+        assert train(*FLOW, "--background", count, out=tmp_path / out).exit_code == 0
+    one, other = (load_model(tmp_path / name) for name in ("alone", "beside"))
+    assert np.array_equal(one.pooling.weights, other.pooling.weights)
+    assert training(tmp_path / "alone")["corpus_sha256"] == training(tmp_path / "beside")["corpus_sha256"]
+    assert not np.array_equal(one.calibration[-1].params["matrix"], other.calibration[-1].params["matrix"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--method", "flow", "--latent"), ("--method", "components:1"), ("--method", "whiten"), ("--method", "none"),
+     ("--method", "flow,whiten")],
+)  # fmt: skip
+def test_a_method_without_recolour_is_fitted_to_the_corpus_alone(train, tmp_path, bert, sentences, options):
+    refused = train(*options, "--background", 10)
+    assert_one_sentence(
+        refused, 2, "--background is for a flow or another method with recolour behind it: leave it out"
+    )
+    named = {"method": options[1], "latent": "--latent" in options}
+    fit = fastflow.fit(sentences[:70], bert, stop="budget", **named)
+    assert fit.training["background"] == 0
+
+
+def test_a_corpus_of_another_language_is_fitted_alone_unless_asked(bert):
+    german = [f"Der Hund Nummer {i} läuft über die Wiese und das Kind sieht ihm zu" for i in range(70)]
+    assert fastflow.fit(german, bert, "flow", stop="budget").training["background"] == 0
+    assert fastflow.fit(german, bert, "flow", stop="budget", background=5).training["background"] == 5
+
+
+def test_a_corpus_of_less_than_a_batch_stays_too_small(train):
+    refused = train(*FLOW, "--batch-size", 257, "--background", 1000)
+    assert_one_sentence(refused, 2, "the corpus has 256 distinct texts, fewer than one batch of 257")
+
+
+def test_a_streamed_corpus_has_them_too(train, tmp_path):
+    options = ("--method", "whiten,recolour", "--stream", "--stop", "budget", "--demoted", 0)
+    for count, out in ((0, "alone"), (500, "beside")):
+        result = train(*options, "--background", count, out=tmp_path / out)
+        assert result.exit_code == 0, result.stderr
+        assert (f"background: {count} sentences" in result.stderr) == bool(count)
+    means = [load_model(tmp_path / name).calibration[0].params["mean"] for name in ("alone", "beside")]
+    assert not np.allclose(*means, atol=1e-3)
+
+
+def test_the_encoder_runs_over_them_at_every_step_with_its_dropout(train, tmp_path):
+    result = train(*FLOW, "--encoder-dropout", "--background", 100)
+    assert result.exit_code == 0, result.stderr
+    assert "flow: 5 steps of 64 texts" in result.stderr  # of 356
+    assert training(tmp_path / "m")["background"] == 100
