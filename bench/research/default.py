@@ -15,7 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fastflow.bench.research.default_candidates import candidates, equal, priors, sizes, stages_of
+from fastflow.bench.research.default_candidates import beside, candidates, equal, priors, sizes, stages_of
 from fastflow.bench.research.default_choice import blind_choice, claims
 from fastflow.bench.research.default_page import markdown
 from fastflow.bench.research.default_places import (
@@ -30,7 +30,7 @@ from fastflow.bench.research.default_places import (
     places,
 )
 from fastflow.bench.research.quality import write
-from fastflow.bench.research.states import States, each
+from fastflow.bench.research.states import BACKGROUND, States, each
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.stages.calibration import apply
 
@@ -80,6 +80,13 @@ def kept(make: Any, bench: Bench, place: Place) -> Any:
     return json.loads(path.read_text())
 
 
+def blind(bench: Bench, place: Place) -> dict[str, Any]:
+    """The scores of every candidate at one place that decides."""
+    found = [kept(make, bench, place) for make in (candidates, beside)]
+    scores = {label: score for row in found for label, score in row["scores"].items()}
+    return {**found[0], "scores": scores}
+
+
 @click.command()
 @click.option("--encoder", required=True, help="Encoder directory, or default.")
 @click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and corpora/.")
@@ -88,13 +95,13 @@ def kept(make: Any, bench: Bench, place: Place) -> Any:
 def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
     """Choose the default and measure it."""
     states = States(encoder, data, cache)
-    each(sorted({*SEVEN, *CORPORA, *CUT_FROM}), states, lambda line: click.echo(line, err=True))
+    each(sorted({*SEVEN, *CORPORA, *CUT_FROM, BACKGROUND}), states, lambda line: click.echo(line, err=True))
     bench = Bench(states)
     result: dict[str, Any] = {
         "command": f"python -m fastflow.bench.research.default --encoder .../{Path(encoder).name} "
         f"--data .../{data.name} --cache DIR --out {out}",
         "encoder": Path(encoder).name,
-        "candidates": [kept(candidates, bench, place) for place in places(bench, 0) if decides(place)],
+        "candidates": [blind(bench, place) for place in places(bench, 0) if decides(place)],
     }
     result["choice"] = blind_choice(result["candidates"])
     broad = [place for place in places(bench, 0) if place.group in ("target", "corpora") and decides(place)]

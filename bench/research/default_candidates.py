@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fastflow.train.methods.closed_forms import fit_whiten
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
-from fastflow.train.options import DEFAULTS, FEWEST, LARGE, SMALL
+from fastflow.train.options import DEFAULTS, FEWEST, LARGE, SMALL, background_of
 from fastflow.train.voice import SILENT
 
 FULL = (("sif", 1e5, 1e-3), ("sif", 1e5, 3e-4))  # with every method; the others with two, to choose weights
@@ -27,6 +28,7 @@ WEIGHTINGS: list[Weighting] = [
     *(("sif", size, 1e-3) for size in (0.0, 1e5, 3e5, 1e6)),
     *(("sif", 1e5, a) for a in (1e-4, 3e-4, 3e-3, 1e-2)),
 ]
+EARLIER_COLOUR = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2}  # of the default before it had a background
 CLOSED = ("none", "components:1", "components:2", "components:3", "nullspace:3")
 COLOURS = [(g, c, d) for g in (0.0, 0.1, 0.25, 0.5) for c in (0.2, 0.3, 0.4) for d in (0, 2)]
 EQUAL_COLOURS = [(g, c, d) for g in (0.5, 0.75, 1.0) for c in (0.0, 0.1, 0.2, 0.3) for d in (0, 2)]
@@ -50,6 +52,18 @@ def candidates(bench: Bench, place: Place) -> dict[str, Any]:
     return _means(place, found)
 
 
+def beside(bench: Bench, place: Place) -> dict[str, Any]:
+    """Flows fitted to the background's sentences beside the corpus, with recolour, as ``candidates``."""
+    found: dict[str, list[list[float]]] = {}
+    for name, rows, scored in deciding(place):
+        for weighting in FULL:
+            stages, endings = _coloured(bench, name, rows, weighting, "flow beside", COLOURS)
+            for ending in endings[1:]:
+                label = f"flow beside{_colour(ending)}, prior {weighting[1]:g}, a {weighting[2]:g}"
+                found.setdefault(label, []).extend(_scores(bench, name, rows, weighting, [*stages, *ending], scored))
+    return _means(place, found)
+
+
 def equal(bench: Bench, place: Place) -> dict[str, Any]:
     """Flows with recolour where every token counts 1, as ``candidates``."""
     found: dict[str, list[list[float]]] = {}
@@ -62,14 +76,16 @@ def equal(bench: Bench, place: Place) -> dict[str, Any]:
 
 
 def sizes(bench: Bench, place: Place) -> dict[str, Any]:
-    """The default's flow and recolour in both sizes, as ``candidates``."""
+    """The default's flow and recolour in both sizes, with and without the background, as ``candidates``."""
     found: dict[str, list[list[float]]] = {}
     for name, rows, scored in deciding(place):
-        for size in (SMALL, LARGE):
-            _, _, flow = latent(bench, name, rows, MIXED, 0, **size)
-            joint = joint_moments(flow.stages, bench.pooled_of(name, rows, MIXED))
+        pooled = bench.pooled_of(name, rows, MIXED)
+        for size, share in product((SMALL, LARGE), (0, 1)):
+            count = share * background_of(len(pooled))
+            _, _, flow = latent(bench, name, rows, MIXED, 0, count, **size)
+            joint = joint_moments(flow.stages, _joined(pooled, bench.ground(name, rows, MIXED, count)))
             stages = [*flow.stages, fit_recolour(joint, len(joint.mean) // 2, **DEFAULTS.colour)]
-            label = f"{DEFAULTS.levels}x{size['depth']}, width {size['width']}"
+            label = f"{DEFAULTS.levels}x{size['depth']}, width {size['width']}{', background' * share}"
             found.setdefault(label, []).extend(_scores(bench, name, rows, MIXED, stages, scored))
     return _means(place, found)
 
@@ -97,7 +113,11 @@ def _coloured(
     """
     pooled = bench.pooled_of(name, rows, weighting)
     stages: list[Stage] = []
-    if base == "flow" and len(pooled) >= DEFAULTS.batch_size:
+    if base == "flow beside":
+        count = background_of(len(pooled))
+        stages = list(latent(bench, name, rows, weighting, 0, count)[2].stages)
+        pooled = _joined(pooled, bench.ground(name, rows, weighting, count))
+    elif base == "flow" and len(pooled) >= DEFAULTS.batch_size:
         stages = list(latent(bench, name, rows, weighting, 0)[2].stages)
     elif base == "whiten tokens":
         stages = [fit_whiten(bench.states.moments(name, rows))]
@@ -127,31 +147,47 @@ def _colour(ending: list[Stage]) -> str:
 
 
 def latent(
-    bench: Bench, name: str, rows: Rows | None, weighting: Weighting, seed: int, **size: int
+    bench: Bench, name: str, rows: Rows | None, weighting: Weighting, seed: int, count: int = 0, **size: int
 ) -> tuple[Any, Views, Fitted]:
-    """(pooled, views, the flow that the rule keeps) of one part; ``size`` replaces a depth and width of its own."""
+    """(pooled, views, the flow that the rule keeps) of one part, beside ``count`` sentences of the background.
+
+    ``size`` replaces a depth and width of its own.
+    """
     weights = bench.weights(name, rows, weighting)
     pooled = bench.pooled_of(name, rows, weighting).astype(np.float32)
     views = bench.states.views(name, weights, np.arange(len(bench.states.texts(name))) if rows is None else rows)
-    shape = DEFAULTS.shape(len(pooled)) | size
-    return pooled, views, fit(parse_method("flow"), pooled, shape, Schedule(seed=seed), views=views, voice=SILENT)
+    shape, schedule = DEFAULTS.shape(len(pooled), count) | size, Schedule(seed=seed)
+    ground = bench.ground(name, rows, weighting, count)
+    flow = fit(parse_method("flow"), pooled, shape, schedule, views=views, voice=SILENT, background=ground)
+    return pooled, views, flow
+
+
+def _joined(pooled: Any, background: Any) -> Any:
+    return pooled if background is None else np.concatenate([pooled, background])
 
 
 def stages_of(
     bench: Bench, name: str, rows: Rows | None, column: tuple[Weighting, str], seed: int
 ) -> tuple[list[Stage], str]:
-    """The stages of one column fitted on one part, and the method that is kept."""
+    """The stages of one column fitted on one part, and the method that is kept.
+
+    ``auto`` is what fastflow-train does; ``auto alone`` has no background and EARLIER_COLOUR.
+    """
     weighting, method = column
     weights = bench.weights(name, rows, weighting)
     pooled = bench.states.pooled(name, weights, rows).astype(np.float32)
-    if len(pooled) < {"auto": FEWEST, "flow": DEFAULTS.batch_size}.get(method, 0):
+    if len(pooled) < {"auto": FEWEST, "auto alone": FEWEST, "flow": DEFAULTS.batch_size}.get(method, 0):
         return [], "none"
-    if method == "auto":
+    if method.startswith("auto"):
+        count = background_of(len(pooled)) if method == "auto" else 0
+        colour = DEFAULTS.colour if count else EARLIER_COLOUR
+        ground = bench.ground(name, rows, weighting, count)
         views = bench.states.views(name, weights, np.arange(len(bench.states.texts(name))) if rows is None else rows)
 
         def once(chosen: str) -> Fitted:
-            links, shape = shipped(parse_method(chosen), latent=False), DEFAULTS.shape(len(pooled))
-            return fit(links, pooled, shape, Schedule(seed=seed), DEFAULTS.colour, views=views, voice=SILENT)
+            links, shape = shipped(parse_method(chosen), latent=False), DEFAULTS.shape(len(pooled), count)
+            schedule = Schedule(seed=seed)
+            return fit(links, pooled, shape, schedule, colour, views=views, voice=SILENT, background=ground)
 
         choice = choose(AUTO, once, views, automatic=True)
         return choice.fitted.stages, choice.method
@@ -180,7 +216,7 @@ def priors(bench: Bench, place: Place) -> dict[str, Any]:
         raw = bench.spearman(of, subset, bench.pooled(of, name, rows, PLAIN))
         for label, (narrow, a) in SHAPES_OF_PRIOR.items():
             weighting = ("sif", PRIOR * (1 + narrow / counts.sum()), a)
-            stages, _ = stages_of(bench, name, rows, (weighting, "auto"), 0)
+            stages, _ = stages_of(bench, name, rows, (weighting, "auto alone"), 0)
             wide = [stage.astype(np.float64) for stage in stages]
             z = np.asarray(apply(wide, bench.pooled(of, name, rows, weighting)))
             gains.setdefault(label, []).append(float(np.mean(bench.spearman(of, subset, z)) - np.mean(raw)))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.research.states import Rows, States
+from fastflow.bench.research.states import BACKGROUND, Rows, States
 from fastflow.evaluation.evaluate import SEVEN, Pairs, read_pairs, score
 from fastflow.stages.vectors import paired_cosine
 from fastflow.train.data.background import background
@@ -25,8 +25,8 @@ CORPORA = ("snli", "flickr100k", "news", "qnli", "wiki", "wiki-sentences", "nove
 CUT_FROM = ("snli", "news", "wiki-sentences", "novel-sentences")
 DECIDING = {"corpora": {"snli", "news", "wiki-sentences", "mix"}, "few": {"snli", "news"}}
 SIZES = (100, 300, 1000, 3000)
-PLAIN, EARLIER, MIXED = ("none", 0.0, A), ("sif", 0.0, A), ("sif", None, A)  # weights, prior, constant
-Weighting = tuple[str, float | None, float]
+PLAIN, EARLIER, MIXED = ("none", 0.0, A), ("sif", 0.0, A), ("sif", None, None)  # weights, prior, constant
+Weighting = tuple[str, float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,13 @@ class Bench:
     def pooled_of(self, name: str, rows: Rows | None, weighting: Weighting) -> Any:
         """(n, D) of the texts ``rows`` of ``name`` themselves."""
         return self.states.pooled(name, self.weights(name, rows, weighting), rows)
+
+    def ground(self, name: str, rows: Rows | None, weighting: Weighting, count: int) -> Any:
+        """(count, D) of the background's first sentences, weighted as counted in the texts ``rows``; None of none."""
+        if not count:
+            return None
+        pooled = self.states.pooled(BACKGROUND, self.weights(name, rows, weighting), np.arange(count))
+        return pooled.astype(np.float32)
 
     def spearman(self, name: str, subset: str | None, z: Any) -> list[float]:
         """[all, wmean] of a set's embeddings ``z``; of a subset twice its one figure."""

@@ -23,11 +23,13 @@ from fastflow.bench.research.study_data import read_texts
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.train.choice.separability import DROPOUT, TEXTS, Views
+from fastflow.train.data.background import sentences
 from fastflow.train.data.embeddings import open_encoder
 from fastflow.train.data.moments import Moments, moments
 
 Rows = NDArray[np.int64]
 VIEWED = 3000  # texts of a corpus that have views, of a set all
+BACKGROUND, SENTENCES = "background", 33_334  # a third of the largest corpus
 MIX = {"snli": 6000, "flickr100k": 3000, "news": 6000, "wiki-sentences": 6000, "novel-sentences": 5000, "qnli": 6000}
 
 
@@ -108,6 +110,8 @@ class States:
         return self._read(f"{name}.s")
 
     def _texts(self, name: str) -> list[str]:
+        if name == BACKGROUND:
+            return sentences(SENTENCES)
         if name != "mix":
             return read_texts(name, self.data)
         parts = (random.Random(1).sample(read_texts(part, self.data), count) for part, count in MIX.items())

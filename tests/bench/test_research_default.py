@@ -156,6 +156,7 @@ def small(sentences, tmp_path, monkeypatch):
     (tmp_path / "data" / "corpora" / "some.txt").write_text("\n".join(sentences) + "\n")
     monkeypatch.setattr(study_data, "CORPORA", {"snli": ("some.txt", None)})
     monkeypatch.setattr(states, "MIX", {"snli": 90})
+    monkeypatch.setattr(states, "SENTENCES", 2600)
     for module in (default, default_places):
         monkeypatch.setattr(module, "CORPORA", ("snli", "mix"))
         monkeypatch.setattr(module, "CUT_FROM", ("snli",))
@@ -216,7 +217,7 @@ def test_the_study_ends_in_its_page(bert, small):
 
 def test_the_default_is_what_fastflow_train_makes(bert, small):
     """The scores of one corpus; token states are kept as float16."""
-    bench = made(bert, small, "snli", *SEVEN)
+    bench = made(bert, small, "snli", states.BACKGROUND, *SEVEN)
     stages, method = default_candidates.stages_of(bench, "snli", None, default.COLUMNS["latent, equal weights"], seed=0)
     assert (method, [stage.kind for stage in stages]) == ("flow", ["flow"])
     corpus, out = small / "data" / "corpora" / "some.txt", small / "model"
