@@ -129,10 +129,10 @@ class TrainCommand(click.Command):
     "--background",
     metavar="N",
     type=click.IntRange(LEAST["background"]),
-    help="Behind a flow: fit to N sentences of random common English words beside the corpus, so that texts unlike it "
-    "are embedded well too; 0: the corpus alone.  "
-    f"[default: a third of the corpus, {BACKGROUND[0]:,} to {BACKGROUND[1]:,} and at most {BESIDE_A_TEXT} a text; 0 if "
-    "it is not English]",
+    help="Behind a flow, or another method with recolour: fit to N sentences of random common English words beside the "
+    "corpus, so that texts unlike it are embedded well too; 0: none. Token weights have a background of their own.  "
+    f"[default: a third of the corpus, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, but at most {BESIDE_A_TEXT} for each "
+    "text; 0 if the corpus is not English]",
 )
 @click.option("--latent", is_flag=True, help="Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
 @click.option(

@@ -156,7 +156,7 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
     if options.stream and (_has_flow(options) or options.sample):
         raise UsageError("--stream is for closed forms, such as whiten,recolour; a flow needs --sample N instead")
     if options.background and not recoloured(options.method, options.latent):
-        raise UsageError("--background is for a flow or another method with recolour behind it: leave it out")
+        raise UsageError("--background goes with recolour, and this method has none behind it: leave --background out")
     check_chain(links, frozen.dim, options.shape())
     return frozen
 
@@ -213,7 +213,9 @@ def describe(corpus: Corpus, options: Options, voice: Voice, beside: int = 0) ->
     for concern in concerns:
         voice.say(f"WARNING: {concern}")
     if beside:
-        voice.say(f"background: {beside} sentences of random English words, fitted to beside the corpus")
+        voice.say(f"background: {beside} sentences of random English words, to which the method is fitted too")
+    elif options.background is None and recoloured(options.method, options.latent):
+        voice.say("background: no sentences of random English words, because the corpus is not English")
     if steps:
         voice.say(
             f"flow: {steps} steps of {options.batch_size} texts; "

@@ -21,7 +21,7 @@ def test_a_flow_has_ten_sentences_a_text_beside_a_small_corpus(bert, sentences, 
     lines = []
     fit = fastflow.fit(sentences[:70], bert, "flow", stop="budget", progress=lines.append)
     fit.save(tmp_path / "m")
-    assert "background: 700 sentences of random English words, fitted to beside the corpus" in lines
+    assert "background: 700 sentences of random English words, to which the method is fitted too" in lines
     assert any(line.startswith("flow: 12 steps of 64 texts") for line in lines)  # of 770
     assert (training(tmp_path / "m")["background"], training(tmp_path / "m")["texts"]) == (700, 70)
     assert fit.stages[0].settings["depth"] == 6  # the large one
@@ -60,7 +60,7 @@ def test_token_weights_and_the_corpus_hash_are_those_of_the_corpus_alone(train, 
 def test_a_method_without_recolour_is_fitted_to_the_corpus_alone(train, tmp_path, bert, sentences, options):
     refused = train(*options, "--background", 10)
     assert_one_sentence(
-        refused, 2, "--background is for a flow or another method with recolour behind it: leave it out"
+        refused, 2, "--background goes with recolour, and this method has none behind it: leave --background out"
     )
     named = {"method": options[1], "latent": "--latent" in options}
     fit = fastflow.fit(sentences[:70], bert, stop="budget", **named)
@@ -69,8 +69,13 @@ def test_a_method_without_recolour_is_fitted_to_the_corpus_alone(train, tmp_path
 
 def test_a_corpus_of_another_language_is_fitted_alone_unless_asked(bert):
     german = [f"Der Hund Nummer {i} läuft über die Wiese und das Kind sieht ihm zu" for i in range(70)]
-    assert fastflow.fit(german, bert, "flow", stop="budget").training["background"] == 0
-    assert fastflow.fit(german, bert, "flow", stop="budget", background=5).training["background"] == 5
+    for asked, count, said in ((None, 0, "no"), (5, 5, "5"), (0, 0, None)):
+        lines = []
+        fit = fastflow.fit(german, bert, "flow", stop="budget", background=asked, progress=lines.append)
+        assert fit.training["background"] == count
+        found = [line for line in lines if line.startswith("background:")]
+        assert [line.split()[1] for line in found] == ([said] if said else [])
+        assert all("because the corpus is not English" in line for line in found) or asked
 
 
 def test_a_corpus_of_less_than_a_batch_stays_too_small(train):
