@@ -123,7 +123,7 @@ class TrainCommand(click.Command):
     "--demoted",
     type=click.IntRange(LEAST["demoted"]),
     help="Behind a flow: how many leading directions, which sentences of a kind have in common, count like the last.  "
-    f"[default: {COLOURS['sif']['demoted']}; {COLOURS['none']['demoted']} without token weights]",
+    f"[default: {COLOURS['sif']['demoted']}]",
 )
 @click.option(
     "--background",

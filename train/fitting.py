@@ -156,7 +156,10 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
     if options.stream and (_has_flow(options) or options.sample):
         raise UsageError("--stream is for closed forms, such as whiten,recolour; a flow needs --sample N instead")
     if options.background and not recoloured(options.method, options.latent):
-        raise UsageError("--background goes with recolour, and this method has none behind it: leave --background out")
+        latent = " with --latent" * options.latent
+        raise UsageError(
+            f"--background goes with recolour, and method {options.method}{latent} has none behind it: leave it out"
+        )
     check_chain(links, frozen.dim, options.shape())
     return frozen
 

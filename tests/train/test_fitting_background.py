@@ -59,9 +59,8 @@ def test_token_weights_and_the_corpus_hash_are_those_of_the_corpus_alone(train, 
 )  # fmt: skip
 def test_a_method_without_recolour_is_fitted_to_the_corpus_alone(train, tmp_path, bert, sentences, options):
     refused = train(*options, "--background", 10)
-    assert_one_sentence(
-        refused, 2, "--background goes with recolour, and this method has none behind it: leave --background out"
-    )
+    method = options[1] + " with --latent" * ("--latent" in options)
+    assert_one_sentence(refused, 2, f"goes with recolour, and method {method} has none behind it: leave it out")
     named = {"method": options[1], "latent": "--latent" in options}
     fit = fastflow.fit(sentences[:70], bert, stop="budget", **named)
     assert fit.training["background"] == 0
