@@ -134,6 +134,7 @@ def test_the_first_sentences_are_always_the_same():
         ("A man is playing the guitar in front of a house.", True),
         ("Obama vows to work with new Congress, as markets fall", True),
         ("THE DOG RUNS", True),
+        ("Mary, Robert: London, January!", True),  # words that stand there with a capital alone
         ("Der Hund läuft über die Wiese, und das Kind sieht ihm dabei zu.", False),
         ("Le chat dort sur la table de la cuisine.", False),
         ("El perro corre por la calle y el niño lo mira.", False),

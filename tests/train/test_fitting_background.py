@@ -97,3 +97,11 @@ def test_the_encoder_runs_over_them_at_every_step_with_its_dropout(train, tmp_pa
     assert result.exit_code == 0, result.stderr
     assert "flow: 5 steps of 64 texts" in result.stderr  # of 356
     assert training(tmp_path / "m")["background"] == 100
+
+
+def test_a_run_is_not_resumed_beside_other_sentences(train):
+    """Its checkpoint is of a flow that was fitted to other rows."""
+    interrupted = train(*FLOW, "--background", 100, "--save-steps", 1, "--lr", 1e30)  # diverges and leaves a checkpoint
+    assert interrupted.exit_code == 1
+    refused = train(*FLOW, "--background", 99, "--save-steps", 1, "--resume", "--lr", 1e30)
+    assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
