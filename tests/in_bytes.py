@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import halved
@@ -10,35 +11,27 @@ from packed import rounded
 
 from fastflow.kernels import _cpu
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.distances import rotate
 from fastflow.kernels.isa import isas
 
 NEAR, FAR, LANES = 2, 24, 16  # of avx512_vnni.c
 
 
-def attention(qkv, offsets, heads, window=None, bias=None, base=None):
-    """As the reference's, of bytes as ``c/encoder/avx512_vnni.c`` says, with all keys in one block."""
-    dim = qkv.shape[1] // 3
-    out = np.empty((len(qkv), dim))
-    for start, stop in pairwise(offsets):
-        q, k, v = qkv[start:stop].reshape(stop - start, 3, heads, dim // heads).transpose(1, 2, 0, 3)
-        if base is not None:
-            q, k = rotate(q, base), rotate(k, base)
-        q, k, v = (rounded(x).astype(np.float64) for x in (q * (dim // heads) ** -0.5, k, v))
-        low, reach = k.min(axis=1, keepdims=True), np.maximum(np.ptp(k, axis=1, keepdims=True), 1e-30)
-        keys, q = np.rint((k - low) * 255 / reach), q * reach / 255
-        unit = np.maximum(np.abs(q).max(axis=-1, keepdims=True), 1e-30) / 127
-        scores = (np.rint(q / unit) @ keys.swapaxes(1, 2)) * unit
-        distance = np.arange(stop - start) - np.arange(stop - start)[:, None]
-        if bias is not None:
-            scores += bias[:, np.clip(distance, -(bias.shape[1] // 2), bias.shape[1] // 2) + bias.shape[1] // 2]
-        if window is not None:
-            scores[:, np.abs(distance) > window] = -np.inf
+def products(q, k, v):
+    """Of bytes as ``c/encoder/avx512_vnni.c`` says, with all keys in one block."""
+    q, k, v = (rounded(x).astype(np.float64) for x in (q, k, v))
+    low, reach = k.min(axis=1, keepdims=True), np.maximum(np.ptp(k, axis=1, keepdims=True), 1e-30)
+    keys, q = np.rint((k - low) * 255 / reach), q * reach / 255
+    unit = np.maximum(np.abs(q).max(axis=-1, keepdims=True), 1e-30) / 127
+    middle, span = (v.min(axis=1) + v.max(axis=1))[:, None] / 2, np.maximum(np.ptp(v, axis=1, keepdims=True), 1e-30)
+
+    def context(scores):
         terms = terms_of(scores / np.log(2))
-        middle, span = (v.min(axis=1) + v.max(axis=1))[:, None] / 2, np.maximum(np.ptp(v, axis=1, keepdims=True), 1e-30)
-        context = terms @ np.rint((v - middle) * 254 / span) / terms.sum(axis=-1, keepdims=True) * span / 254 + middle
-        out[start:stop] = context.swapaxes(0, 1).reshape(-1, dim)
-    return out
+        return terms @ np.rint((v - middle) * 254 / span) / terms.sum(axis=-1, keepdims=True) * span / 254 + middle
+
+    return (np.rint(q / unit) @ keys.swapaxes(1, 2)) * unit, context
+
+
+attention = partial(halved.attended, products)
 
 
 def terms_of(scores):
