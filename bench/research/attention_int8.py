@@ -172,7 +172,10 @@ def main(encoders: tuple[str, ...], sts: Path, only: str | None, out: Path) -> N
         "machine": describe(), "pairs": sts.stem,
     }  # fmt: skip
     if only:
-        result = json.loads(out.with_suffix(".json").read_text(encoding="utf-8")) | result
+        earlier = out.with_suffix(".json")
+        if not earlier.is_file():
+            raise click.UsageError(f"--only takes the rest from {earlier}, which is not there: leave --only out")
+        result = json.loads(earlier.read_text(encoding="utf-8")) | result
     if only != "quality":
         with tempfile.TemporaryDirectory() as folder:
             clock = timer(Path(folder))
