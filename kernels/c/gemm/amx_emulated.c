@@ -18,5 +18,7 @@ FF_TARGET(FF_AVX512_FEATURES)
 #define TRIAL ff_trial_amx_emulated
 #include "amx.inc"
 
+__thread ff_amx_state ff_amx;
+
 FF_TARGET_END
 #endif
