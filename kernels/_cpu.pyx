@@ -142,7 +142,8 @@ cdef extern from "encoder/encoder.h":
     void *ff_product_of(int isa, int format)
     const ff_attention *ff_attention_of(int isa, int format)
     size_t ff_keys_floats(int64_t tokens, int head, int vector)
-    size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
+    size_t ff_attention_floats(int64_t tokens, int head, int vector)
+    void ff_tiles(int isa, int on) nogil
     void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
 
@@ -232,12 +233,14 @@ def attend_head(
             raise ValueError(f"a table of biases has 2 (reach + {FF_BIAS_MARGIN}) + 1 numbers")
         head.bias, head.reach = &bias[0], bias.shape[0] // 2 - FF_BIAS_MARGIN
     cdef float[::1] keys = np.empty(ff_keys_floats(tokens, head.size, vector), np.float32)
-    cdef float[::1] scratch = np.empty(ff_attention_floats(tokens, head.size, vector, ff_isa_rows(isa)), np.float32)
+    cdef float[::1] scratch = np.empty(ff_attention_floats(tokens, head.size, vector), np.float32)
     cdef const ff_attention *attention = ff_attention_of(isa, format)
     with nogil:
+        ff_tiles(isa, 1)
         attention.pack_keys(&head, &keys[0])
         for b in range(blocks):
             attention.attend(&head, b * tokens // blocks, (b + 1) * tokens // blocks, &keys[0], &scratch[0])
+        ff_tiles(isa, 0)
     np.asarray(out)[:] = (results.astype(np.uint32) << 16).view(np.float32) if half else results
 
 

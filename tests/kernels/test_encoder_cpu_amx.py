@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from heads import LENGTHS, LONG, one_head, random_head, table
 from packed import pack, random_encoder
 
 from fastflow.kernels import _cpu
@@ -108,12 +109,15 @@ def test_the_processor_and_the_emulation_agree():
             assert same.all()
 
 
-def encode(monkeypatch, name, form, dtype, work, widths):
-    """Hidden states with products of one format on one instruction set; None where there are no such products."""
+def encode(monkeypatch, name, form, dtype, work, widths, attention=None):
+    """Hidden states with products of one format on one instruction set, ``attention`` its own or in a format by name;
+    None where there are no such products."""
     number, usable, _, _ = _cpu.isas()[name]
     if not usable or form not in _cpu.formats(number):
         return None
     monkeypatch.setitem(cpu_encoder.DTYPES, dtype, (form,))
+    if attention is not None:
+        monkeypatch.setattr(cpu_encoder, "attends", lambda isa, form: attention)
     encoder = CpuEncoder(*random_encoder(7, 2, *widths), "mean", (1, 2), dtype, threads=2, isa=name)
     return encoder.states(*work)
 
@@ -131,7 +135,8 @@ def encode(monkeypatch, name, form, dtype, work, widths):
 def test_two_ways_to_the_same_bits(monkeypatch, one, other, widths):
     dtype = "bfloat16" if one[1] == BF16 else "int8"
     work = pack([1, 17, 64, 130, 33, 2, 16, 97, 100], 3)
-    found, want = (encode(monkeypatch, *way, dtype, work, widths) for way in (one, other))
+    attention = None if one[0] == "amx" else FLOAT  # products are alike here; attention is of other instructions
+    found, want = (encode(monkeypatch, *way, dtype, work, widths, attention) for way in (one, other))
     if found is None or want is None:
         pytest.skip(f"this machine has no {one if found is None else other}")
     for layer in want:
@@ -177,3 +182,16 @@ def test_a_trial_checks_what_it_is_given():
     if usable:
         with pytest.raises(ValueError, match="a tile has 16 rows of 64 bytes"):
             _cpu.tile_trial(number, True, tile, short, tile)
+
+
+@pytest.mark.parametrize("window", [None, 0, 31, 300])
+@pytest.mark.parametrize("reach", [None, 40])
+def test_attention_of_the_processor_and_of_the_emulation_agree(window, reach):
+    if instructions.amx_missing():
+        pytest.skip(f"no AMX here: {instructions.amx_missing()}")
+    bias = None if reach is None else table(reach)
+    for tokens in (*LENGTHS, *LONG):
+        for half in (False, True):
+            qkv = random_head(tokens, 40, tokens)
+            hard, soft = (one_head(name, qkv, window, bias, BF16, half) for name in instructions.TILES)
+            assert np.array_equal(hard, soft)

@@ -13,20 +13,24 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
     return whole(whole((size_t)tokens, 2 * (size_t)vector) * (size_t)head, 16);
 }
 
-size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows)
+size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
     const size_t padded = whole((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    /* beside the scores: of attention in bytes a tile's queries, and its sums of int32 */
-    return whole(FF_QUERIES * (2 + (size_t)head) + (size_t)rows * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
+    /* beside the scores: a tile's queries, and of attention in bytes its sums of int32 */
+    return whole(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
 const ff_attention *ff_attention_of(int isa, int format)
 {
 #if defined(__x86_64__)
+#if FF_HAS_AMX
+    if (format == FF_BF16 && isa >= FF_AMX && __builtin_cpu_supports("avx512bf16"))
+        return isa == FF_AMX ? &ff_attention_amx : &ff_attention_amx_emulated;
+#endif
     if (format == FF_BF16)
-        return isa >= FF_AVX512 && __builtin_cpu_supports("avx512bf16") ? &ff_attention_avx512_bf16 : NULL;
-    if (format == FF_INT8)
-        return isa >= FF_AVX512 && __builtin_cpu_supports("avx512vnni") ? &ff_attention_avx512_vnni : NULL;
+        return isa == FF_AVX512 && __builtin_cpu_supports("avx512bf16") ? &ff_attention_avx512_bf16 : NULL;
+    if (format == FF_INT8)  /* with AMX bfloat16 is as fast */
+        return isa == FF_AVX512 && __builtin_cpu_supports("avx512vnni") ? &ff_attention_avx512_vnni : NULL;
     if (format == FF_FLOAT && isa != FF_PORTABLE)
         return isa == FF_AVX2 ? &ff_attention_avx2 : &ff_attention_avx512;
 #endif

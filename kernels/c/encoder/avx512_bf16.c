@@ -1,6 +1,7 @@
 /* Products and attention of bfloat16 with AVX512-BF16: two products a lane, accumulated in float32. */
 #if defined(__x86_64__)
 #include <math.h>
+#include <string.h>
 
 #include "encoder.h"
 #include "vector_avx512.h"

@@ -175,7 +175,7 @@ static size_t attention_bytes(const ff_encoder *e, int64_t own, int64_t longest)
 {
     const int vector = ff_isa_vector(e->isa);
     const size_t floats = ff_keys_floats(own, e->head, vector) +
-                          ff_attention_floats(longest, e->head, vector, ff_isa_rows(e->isa));
+                          ff_attention_floats(longest, e->head, vector);
     const size_t weights = ((size_t)longest + 15) / 16 * 16;
     return sizeof(float) * (floats > weights ? floats : weights);
 }
@@ -194,7 +194,7 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     for (int64_t t = 0; t < in->texts; t++)
         if (in->offsets[t + 1] - in->offsets[t] > longest)
             longest = in->offsets[t + 1] - in->offsets[t];
-    job j = {.call = {e, in, ff_body_of(e->isa)}, .threads = threads, .shares = ff_share(in, longest, threads)};
+    job j = {.call = {e, in, ff_body_of(e->isa)}, .threads = threads, .shares = ff_share(in, longest, e->isa, threads)};
     ff_cut(in, &j.shares, NULL);
     const int64_t count = j.shares.count + j.shares.shared;
     size_t row_bytes = 0;

@@ -8,6 +8,7 @@
 enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
+enum { FF_TILE_QUERIES = 32 };  /* in a tile of AMX; no instruction set has more */
 enum { FF_BYTES_FROM = 64 };  /* tokens of a text: attention in bytes saves less than it costs below, so bfloat16 stands in */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
 enum {
@@ -139,19 +140,19 @@ typedef struct {         /* who computes what */
     int64_t shared, shared_rows;
 } ff_shares;
 /* The shares in which the threads are done soonest, with groups that stay in a second-level cache; 0 < `longest` text. */
-ff_shares ff_share(const ff_texts *in, int64_t longest, int threads);
+ff_shares ff_share(const ff_texts *in, int64_t longest, int isa, int threads);
 /* Sets the last four fields, and fills `groups` if any. */
 void ff_cut(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
-size_t ff_attention_floats(int64_t tokens, int head, int vector, int rows);  /* scratch beside the keys */
+size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch beside the keys */
 /* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows`. */
 size_t ff_shared_floats(const ff_encoder *, int64_t rows);
 /* Elements [from, to) of the step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK. */
 int64_t ff_attend_elements(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *);
 void ff_attend(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *, int64_t from, int64_t to, float *scratch);
 extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,
-    ff_attention_avx512_vnni;
+    ff_attention_avx512_vnni, ff_attention_amx, ff_attention_amx_emulated;
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
 
 #endif

@@ -2,6 +2,7 @@
 #include "encoder.h"
 
 #define GROUP_ROWS 192    /* tokens whose activations stay in a second-level cache */
+#define TILE_ROWS 384     /* the same for AMX, which needs the weights less often more than that */
 #define TOGETHER_ROWS 512
 #define WEIGHTS_ROWS 8     /* reading the weights once more takes a thread as long as so many tokens */
 #define MOST_TAILS 8       /* of so many tries with some last texts, or all, shared by all threads */
@@ -53,10 +54,10 @@ static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int thr
 }
 
 /* The groups in which the threads are done soonest when each takes its share of the first `alone` texts alone. */
-static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int threads)
+static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int64_t most, int threads)
 {
     const int64_t rows = in->offsets[alone], tail = in->offsets[in->texts] - rows;
-    const int64_t each = (rows + threads - 1) / threads, parts = (each + GROUP_ROWS - 1) / GROUP_ROWS;
+    const int64_t each = (rows + threads - 1) / threads, parts = (each + most - 1) / most;
     ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
     for (int64_t p = parts; alone && p < parts + 4; p++) {
         const int64_t limit = each / p + longest / 4;  /* groups end where a text does */
@@ -70,13 +71,14 @@ static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, i
     return s;
 }
 
-ff_shares ff_share(const ff_texts *in, int64_t longest, int threads)
+ff_shares ff_share(const ff_texts *in, int64_t longest, int isa, int threads)
 {
+    const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS;
     int64_t tails = threads < MOST_TAILS ? threads : MOST_TAILS;
     tails = threads == 1 ? 0 : in->texts < tails ? in->texts : tails;
-    ff_shares best = shares_of(in, in->texts, longest, threads);
+    ff_shares best = shares_of(in, in->texts, longest, most, threads);
     for (int64_t tail = 1; tail <= tails; tail++) {  /* the last try is all texts together */
-        const ff_shares s = shares_of(in, tail < tails ? in->texts - tail : 0, longest, threads);
+        const ff_shares s = shares_of(in, tail < tails ? in->texts - tail : 0, longest, most, threads);
         if (s.end < best.end)
             best = s;
     }
