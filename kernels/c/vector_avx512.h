@@ -36,4 +36,7 @@ typedef __m512 vec;
 #define TO_FLOAT(a) _mm512_cvtepi32_ps(a)
 #define LOWER(w) _mm512_castsi512_ps(_mm512_slli_epi32(w, 16))
 #define UPPER(w) _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)))
+/* VL halves as floats, exactly; the lowest bytes of VL lanes. */
+#define WIDEN_HALF(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#define STORE_BYTES(p, w) _mm_storeu_si128((__m128i *)(void *)(p), _mm512_cvtepi32_epi8(w))
 typedef __m512i ivec;
