@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ PACKAGES = (
     *("onnxruntime", "openvino", "nncf", "ctranslate2", "xllamacpp", "zentorch", "fastembed"),
     *("optimum-onnx", "optimum-intel"),
 )
+RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations beside float32's, at equal vector width
 
 
 def usable_threads() -> int:
@@ -137,6 +138,7 @@ class Ceilings:
     sgemm_gflops: float  # PyTorch's matrix product
     gbs: dict[str, float]  # by level: reads that stay in L2 or L3, copies (read + write) in memory
     level_bytes: dict[str, float]  # the largest working set of all threads that counts as that level
+    tiles_gflops: dict[str, float] = field(default_factory=dict)  # by dtype, where the processor has AMX
 
     def level(self, working_set: float) -> str:
         """The memory level that holds ``working_set`` bytes."""
@@ -154,7 +156,16 @@ class Ceilings:
             "fma_gflops": round(self.fma_gflops, 1),
             "sgemm_gflops": round(self.sgemm_gflops, 1),
             "gbs": {name: round(rate, 1) for name, rate in self.gbs.items()},
+            "tiles_gflops": {dtype: round(rate, 1) for dtype, rate in self.tiles_gflops.items()},
         }
+
+
+def peak_gflops(ceiling: Mapping[str, Any], dtype: str) -> float:
+    """The arithmetic ceiling of ``dtype`` in an entry under ``machine.ceilings``: that of AMX's tiles where it was
+    measured, else float32's, twice that for bfloat16 and four times for int8.
+    """
+    found = ceiling.get("tiles_gflops", {}).get(dtype)
+    return float(found or ceiling["fma_gflops"] * RATE[dtype])
 
 
 def ceilings(threads: Sequence[int], seconds: float = 0.2) -> dict[int, Ceilings]:
@@ -173,7 +184,7 @@ def ceilings(threads: Sequence[int], seconds: float = 0.2) -> dict[int, Ceilings
             gbs["L3"], level_bytes["L3"] = probe.read_gbs(n, l3 / 2 / n, seconds), l3 * 2**20
         gbs["memory"] = probe.copy_gbs(n, max(4 * l3, 256) / n, seconds)
         flops = probe.fma_gflops(n, seconds), sgemm_gflops(n, seconds)
-        found[n] = Ceilings(n, source, *flops, gbs, level_bytes)
+        found[n] = Ceilings(n, source, *flops, gbs, level_bytes, probe.tiles_gflops(n, seconds))
     return found
 
 

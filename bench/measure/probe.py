@@ -25,6 +25,30 @@ SAMPLE_S = 4e-3
 SOURCE = r"""
 #include <stddef.h>
 #include <string.h>
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+long tiles(void) { return !syscall(SYS_arch_prctl, 0x1023, 18); } /* whether the system lets this process use them */
+/* n rounds of 4 independent products of AMX tiles, 16 x 64 bytes by 64 bytes x 16 */
+#define ROUNDS(dot) for (; n; n--) { dot(0, 4, 6); dot(1, 4, 7); dot(2, 5, 6); dot(3, 5, 7); }
+struct layout { char palette, start, none[14]; short bytes[16]; char rows[16]; };
+void multiply_tiles(long n, int whole) {
+    static const struct layout layout = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    char data[2048] __attribute__((aligned(64)));
+    for (int i = 0; i < 2048; i++) data[i] = i % 2 ? 0x3c : (char)(37 * i);
+    __asm__ volatile("" ::: "memory");
+    _tile_loadconfig(&layout);
+    _tile_loadd(4, data, 64); _tile_loadd(5, data + 1024, 64);
+    _tile_loadd(6, data, 64); _tile_loadd(7, data + 1024, 64);
+    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    if (whole) ROUNDS(_tile_dpbssd) else ROUNDS(_tile_dpbf16ps)
+    _tile_release();
+}
+#else
+long tiles(void) { return 0; }
+void multiply_tiles(long n, int whole) {}
+#endif
 #ifdef __AVX512F__
 typedef float v __attribute__((vector_size(64)));
 #elif defined(__AVX__)
@@ -86,11 +110,24 @@ class Probe:
         self._library.read_all.argtypes, self._library.read_all.restype = [pointer, size, number], ctypes.c_double
         self._library.copy_all.argtypes = [pointer, pointer, size, number]
         self._library.floats_per_round.restype = number
+        self._library.tiles.restype = number
+        self._library.multiply_tiles.argtypes = [number, ctypes.c_int]
 
     def fma_gflops(self, threads: int, seconds: float) -> float:
         """10^9 float32 operations (a multiply-add is two) a second, registers only."""
         flop = 2 * int(self._library.floats_per_round())
         return _rate(lambda rounds: lambda _: self._library.multiply_add(rounds), flop, threads, seconds)
+
+    def tiles_gflops(self, threads: int, seconds: float) -> dict[str, float]:
+        """10^9 operations a second in tiles of AMX by dtype, registers only; {} where this process has none."""
+        if not self._library.tiles():
+            return {}
+
+        def rate(whole: int) -> float:
+            flop = 4 * 2 * 16 * 16 * (64 if whole else 32)
+            return _rate(lambda rounds: lambda _: self._library.multiply_tiles(rounds, whole), flop, threads, seconds)
+
+        return {"bfloat16": rate(0), "int8": rate(1)}
 
     def read_gbs(self, threads: int, megabytes: float, seconds: float) -> float:
         """10^9 bytes read a second, each thread going over its own ``megabytes`` again and again."""
@@ -145,6 +182,10 @@ class TorchProbe:
     def fma_gflops(self, threads: int, seconds: float) -> float:
         """The rate of a 1024 x 1024 x 1024 float32 matrix product."""
         return sgemm_gflops(threads, seconds)
+
+    def tiles_gflops(self, threads: int, seconds: float) -> dict[str, float]:
+        """{}: PyTorch's products are too far from what tiles can do."""
+        return {}
 
     def read_gbs(self, threads: int, megabytes: float, seconds: float) -> float:
         """The rate of a float32 sum over ``megabytes`` times ``threads``."""

@@ -70,6 +70,8 @@ def machine_line(machine: dict[str, Any]) -> str:
     for limit in machine["ceilings"]:
         rates = ", ".join(f"{level} {rate:.0f} GB/s" for level, rate in limit["gbs"].items())
         who = "" if gpu else f"{threads(limit['threads'])}: "
+        if tiles := limit.get("tiles_gflops"):
+            rates += ", tiles " + " and ".join(f"{dtype} {rate:.0f} GFLOP/s" for dtype, rate in tiles.items())
         lines.append(
             f"  {who}{limit['fma_gflops']:.0f} GFLOP/s (PyTorch's product {limit['sgemm_gflops']:.0f}), {rates}"
         )

@@ -20,13 +20,13 @@ from typing import Any
 
 import click
 
-from fastflow.bench.measure.machine import Neighbours, describe
+from fastflow.bench.measure.machine import Neighbours, describe, peak_gflops
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.report.files import number
 from fastflow.bench.report.ratios_encoder import CLASSES
 from fastflow.bench.research.default_page import table
 from fastflow.bench.research.quality import write
-from fastflow.bench.suites.encoder import RATE, run_encoder
+from fastflow.bench.suites.encoder import run_encoder
 from fastflow.bench.suites.sizes import FULL, EncoderSizes
 from fastflow.bench.suites.workbench import SHAPES, workbench
 
@@ -71,7 +71,8 @@ def ratios(runs: list[dict[str, Any]], shape: str, dtype: str, held: bool = Fals
     out = []
     runs = [run for run in runs if run.get("held", False) == held]
     quiet = [run for run in runs if run["processors_used_by_others"] <= BUSY]
-    fma, read = (max(c[key] for run in quiet for c in run["ceilings"]) for key in ("fma_gflops", "read_gbs"))
+    peak = max(peak_gflops(c, dtype) for run in quiet for c in run["ceilings"])
+    read = max(c["read_gbs"] for run in quiet for c in run["ceilings"])
     for at in sorted({(r["batch"], r["tokens"]) for run in runs for r in run["rows"] if run["shape"] == shape}):
         by_peer: dict[str, list[float]] = {}
         own = []
@@ -79,7 +80,7 @@ def ratios(runs: list[dict[str, Any]], shape: str, dtype: str, held: bool = Fals
             rows = {(r["name"], r["dtype"]): r for r in run["rows"] if (r["batch"], r["tokens"]) == at}
             if (ours := rows.get(("fastflow", dtype))) is None:
                 continue
-            own.append(max(ours["gflops"] / fma / RATE[dtype], ours["gbs"] / read))
+            own.append(max(ours["gflops"] / peak, ours["gbs"] / read))
             for peer in CLASSES[dtype]:
                 if (row := rows.get(peer)) is not None:
                     by_peer.setdefault(" ".join(peer), []).append(ours["median_ms"] / row["median_ms"])

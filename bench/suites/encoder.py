@@ -2,7 +2,7 @@
 
 Everybody runs the same weights with the same number of threads, is checked against PyTorch in float32, and takes turns
 with the others. GFLOP/s count the products, GB/s the layers' weights read once; the floor is the longer of what the
-measured ceilings allow for both, with twice and four times float32's operations a second for bfloat16 and int8.
+measured ceilings allow for both: in bfloat16 and int8 those of AMX's tiles, or twice and four times float32's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from fastflow.backends.choose import open_backend
 from fastflow.bench.measure.compare import Agreement, Candidate, Measured, agreement, compare
-from fastflow.bench.measure.machine import Ceilings, ceilings
+from fastflow.bench.measure.machine import Ceilings, ceilings, peak_gflops
 from fastflow.bench.measure.probe import Probe
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import BYTES, Array, Subject
@@ -35,7 +35,6 @@ from fastflow.model.tokens import Tokens
 
 FORCED = ("avx2", "portable")
 DTYPES = ("float32", "bfloat16", "int8")
-RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations beside float32's, at equal vector width
 READ_MB = 256.0  # a thread: far beyond the caches
 Say = Callable[[str], None]
 Limits = Callable[[str, float, float], tuple[float, float]]  # dtype, operations, bytes -> milliseconds for either
@@ -75,7 +74,7 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
 
 def floors_ms(limit: Ceilings, read: float, dtype: str, flop: float, traffic: float) -> tuple[float, float]:
     """The least time for ``flop`` operations in ``dtype``, and for reading ``traffic`` bytes."""
-    return flop / (limit.fma_gflops * RATE[dtype]) / 1e6, traffic / read / 1e6
+    return flop / peak_gflops(limit.as_dict(), dtype) / 1e6, traffic / read / 1e6
 
 
 def read_gbs(threads: int, seconds: float) -> float | None:
