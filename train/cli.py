@@ -256,7 +256,7 @@ def main(
     from fastflow.files.cache import cache_directory
     from fastflow.files.records import Layout
     from fastflow.files.tables import check_delimiter
-    from fastflow.train.fitting import Run
+    from fastflow.train.reading import Run
     from fastflow.train.run import train, train_vectors
     from fastflow.train.vectors import vector_options
 

@@ -19,8 +19,9 @@ from fastflow.stages import calibration
 from fastflow.stages.pooling import parse_pooling
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
-from fastflow.train.fitting import Run, calibrate
+from fastflow.train.fitting import calibrate
 from fastflow.train.options import Options
+from fastflow.train.reading import Run
 from fastflow.train.ship.export import check_out
 from fastflow.train.voice import COMMAND, SILENT, Voice
 

@@ -77,7 +77,7 @@ class Options:
     mean_share: float | None = None
     demoted: int | None = None
     latent: bool = False
-    background: int | None = None  # None: by the corpus, background_of
+    background: int | None = None  # None: by the corpus, background_size
     init: str = "data"
     encoder_dropout: bool = False
     epochs: float = 1.0
@@ -122,6 +122,16 @@ class Options:
         return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
 
     @property
+    def weighted(self) -> bool:
+        """Whether frequent tokens count less."""
+        return self.token_weights == "sif"  # noqa: S105
+
+    @property
+    def has_flow(self) -> bool:
+        """Whether the method, once settled, trains a flow."""
+        return "flow" in self.method
+
+    @property
     def colour(self) -> dict[str, Any]:
         """The settings of recolour: spectrum, mean_share and demoted."""
         usual = COLOURS["none" if self.token_weights == "none" else "sif"]  # noqa: S105
@@ -131,7 +141,7 @@ class Options:
 DEFAULTS = Options()
 
 
-def background_of(count: int) -> int:
+def background_size(count: int) -> int:
     """The sentences of the background beside a corpus of ``count`` texts (compared in bench/results/default.md)."""
     low, high = BACKGROUND
     return min(BESIDE_A_TEXT * count, max(low, min(count // BESIDE, high)))

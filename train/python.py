@@ -14,8 +14,9 @@ import numpy as np
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.matrix import Matrix
 from fastflow.model.reading import short
-from fastflow.train.fitting import Run, calibrate
+from fastflow.train.fitting import calibrate
 from fastflow.train.options import DEFAULTS, Options
+from fastflow.train.reading import Run
 from fastflow.train.sharded import calibrate_sharded
 from fastflow.train.ship.fit import Fit
 from fastflow.train.vectors import calibrate_vectors, vector_options

@@ -16,8 +16,9 @@ from fastflow.files.matrix import MatrixFile
 from fastflow.files.records import Layout
 from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
-from fastflow.train.fitting import Run, calibrate
+from fastflow.train.fitting import calibrate
 from fastflow.train.options import Options
+from fastflow.train.reading import Run
 from fastflow.train.sharded import calibrate_sharded, settled
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_out

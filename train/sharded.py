@@ -21,9 +21,10 @@ from fastflow.train.data.sharded import (
     measure_all,
 )
 from fastflow.train.data.token_weights import weigh_by
-from fastflow.train.fitting import Corpus, Run, calibrate_corpus
+from fastflow.train.fitting import calibrate_corpus
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.options import Options
+from fastflow.train.reading import Corpus, Run
 from fastflow.train.ship.fit import Fit
 
 FLOW_SAMPLE = 100_000  # distinct texts that a flow is trained on, unless asked otherwise
@@ -58,7 +59,7 @@ def settled(options: Options) -> Options:
         raise UsageError("--encoder-dropout runs the encoder at every step, which workers cannot: leave it out")
     if options.device != "cpu":
         raise UsageError("workers compute on CPUs: leave out --device")
-    flow = "flow" in options.method or (options.method == "auto" and not options.stream)
+    flow = options.has_flow or (options.method == "auto" and not options.stream)
     if not flow:
         return replace(options, stream=True)
     return replace(options, sample=FLOW_SAMPLE) if options.sample is None and not options.stream else options
@@ -76,7 +77,7 @@ def read(
     """The corpus in two passes: counts and a sample, then for closed forms the statistics of all embeddings."""
     shards = Shards(lambda: clean(texts(), options.sentences), name)
     encoding = Encoding(encoder, options.pooling, frozen.max_length, frozen.hash, frozen.pooling, options.device)
-    weighted = options.token_weights == "sif"  # noqa: S105
+    weighted = options.weighted
     kept = SAMPLE if options.stream or options.sample is None else options.sample
     with run.voice.progress("corpus", None, "texts") as progress:
         counted = count_all(workers, Counting(encoding, weighted, kept, options.seed), shards, progress.advance)

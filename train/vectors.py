@@ -18,11 +18,12 @@ from fastflow.files.matrix import Matrix
 from fastflow.train.choice.held_out import HeldOut, held, split, why
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.moments import BLOCK, Moments
-from fastflow.train.fitting import Run, schedule_of
 from fastflow.train.methods.chain import check_chain, fit
+from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import Method, parse_method, shipped
 from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import DEFAULTS, Options, flag
+from fastflow.train.reading import Run
 from fastflow.train.ship import summary
 from fastflow.train.ship.fit import Fit
 
@@ -82,7 +83,7 @@ def calibrate_vectors(matrix: Matrix, name: str, options: Options, run: Run) -> 
     measures = summary.before_and_after(choice.fitted, sampled)
     training = {
         "source": name, "vectors": len(sampled), "vectors_sha256": sha256, "method": options.method,
-        "schedule": vars(schedule_of(options)), "stop": options.stop, "choice": choice.record,
+        "schedule": vars(Schedule.of(options)), "stop": options.stop, "choice": choice.record,
         "reasons": choice.reasons, **measures,
     }  # fmt: skip
     return Fit(None, choice, measures, training, [], sampled, concerns)
@@ -156,7 +157,7 @@ def _fitted(
         rows, judge = matrix.take(train), HeldOut(matrix[apart])
     with Scalars(run.log_dir) as log:
         fitted = fit(
-            links, rows, options.shape(len(rows)), schedule_of(options), options.colour, None, run.checkpoints,
+            links, rows, options.shape(len(rows)), Schedule.of(options), options.colour, None, run.checkpoints,
             f"{sha256} {method}", run.resume, log, judge, None if flow else statistics, run.voice,
         )  # fmt: skip
     if judge is not None:

@@ -20,7 +20,7 @@ from fastflow.train.methods.closed_forms import fit_whiten
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
-from fastflow.train.options import DEFAULTS, FEWEST, LARGE, SMALL, background_of
+from fastflow.train.options import DEFAULTS, FEWEST, LARGE, SMALL, background_size
 from fastflow.train.voice import SILENT
 
 FULL = (("sif", 1e5, 1e-3), ("sif", 1e5, 3e-4))  # with every method; the others with two, to choose weights
@@ -81,7 +81,7 @@ def sizes(bench: Bench, place: Place) -> dict[str, Any]:
     for name, rows, scored in deciding(place):
         pooled = bench.pooled_of(name, rows, MIXED)
         for size, share in product((SMALL, LARGE), (0, 1)):
-            count = share * background_of(len(pooled))
+            count = share * background_size(len(pooled))
             _, _, flow = latent(bench, name, rows, MIXED, 0, count, **size)
             joint = joint_moments(flow.stages, _joined(pooled, bench.ground(name, rows, MIXED, count)))
             stages = [*flow.stages, fit_recolour(joint, len(joint.mean) // 2, **DEFAULTS.colour)]
@@ -114,7 +114,7 @@ def _coloured(
     pooled = bench.pooled_of(name, rows, weighting)
     stages: list[Stage] = []
     if base == "flow beside":
-        count = background_of(len(pooled))
+        count = background_size(len(pooled))
         stages = list(latent(bench, name, rows, weighting, 0, count)[2].stages)
         pooled = _joined(pooled, bench.ground(name, rows, weighting, count))
     elif base == "flow" and len(pooled) >= DEFAULTS.batch_size:
@@ -179,7 +179,7 @@ def stages_of(
     if len(pooled) < {"auto": FEWEST, "auto alone": FEWEST, "flow": DEFAULTS.batch_size}.get(method, 0):
         return [], "none"
     if method.startswith("auto"):
-        count = background_of(len(pooled)) if method == "auto" else 0
+        count = background_size(len(pooled)) if method == "auto" else 0
         colour = DEFAULTS.colour if count else EARLIER_COLOUR
         ground = bench.ground(name, rows, weighting, count)
         views = bench.states.views(name, weights, np.arange(len(bench.states.texts(name))) if rows is None else rows)

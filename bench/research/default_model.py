@@ -19,8 +19,9 @@ from fastflow.evaluation.evaluate import SEVEN
 from fastflow.files.cache import cache_directory
 from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
-from fastflow.train.fitting import Run, calibrate
+from fastflow.train.fitting import calibrate
 from fastflow.train.options import Options
+from fastflow.train.reading import Run
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import export
 from fastflow.train.ship.fit import Fit

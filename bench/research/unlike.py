@@ -24,8 +24,9 @@ from fastflow.bench.research.study_data import read_texts
 from fastflow.stages.density import density_of
 from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder
-from fastflow.train.fitting import Run, calibrate
+from fastflow.train.fitting import calibrate
 from fastflow.train.options import Options
+from fastflow.train.reading import Run
 from fastflow.train.voice import SILENT
 
 Array = NDArray[np.float64]

@@ -8,7 +8,7 @@ from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import CHOICES, COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_of
+from fastflow.train.options import CHOICES, COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_size
 
 
 def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
@@ -77,7 +77,7 @@ def test_a_flow_is_large_beside_the_background():
     [(0, 0), (2, 20), (999, 9990), (1000, 10_000), (30_000, 10_000), (30_003, 10_001), (10**9, 100_000)],
 )
 def test_the_background_is_a_third_of_the_corpus_and_not_more_than_ten_a_text(texts, sentences):
-    assert background_of(texts) == sentences
+    assert background_size(texts) == sentences
 
 
 def test_what_follows_a_flow_goes_by_the_token_weights_unless_it_is_named():

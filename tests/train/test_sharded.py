@@ -6,8 +6,9 @@ import pytest
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.train.data.sharded import here
-from fastflow.train.fitting import Run, calibrate
+from fastflow.train.fitting import calibrate
 from fastflow.train.options import Options
+from fastflow.train.reading import Run
 from fastflow.train.sharded import FLOW_SAMPLE, calibrate_sharded, settled
 from fastflow.train.voice import SILENT
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.train.choice.separability import Keeper, due
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.objective import SIDES, PaperAdamW, step_loss
-from fastflow.train.options import DEFAULTS
+from fastflow.train.options import DEFAULTS, Options
 from fastflow.train.voice import COMMAND, Voice
 
 Source = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # row numbers -> pooled embeddings (b, D)
@@ -38,6 +38,11 @@ class Schedule:
     seed: int = DEFAULTS.seed
     init: str = DEFAULTS.init  # or glorot, the official code as run
     save_steps: int = DEFAULTS.save_steps
+
+    @classmethod
+    def of(cls, options: Options) -> Schedule:
+        """That of ``options``, whose fields have the same names."""
+        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 
     def steps(self, texts: int) -> int:
         """Optimiser steps on a corpus of ``texts``; a remainder smaller than a batch is dropped."""

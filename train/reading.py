@@ -1,0 +1,143 @@
+"""The corpus of a fit: read, weighted, described, embedded, and the background beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.model.fragmentation import unsuited
+from fastflow.model.tokens import Tokenizer
+from fastflow.train.data.background import is_english, sentences
+from fastflow.train.data.corpus import clean, corpus_hash, draw
+from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
+from fastflow.train.data.moments import Moments, read_through
+from fastflow.train.data.token_weights import weigh, weigh_by_first
+from fastflow.train.methods.chain import SAMPLE
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import recoloured
+from fastflow.train.options import Options, background_size
+from fastflow.train.voice import COMMAND, Voice
+
+PARAGRAPH = (
+    40  # words: with equal token weights, no fit on Wikipedia's paragraphs beats raw pooling of sentences (study.md)
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The surroundings of a fit, which do not change its result.
+
+    ``cache`` keeps pooled embeddings (None: memory does), ``checkpoints`` those of a flow (None: nothing does),
+    ``log_dir`` TensorBoard scalars. ``dry_run`` stops before the encoder's pass over the corpus. ``reference`` is that
+    of ``export``, checked before anything is read.
+    """
+
+    voice: Voice = COMMAND
+    cache: Path | None = None
+    checkpoints: Path | None = None
+    resume: bool = False
+    log_dir: str | None = None
+    dry_run: bool = False
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """``texts`` to fit on: the distinct ones, or of a corpus read once a sample, with the statistics of the whole.
+
+    ``count`` and ``sha256`` are of the whole corpus; ``encoder`` has the token weights of its texts.
+    """
+
+    name: str
+    texts: list[str]
+    count: int
+    sha256: str
+    encoder: FrozenEncoder
+    pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
+    moments: Moments | None = None
+
+
+def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, run: Run) -> Corpus:
+    """The corpus, with the token weights that its texts give; a streamed one is embedded on the way."""
+    found, weighted = clean(texts, options.sentences), options.weighted
+    if options.stream:
+        if weighted:
+            frozen, found = weigh_by_first(frozen, found)
+        embedder = Embedder(frozen, options.device)
+        streamed = read_through(found, embedder, SAMPLE, options.seed, run.voice)
+        kept, statistics = streamed.texts, streamed.moments
+        run.voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
+        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, streamed.pooled, statistics)
+    kept = draw(found, name, options.sample, options.seed)
+    if weighted:
+        frozen = weigh(frozen, kept)
+    return Corpus(name, kept, len(kept), corpus_hash(kept), frozen)
+
+
+def background_of(corpus: Corpus, options: Options) -> Corpus:
+    """The sentences of random words that a recoloured method is fitted to beside the corpus, which may be none."""
+    count = 0
+    if recoloured(options.method, options.latent):
+        usual = background_size(corpus.count) if is_english(corpus.texts) else 0
+        count = usual if options.background is None else options.background
+    return replace(corpus, name="the background", texts=sentences(count), count=count, pooled=None, moments=None)
+
+
+def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
+    """Describe the corpus to the user; returns warnings about it. Raises where nothing can be fitted.
+
+    ``background``: its sentences.
+    """
+    frozen, concerns = corpus.encoder, []
+    steps = _steps(corpus.count, options) and _steps(
+        corpus.count + background, options
+    )  # the corpus alone fills a batch
+    if corpus.count < 2:
+        raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
+    if not options.stream:
+        voice.say(
+            f"corpus: {corpus.count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}"
+        )
+    if frozen.modules is not None and frozen.head is None:
+        concerns.append(frozen.modules.unused())
+    words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
+    if words > PARAGRAPH and options.method != "none" and not options.weighted:  # weighted: as good as cut
+        concerns.append(
+            f"these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
+            "sentences: if you will embed sentences, use --sentences"
+        )
+    if warning := unsuited(Tokenizer(frozen.directory, frozen.max_length), corpus.texts):
+        concerns.append(warning)
+    for concern in concerns:
+        voice.say(f"WARNING: {concern}")
+    if background:
+        voice.say(f"background: {background} sentences of random English words, to which the method is fitted too")
+    elif options.background is None and recoloured(options.method, options.latent):
+        voice.say("background: no sentences of random English words, because the corpus is not English")
+    if steps:
+        voice.say(
+            f"flow: {steps} steps of {options.batch_size} texts; "
+            "embeddings are continuous, so negative bits per dimension are in order"
+        )
+    return concerns
+
+
+def embed(corpus: Corpus, options: Options, run: Run) -> NDArray[np.float32]:
+    """(n, D) pooled embeddings of the corpus's texts: from the pass that read it, from the cache, or computed."""
+    if corpus.pooled is not None:
+        return corpus.pooled
+    if run.cache is not None:
+        return embed_corpus(corpus.texts, corpus.encoder, run.cache, options.device, corpus.name, run.voice)
+    embedder = Embedder(corpus.encoder, options.device)
+    with run.voice.progress("encoder", corpus.count, "texts") as progress:
+        return embedder(corpus.texts, progress.advance)
+
+
+def _steps(texts: int, options: Options) -> int:
+    """The steps of a flow on ``texts``; 0 without one, and where auto leaves it out because there are too few texts."""
+    return Schedule.of(options).steps(texts) if options.has_flow else 0
