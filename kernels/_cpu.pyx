@@ -357,6 +357,7 @@ cdef extern from "gemm/packing.h":
         int32_t *shift
         int32_t zero, stored
         float factor
+        const float *by
     int ff_pack(const ff_matrix *, int64_t, int, int32_t *, int) nogil
     int32_t ff_convert(const char *, int, int64_t, void *, int, int) nogil
 
@@ -397,6 +398,7 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
     cdef int64_t count = len(matrices), i, r, inner, steps, limit
     cdef const unsigned char[::1] part
     cdef const int32_t[::1] rows
+    cdef const float[::1] by
     cdef int failed
     if count == 0:
         return []
@@ -432,6 +434,11 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
                 if rows[r] < -1 or rows[r] >= limit:
                     raise ValueError(f"matrix {i} has no row {rows[r]}")
             m[i].rows = &rows[0]
+            if given.by is not None:
+                by = given.by
+                if m[i].lanes != 4 or m[i].groups != 1 or by.shape[0] != m[i].columns:
+                    raise ValueError(f"matrix {i}: factors of columns are of bytes in one group, one a column")
+                m[i].by = &by[0]
             for at, size in ((given.panels, 4 * steps), *(((given.scale, 4), (given.shift, 4)) if m[i].lanes == 4 else ())):
                 if not 0 <= at <= memory.shape[0] - size * rows.shape[0] or at % 64:
                     raise ValueError(f"matrix {i} does not lie in the memory, or not on a line")

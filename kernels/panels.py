@@ -33,7 +33,7 @@ class Matrix(NamedTuple):
     Row r of the result is row rows[r] of the parts, or zeros where that is -1; rows of the first part are multiplied by
     ``factor``. Its columns are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along
     k in 32 bits: 1 float32, 2 bfloat16, 4 int8; ``spare`` steps of zeros end a panel. int8 has scales (float32) and
-    shifts (int32, -zero times a row's sum).
+    shifts (int32, -zero times a row's sum) and, in one group, may have factors of the columns: ``by`` (columns,).
     """
 
     name: str
@@ -51,6 +51,7 @@ class Matrix(NamedTuple):
     shift: int = 0
     zero: int = 0
     spare: int = 0
+    by: Array | None = None
 
 
 def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
@@ -110,6 +111,8 @@ def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> Non
         used = m.rows >= 0
         values[used, :, : m.columns // m.groups] = stacked[m.rows[used]].reshape(-1, m.groups, m.columns // m.groups)
         packed: Array = values.reshape(len(m.rows), -1)
+        if m.by is not None:
+            packed[:, : m.columns] *= m.by
         if m.lanes == 2:
             packed = to_bfloat16(packed)
         elif m.lanes == 4:

@@ -132,10 +132,6 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
     if dtype not in kind.dtypes:
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
     opened = kind(model, dtype, device, threads)
-    if dtype == "int8":
-        from fastflow.backends.precision import int8_cost
-
-        details.append(int8_cost(model, opened))
     opened.details += details
     return opened
 

@@ -122,8 +122,9 @@ class CpuBackend(CpuCalibrator, Backend):
     dtypes = ("float32", "bfloat16", "int8")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        from fastflow.backends.precision import int8_cost, trial
         from fastflow.kernels._cpu import trim
-        from fastflow.kernels.encoder.cpu import CpuEncoder
+        from fastflow.kernels.encoder.cpu import CpuEncoder, smoothed
         from fastflow.kernels.panels import NotFinite
 
         super().__init__(model, dtype, "cpu", threads)
@@ -131,10 +132,12 @@ class CpuBackend(CpuCalibrator, Backend):
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
         self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        tried = trial(model) if dtype == "int8" else None
         try:
             self._encoder = CpuEncoder(
                 weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
                 token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
+                smoothing=smoothed(tried.largest) if tried else None,
             )  # fmt: skip
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
@@ -145,6 +148,8 @@ class CpuBackend(CpuCalibrator, Backend):
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )
+        if tried is not None:
+            self.details.append(int8_cost(model, self, tried))
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""

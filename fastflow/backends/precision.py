@@ -1,50 +1,74 @@
-"""The cost of int8 for a model that records none: a few sentences, in the products of int8 and by the equations.
+"""What int8 has to know of a model before it runs, and what it costs: a few sentences by the equations in float32.
 
-Opening such a model in int8 measures it, so that no model is silently poor in int8. Weights are read from the mapped
-file layer by layer and let go of, because a second encoder in memory would cost more than int8 saves.
+They show which columns of the products' operands are large, and how far int8 is from float32 for a model that records
+no cost, so that no model is silently poor in int8. Weights are read from the mapped file layer by layer and let go of,
+because a second encoder in memory would cost more than int8 saves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend
+from fastflow.backends.base import Backend, Floats
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
 from fastflow.kernels.panels import widen
 from fastflow.model.kinds import Model
+from fastflow.model.tokens import Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.stages.vectors import paired_cosine
 
-LEAST_INT8 = 0.99  # to float32, of the worst of SENTENCES
+LEAST_INT8 = 0.99  # to float32, of the worst of SENTENCES and SHORT
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "WHY ARE YOU SHOUTING?!",
     "Shares fell sharply.",
 )
+NORMALISED = (".qkv", ".up")  # products whose operands come from a LayerNorm
+SHORT = ("x", "?")  # one token between the special ones, whose states are the largest
 
 
-def int8_cost(model: Model, opened: Backend) -> str:
-    """One line on the cost of int8 for ``model``, which is ``opened`` in it: as recorded, else measured here.
+class Trial(NamedTuple):
+    """A few sentences by the equations: their tokens, (n, P) pooled vectors, and {product: the largest operands}."""
+
+    tokens: Tokens
+    exact: Floats
+    largest: dict[str, Floats]
+
+
+def trial(model: Model) -> Trial:
+    """``model``'s encoder in float32 on SENTENCES and SHORT; the largest operands are those of SENTENCES."""
+    largest: dict[str, Floats] = {}
+
+    def watch(name: str, operand: Floats) -> None:
+        if name.endswith(NORMALISED):
+            largest[name] = np.abs(operand).max(axis=0)
+
+    backend, tokenize = Streamed(model, "float32", "cpu", None), model.tokenizer()
+    short = backend.pool(tokenize(SHORT))
+    backend.watch = watch
+    return Trial(tokenize([*SENTENCES, *SHORT]), np.concatenate([backend.pool(tokenize(SENTENCES)), short]), largest)
+
+
+def int8_cost(model: Model, opened: Backend, tried: Trial) -> str:
+    """One line on the cost of int8 for ``model``, which is ``opened`` in it: as recorded, else as ``tried``.
 
     Raises a UsageError where the least cosine that is measured is under LEAST_INT8.
     """
     recorded = model.manifest.get("least_cosine", {}).get("int8")
     if isinstance(recorded, float):
         return f"int8: its least cosine to float32 was {recorded} when the model was made"
-    tokens = model.tokenizer()(SENTENCES)
-    exact = Streamed(model, "float32", "cpu", None).pool(tokens)
-    least = float(paired_cosine(opened.pool(tokens), exact).min())
+    least = float(paired_cosine(opened.pool(tried.tokens), tried.exact).min())
     if not least >= LEAST_INT8:
         raise UsageError(
             f"{model.path}: dtype int8 changes the embeddings too much, to a cosine of {least:.4f} to float32 where "
             f"{LEAST_INT8} is the least allowed; use bfloat16"
         )
-    return f"int8: least cosine to float32 {least:.4f}, measured on {len(SENTENCES)} sentences when it was opened"
+    return f"int8: least cosine to float32 {least:.4f}, measured on {len(tried.exact)} texts when it was opened"
 
 
 class Streamed(ReferenceBackend):

@@ -37,6 +37,7 @@ class ReferenceBackend(Backend):
 
     name = "reference"
     dtypes = ("float32", "float64")
+    watch: reference.Watch | None = None  # called with every operand, as ``reference.encode`` says
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)
@@ -60,7 +61,9 @@ class ReferenceBackend(Backend):
         tokens.check(len(self._weights["word"]))
         layers = self._pooling.layers
         with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
-            return reference.encode(self._weights, tokens.ids, tokens.offsets, self._shape, layers, self.floats)
+            return reference.encode(
+                self._weights, tokens.ids, tokens.offsets, self._shape, layers, self.floats, self.watch
+            )
 
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
         """(B, D) pooled vectors."""

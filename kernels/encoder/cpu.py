@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ SAID = {
     INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
+SMALLEST = 2.0**-10  # a column counts as at least so large when it is smoothed
 Array = NDArray[Any]
 
 
@@ -82,6 +83,16 @@ def multiplies_bfloat16() -> bool:
         return False
 
 
+def smoothed(largest: Mapping[str, Array]) -> dict[str, Array]:
+    """For products by name the nearest power of two to the root of each column's ``largest`` operand, as float32.
+
+    int8 has one scale a row: a few columns that are always large, as behind BERT's LayerNorms, would leave the others
+    few steps. Half of their size, as a power, goes into the weights instead (SmoothQuant, Xiao et al. 2023, eq. 4).
+    """
+    sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
+    return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
+
+
 class CpuEncoder:
     """Packed texts -> pooled vectors, as one compiled call without padding.
 
@@ -93,7 +104,8 @@ class CpuEncoder:
     this many, None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of
     what was.
     ``token_weights`` (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for pooler: a token counts by its id's
-    weight, as in ``texts.pool``; None, every token alike. ``isa``: as in ``choose``.
+    weight, as in ``texts.pool``; None, every token alike. ``isa``: as in ``choose``. ``smoothing``: for int8, as
+    ``smoothed`` makes it; None, the columns of an operand count as they are.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
     which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
     """
@@ -102,6 +114,7 @@ class CpuEncoder:
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
         threads: int | None = None, release: Callable[[], None] = lambda: None, *, token_weights: Array | None = None,
         shares: Sequence[float] | None = None, head: Head = (), isa: str | None = None,
+        smoothing: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
         self.threads = default_threads() if threads is None else threads
@@ -112,7 +125,16 @@ class CpuEncoder:
         number, _, vector, _ = isas()[self.isa]
         everything = {**weights, **head_weights(head)}
         program = EncoderProgram(
-            everything, shape, mode, self.layers, 2 * vector, form, attends(number, form), shares, head
+            everything,
+            shape,
+            mode,
+            self.layers,
+            2 * vector,
+            form,
+            attends(number, form),
+            shares,
+            head,
+            smoothing,
         )
         self.outputs = program.outputs
         if token_weights is not None:

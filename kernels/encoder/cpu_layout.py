@@ -52,16 +52,18 @@ class EncoderProgram:
     """Steps, products and the memory they read, for one encoder, panel width, format of products and of attention.
 
     ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read. ``outputs``: the
-    width of a pooled vector behind ``head``. ``shares``: of the layers, whose sum need not be 1.
+    width of a pooled vector behind ``head``. ``shares``: of the layers, whose sum need not be 1. ``smoothing``: for
+    products by name a power of two for each column, by which bytes of the operand are divided and weights multiplied.
     """
 
     def __init__(
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
         attention: int = FLOAT, shares: Sequence[float] | None = None, head: Head = (),
+        smoothing: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         check_pooling(mode, len(layers), head)
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
-        self.attention = attention
+        self.attention, self.smoothing = attention, smoothing or {}
         self.shares = [1 / len(layers)] * len(layers) if shares is None else list(shares)
         self.modules, pooled = head, shape.hidden * len(mode.split("+"))
         self.outputs = head_width(head, pooled)
@@ -177,9 +179,11 @@ class EncoderProgram:
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
         height, inner = len(rows), groups * padded
         lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a lane of 32 bits
+        by = self.smoothing.get(name) if lanes == 4 else None
         if form in CONVERTED and source not in self._operands:
             operand = self._operand(source)
-            self.step(CONVERT, source=source, target=operand, width=inner, format=form)
+            table = -1 if by is None else self.put(1 / by)
+            self.step(CONVERT, source=source, target=operand, width=inner, format=form, table=table)
             source = operand
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
@@ -191,6 +195,7 @@ class EncoderProgram:
         matrix = Matrix(
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
             groups, padded, factor, lanes, panels, scale, shift, zero=ZERO_POINT if form == INT8 else 0, spare=spare,
+            by=by,
         )  # fmt: skip
         self.matrices.append(matrix)
         result = BF16 if target in self._halves else FLOAT

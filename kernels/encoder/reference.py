@@ -6,7 +6,7 @@ dtype of the weights (float32 or float64). No argument is changed; no token is p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import erf as exact_erf
@@ -20,6 +20,7 @@ from fastflow.kernels.encoder.distances import relative_bias, rotate
 Array = NDArray[np.floating]
 Ints = NDArray[np.integer]
 Weights = Mapping[str, Array]
+Watch = Callable[[str, Array], None]
 
 LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
 
@@ -145,7 +146,9 @@ def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape
     return x
 
 
-def encoder_layer(x: Array, weights: Weights, layer: int, offsets: Ints, shape: EncoderShape) -> Array:
+def encoder_layer(
+    x: Array, weights: Weights, layer: int, offsets: Ints, shape: EncoderShape, watch: Watch | None = None
+) -> Array:
     """One transformer layer, the first being 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
     prefix = f"layer.{layer}."
     base = shape.rotary[layer] if shape.rotary else None
@@ -153,6 +156,8 @@ def encoder_layer(x: Array, weights: Weights, layer: int, offsets: Ints, shape: 
     bias = relative_bias(weights["relative"]) if "relative" in weights else None
 
     def linear(x: Array, name: str) -> Array:
+        if watch is not None:
+            watch(prefix + name, x)
         y, bias = x @ weights[f"{prefix}{name}.weight"].T, weights.get(f"{prefix}{name}.bias")
         return y if bias is None else y + bias
 
@@ -177,16 +182,18 @@ def encoder_layer(x: Array, weights: Weights, layer: int, offsets: Ints, shape: 
 
 
 def encode(
-    weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype
-) -> dict[int, Array]:
+    weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
+    watch: Watch | None = None,
+) -> dict[int, Array]:  # fmt: skip
     """Hidden states of the wanted layers, {layer: (N, D)}; 0 is the embedding layer. Stops after the highest wanted.
 
-    A LayerNorm after the last layer is part of that layer's state alone.
+    A LayerNorm after the last layer is part of that layer's state alone. ``watch`` is called with the name and the
+    operand (N, columns) of every product of a layer.
     """
     x = embed_tokens(weights, ids, offsets, shape, dtype)
     wanted = {0: x} if 0 in layers else {}
     for layer in range(1, max(layers) + 1):
-        x = encoder_layer(x, weights, layer - 1, offsets, shape)
+        x = encoder_layer(x, weights, layer - 1, offsets, shape, watch)
         if layer == shape.layers and "final_norm.scale" in weights:
             x = layer_norm(x, weights["final_norm.scale"], weights.get("final_norm.bias"), shape.eps)
         if layer in layers:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from sentence_dirs import NORMALIZE, make_directory, pooling
 
 from fastflow import Runtime
-from fastflow.backends.precision import LEAST_INT8, SENTENCES, Streamed
+from fastflow.backends.precision import LEAST_INT8, SENTENCES, SHORT, Streamed, trial
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
@@ -35,12 +35,10 @@ def outlier(tmp_path_factory):
 
 def test_the_cost_is_that_of_the_vectors(bert):
     with Runtime(bert, dtype="float32") as rt:
-        exact = rt.encode(SENTENCES, normalize_embeddings=True)
+        exact = rt.encode([*SENTENCES, *SHORT], normalize_embeddings=True)
     with Runtime(bert, dtype="int8") as rt:
-        least = (rt.encode(SENTENCES, normalize_embeddings=True).astype(np.float64) * exact).sum(1).min()
-        assert measured(rt) == [
-            f"int8: least cosine to float32 {least:.4f}, measured on 3 sentences when it was opened"
-        ]
+        least = (rt.encode([*SENTENCES, *SHORT], normalize_embeddings=True).astype(np.float64) * exact).sum(1).min()
+        assert measured(rt) == [f"int8: least cosine to float32 {least:.4f}, measured on 5 texts when it was opened"]
         assert LEAST_INT8 <= least < 1
 
 
@@ -56,7 +54,7 @@ def test_a_model_that_int8_spoils_is_refused(outlier, tmp_path, backend):
 
 def test_a_recorded_cost_is_not_measured_again(bert, tmp_path, monkeypatch):
     model = make_model(tmp_path / "model", bert, make_sentences(120))
-    monkeypatch.setattr("fastflow.backends.precision.Streamed", None)
+    monkeypatch.setattr("fastflow.backends.precision.LEAST_INT8", 2)
     with Runtime(model, dtype="int8") as rt:
         recorded = load_model(model).manifest["least_cosine"]["int8"]
         assert f"int8: its least cosine to float32 was {recorded} when the model was made" in rt.info()["details"]
@@ -68,3 +66,18 @@ def test_the_streamed_weights_are_those_of_the_reference(encoders, family):
     tokens = model.tokenizer()(make_sentences(5))
     found = Streamed(model, "float32", "cpu", None).pool(tokens)
     assert np.array_equal(found, ReferenceBackend(model, "float32", "cpu", None).pool(tokens))
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_trial_sees_what_the_layers_multiply(encoders, family):
+    model = load_model(encoders(family))
+    tried = trial(model)
+    backend = ReferenceBackend(model, "float32", "cpu", None)
+    for text, row in zip((*SENTENCES, *SHORT), tried.exact, strict=True):
+        assert np.allclose(backend.pool(model.tokenizer()([text]))[0], row, atol=1e-5)
+    seen = {}
+    backend.watch = lambda name, operand: seen.setdefault(name, operand)
+    backend.pool(model.tokenizer()(SENTENCES))
+    assert set(tried.largest) == {name for name in seen if name.endswith((".qkv", ".up"))}
+    for name, largest in tried.largest.items():
+        assert np.array_equal(largest, np.abs(seen[name]).max(axis=0))

@@ -11,23 +11,25 @@ from packed import coarse, pack, random_encoder, rounded
 from tolerances import COSINE
 
 import fastflow
+from fastflow.backends.precision import NORMALISED
 from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import BF16, BF16_WIDE, FLOAT, INT8, attention_formats, formats
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.cpu import CpuEncoder, attends, choose
+from fastflow.kernels.encoder.cpu import CpuEncoder, attends, choose, smoothed
 from fastflow.kernels.panels import quantised
 
 REDUCED = ("bfloat16", "int8")
 
 
-def emulated(weights, shape, ids, offsets, weight, operand, attention=reference.attention):
+def emulated(weights, shape, ids, offsets, weight, operand, attention=reference.attention, smoothing=None):
     """Hidden states of the last layer in float64, with the layers' products, and attention, in a lower precision."""
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     x = reference.embed_tokens(w, ids, offsets, shape, np.dtype(np.float64))
     for i in range(shape.layers):
 
         def linear(x, name, prefix=f"layer.{i}."):
-            return operand(x) @ weight(w[f"{prefix}{name}.weight"]).T + w[f"{prefix}{name}.bias"]
+            by = (smoothing or {}).get(prefix + name, 1)
+            return operand(x / by) @ weight(w[f"{prefix}{name}.weight"] * by).T + w[f"{prefix}{name}.bias"]
 
         def norm(x, name, prefix=f"layer.{i}."):
             return reference.layer_norm(x, w[f"{prefix}{name}.scale"], w[f"{prefix}{name}.bias"], shape.eps)
@@ -61,6 +63,40 @@ def test_products_are_those_of_the_format(isa, dtype, hidden, heads, intermediat
     near = 0.3 if ties else 0.01  # a sum near a tie may be rounded the other way as an operand
     assert np.abs(found - want).mean() <= near * lost
     assert np.abs(found - want).max() <= (8 if of == INT8 else 5) * lost
+
+
+def uneven(hidden, heads, intermediate):
+    """An encoder one of whose columns is large behind every LayerNorm, texts, and what ``smoothed`` makes of them."""
+    weights, shape = random_encoder(3, 2, hidden, heads, intermediate, half=True)
+    for name in weights:
+        if name.endswith(("embed_norm.scale", "norm1.scale", "norm2.scale")):
+            weights[name] = weights[name].copy()
+            weights[name][5] *= 60
+    ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
+    largest = {}
+
+    def watch(name, operand):
+        if name.endswith(NORMALISED):
+            largest[name] = np.abs(operand).max(axis=0)
+
+    reference.encode(weights, ids, offsets, shape, (2,), np.dtype(np.float32), watch)
+    return weights, shape, ids, offsets, smoothed(largest)
+
+
+@pytest.mark.parametrize(("hidden", "heads", "intermediate"), [(64, 4, 97), (48, 12, 33)])
+def test_smoothed_products_are_those_of_smoothed_operands(isa, hidden, heads, intermediate):
+    weights, shape, ids, offsets, smoothing = uneven(hidden, heads, intermediate)
+    assert set(smoothing) == {f"layer.{i}.{name}" for i in (0, 1) for name in ("qkv", "up")}
+    assert all(by[5] >= 4 and np.array_equal(np.exp2(np.log2(by)), by) for by in smoothing.values())
+    of = attended("int8", isa)
+    encoder = CpuEncoder(weights, shape, "mean", (2,), "int8", threads=2, isa=isa, smoothing=smoothing)
+    found = encoder.states(ids, offsets)[2]
+    rough = CpuEncoder(weights, shape, "mean", (2,), "int8", threads=2, isa=isa).states(ids, offsets)[2]
+    want = emulated(weights, shape, ids, offsets, coarse, coarse, EMULATED[of], smoothing)
+    full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
+    lost = np.abs(want - full).mean()
+    assert np.abs(found - want).mean() <= 0.5 * lost
+    assert np.abs(found - full).mean() <= 0.8 * np.abs(rough - full).mean()
 
 
 def test_packed_formats_round_to_nearest():

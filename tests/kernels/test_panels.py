@@ -49,9 +49,10 @@ def lines(size: int) -> int:
     kind=st.integers(0, 2), parts=st.sampled_from([1, 3]), count=st.sampled_from(WIDTHS), size=st.sampled_from(WIDTHS),
     groups=st.integers(1, 4), lanes=st.sampled_from([1, 2, 4]), panel=st.sampled_from([8, 16, 32]),
     threads=st.integers(1, 3), offset=st.integers(0, 3), zero=st.sampled_from([0, 128]), spare=st.integers(0, 3),
-    seed=st.integers(0, 99),
+    smooth=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threads, offset, zero, spare, seed):
+def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threads, offset, zero, spare, smooth, seed):
+    groups, lanes = (1, 4) if smooth else (groups, lanes)
     rng = np.random.default_rng(seed)
     values = (rng.normal(size=(parts, count, groups * size)) * 10.0 ** rng.integers(-6, 4)).astype(np.float32)
     values[:, rng.integers(count)] = 0  # a row without a scale
@@ -63,6 +64,7 @@ def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threa
     matrix = Matrix(
         "m", tuple(stored), kind, count, groups * size, rows, groups, padded, 1 / 3, lanes, 0, lines(bytes_of_panels),
         lines(bytes_of_panels) + lines(4 * len(rows)), zero, spare,
+        np.exp2(rng.integers(-5, 6, size)).astype(np.float32) if smooth else None,
     )  # fmt: skip
     want, found = (aligned(matrix.shift + lines(4 * len(rows))) for _ in range(2))
     found[:bytes_of_panels] = 255  # spare steps too must be written

@@ -39,7 +39,8 @@ typedef struct {
     int64_t mode, column; /* FF_POOL: which pooling, and its first column in the target; FF_ATTEND: the results' format */
     int64_t number;     /* offset of a float32; FF_POOL: the layer's share; FF_NORM: epsilon, -1 for the encoder's */
     int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
-    int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; below 0: none */
+    int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; FF_CONVERT to
+                           bytes: of a float32 factor for each padded column; below 0: none */
     int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
 } ff_step;
 
@@ -104,7 +105,8 @@ typedef struct {
                  float share, int first, float *to);
     /* the largest of `tokens` rows, each times its weight, column by column; NaN where one is not finite */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
-    void (*convert)(const float *x, int64_t columns, int format, char *to);
+    /* `by` multiplies the columns of bytes; NULL: nothing does */
+    void (*convert)(const float *x, const float *by, int64_t columns, int format, char *to);
     /* one row [q|k|v] of every head, in place: channels i and i + head / 2 of q and k turn by a row of the table */
     void (*rotate)(float *x, int heads, int head, const float *table);
     /* the first `width` columns of a row, in place: activation(x) times the `width` columns behind them */

@@ -134,12 +134,18 @@ static void stage(const ff_matrix *m, int64_t r, float *row, char *staged, _Atom
     if (factor != 1.0f)
         for (int64_t i = 0; i < inner; i++)
             row[i] *= factor;
+    for (int64_t i = 0; m->by && i < m->columns; i++) {
+        row[i] *= m->by[i];
+        const int32_t bits = (int32_t)(ff_bits(row[i]) & 0x7fffffff);
+        largest = i == 0 || bits > largest ? bits : largest;
+    }
     if (m->lanes == 1) {
         memcpy(staged, row, bytes);
     } else if (m->lanes == 2) {
         to_bfloat16(row, inner, (uint16_t *)(void *)staged);
     } else {
-        const float scale = ff_of_bits((uint32_t)largest) * factor / 127.0f;  /* rounding keeps the order of magnitudes */
+        const float most = ff_of_bits((uint32_t)largest) * (m->by ? 1.0f : factor);
+        const float scale = most / 127.0f;  /* rounding keeps the order of magnitudes */
         sum = to_int8(row, inner, scale >= 0x1p-126f ? 1.0f / scale : 0.0f, (int8_t *)staged);
         m->scale[r] = scale;
         m->shift[r] = -m->zero * sum;

@@ -22,6 +22,7 @@ typedef struct {
     int32_t *shift;              /* int8: (height), -zero times the row's sum */
     int32_t zero, stored;
     float factor;                /* multiplies the rows of the first part */
+    const float *by;             /* int8, in one group: (columns), multiplies each column; NULL: nothing does */
 } ff_matrix;
 
 /* Pack `count` matrices into panels of `panel` rows. Float32 is copied, bfloat16 rounded to nearest, ties to even; int8
