@@ -10,7 +10,7 @@ Row = dict[str, Any]
 Cell = Callable[[Row], str]
 FOOTNOTE = (
     "encoder: GFLOP/s count the products, GB/s the layers' weights once a call; x floor is the time over the least "
-    "that the measured ceilings allow, on a CPU with 2 and 4 times float32's peak for bfloat16 and int8;",
+    "that the measured ceilings allow, on a CPU AMX's tiles, or 2 and 4 times float32's peak, for bfloat16 and int8;",
     "cosine is the least of any text against PyTorch in float32; memory: resident, its peak, without mapped files.",
 )
 

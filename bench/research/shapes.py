@@ -123,9 +123,9 @@ Made by calls of
 Random token ids, equal for everybody, texts of equal length, two threads; vectors are checked against PyTorch in
 float32 first. *ours / theirs*: our median time over that of the fastest peer of the precision class, the median over
 the runs; above {BAR} it is bold. *of the ceiling*: the least time that the machine's ceilings allow, the best that were
-measured, of arithmetic at 1, 2 and 4 times float32's rate and of memory, over the measured time. *others*: the same
-ratio for the other peers. Of {len(result["runs"])} runs {left_out} do not count: other processes used more than {BUSY}
-processors.
+measured, of arithmetic (AMX's tiles where there are any, else 1, 2 and 4 times float32's rate) and of memory, over
+the measured time. *others*: the same ratio for the other peers. Of {len(result["runs"])} runs {left_out} do not count:
+other processes used more than {BUSY} processors.
 
 {chr(10).join(part + chr(10) for part in parts).rstrip()}
 """
@@ -151,9 +151,8 @@ def main(shape: str, against: str, batches: str, threads: int, out: Path) -> Non
     """Measure ``shape`` against some peers and add the rows to the page."""
     path = out.with_suffix(".json")
     result = json.loads(path.read_text()) if path.exists() else {"machine": describe("cpu"), "runs": []}
-    result["command"] = "python -m fastflow.bench.research.shapes --shape SHAPE --against PEERS --batches … --out " + (
-        "bench/results/shapes"
-    )
+    call = "python -m fastflow.bench.research.shapes --shape SHAPE --against PEERS --batches … --out "
+    result["command"] = f"{call}bench/results/{out.name}"
     sizes = [(int(b), int(t)) for b, _, t in (size.partition("x") for size in batches.split(","))]
     result["runs"].append(number(measured(shape, against.split(","), sizes, threads)))
     write(out, result, markdown(result))
