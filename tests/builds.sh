@@ -19,7 +19,7 @@ for compiler in gcc clang; do
     "$work/products"
     $compiler $flags -c kernels/c/gemm/amx.c -o "$work/amx.o"
     objdump -d "$work/amx.o" > "$work/amx.$compiler"
-    for instruction in ldtilecfg tileloadd tilezero tdpbf16ps tdpbssd tilestored tilerelease; do
+    for instruction in ldtilecfg tileloadd tileloaddt1 tilezero tdpbf16ps tdpbssd tilestored tilerelease; do
         need "$work/amx.$compiler" "$instruction"
     done
 done
