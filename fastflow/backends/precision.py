@@ -28,8 +28,8 @@ SENTENCES = (
     "WHY ARE YOU SHOUTING?!",
     "Shares fell sharply.",
 )
-NORMALISED = (".qkv", ".up")  # products whose operands come from a LayerNorm
 SHORT = ("x", "?")  # one token between the special ones, whose states are the largest
+NORMALISED = (".qkv", ".up")  # products whose operands come from a LayerNorm
 
 
 class Trial(NamedTuple):
@@ -42,16 +42,16 @@ class Trial(NamedTuple):
 
 def trial(model: Model) -> Trial:
     """``model``'s encoder in float32 on SENTENCES and SHORT; the largest operands are those of SENTENCES."""
-    largest: dict[str, Floats] = {}
+    tokens = model.tokenizer()([*SENTENCES, *SHORT])
+    rows, largest = tokens.offsets[len(SENTENCES)], {}
 
     def watch(name: str, operand: Floats) -> None:
         if name.endswith(NORMALISED):
-            largest[name] = np.abs(operand).max(axis=0)
+            largest[name] = np.abs(operand[:rows]).max(axis=0)
 
-    backend, tokenize = Streamed(model, "float32", "cpu", None), model.tokenizer()
-    short = backend.pool(tokenize(SHORT))
+    backend = Streamed(model, "float32", "cpu", None)
     backend.watch = watch
-    return Trial(tokenize([*SENTENCES, *SHORT]), np.concatenate([backend.pool(tokenize(SENTENCES)), short]), largest)
+    return Trial(tokens, backend.pool(tokens), largest)
 
 
 def int8_cost(model: Model, opened: Backend, tried: Trial) -> str:

@@ -125,16 +125,7 @@ class CpuEncoder:
         number, _, vector, _ = isas()[self.isa]
         everything = {**weights, **head_weights(head)}
         program = EncoderProgram(
-            everything,
-            shape,
-            mode,
-            self.layers,
-            2 * vector,
-            form,
-            attends(number, form),
-            shares,
-            head,
-            smoothing,
+            everything, shape, mode, self.layers, 2 * vector, form, attends(number, form), shares, head, smoothing
         )
         self.outputs = program.outputs
         if token_weights is not None:

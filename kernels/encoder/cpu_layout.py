@@ -84,6 +84,9 @@ class EncoderProgram:
         build(self, mode, tuple(layers))
         if head:
             add_head(self, head, pooled)
+        smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
+        if unknown := self.smoothing.keys() - smooth:
+            raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")
 
     def buffers(self, **widths: int) -> None:
         """Buffers of a row a token, by their columns."""

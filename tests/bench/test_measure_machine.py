@@ -10,7 +10,7 @@ import pytest
 import torch
 from benches import LIMITS
 
-from fastflow.bench.measure.machine import Neighbours, ceilings, describe
+from fastflow.bench.measure.machine import Neighbours, ceilings, describe, peak_gflops
 
 
 def test_floor_and_levels():
@@ -45,3 +45,10 @@ def test_what_others_use_is_what_we_do_not(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr("fastflow.bench.measure.machine.content", lambda path: "")
     assert Neighbours().processors() is None
+
+
+def test_the_peak_is_that_of_the_tiles_where_they_were_measured():
+    found = {"fma_gflops": 100.0, "tiles_gflops": {"bfloat16": 1500.0, "int8": 3000.0}}
+    assert [peak_gflops(found, dtype) for dtype in ("float32", "bfloat16", "int8")] == [100, 1500, 3000]
+    for old in ({"fma_gflops": 100.0}, {"fma_gflops": 100.0, "tiles_gflops": {}}):
+        assert [peak_gflops(old, dtype) for dtype in ("float32", "bfloat16", "int8")] == [100, 200, 400]

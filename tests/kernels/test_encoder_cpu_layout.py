@@ -108,3 +108,15 @@ def test_tanh_is_not_applied_to_results_of_bfloat16():
     weights, shape = random_encoder(0, 1, 32, 4, 64)
     with pytest.raises(ValueError, match=r"'layer\.0\.up' applies tanh to results of float32 alone"):
         EncoderProgram(weights, replace(shape, activation="tanh"), "mean", (1,), 32, BF16)
+
+
+def test_smoothing_is_obeyed_or_refused():
+    weights, shape = random_encoder(5, 2, 72, 3, 130)
+    by = {"layer.0.up": np.full(72, 2, np.float32)}
+    matrices = EncoderProgram(weights, shape, "mean", (2,), 32, INT8, smoothing=by).matrices
+    assert [m.name for m in matrices if m.by is not None] == ["layer.0.up.weight"]
+    for form, names in ((FLOAT, by), (BF16, by), (INT8, {"layer.2.up": by["layer.0.up"]})):
+        with pytest.raises(
+            ValueError, match=r"smoothing is of products of bytes in these layers, not of layer\.\d\.up"
+        ):
+            EncoderProgram(weights, shape, "mean", (2,), 32, form, smoothing=names)
