@@ -124,8 +124,8 @@ Random token ids, equal for everybody, texts of equal length, two threads; vecto
 float32 first. *ours / theirs*: our median time over that of the fastest peer of the precision class, the median over
 the runs; above {BAR} it is bold. *of the ceiling*: the least time that the machine's ceilings allow, the best that were
 measured, of arithmetic (AMX's tiles where there are any, else 1, 2 and 4 times float32's rate) and of memory, over
-the measured time. *others*: the same ratio for the other peers. Of {len(result["runs"])} runs {left_out} do not count:
-other processes used more than {BUSY} processors.
+the measured time; above 100 % weights stay in a cache, which is faster than memory. *others*: the same ratio for the
+other peers. Of {len(result["runs"])} runs {left_out} do not count: other processes used more than {BUSY} processors.
 
 {chr(10).join(part + chr(10) for part in parts).rstrip()}
 """
