@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST
 
-HELP = "first-last, last, cls, pooler, mean-of-layers:I,J,...; historical names are accepted as aliases"
+HELP = (
+    "first-last, embedding-first-last, last, cls, pooler, mean-of-layers:I,J,...; "
+    "historical names are accepted as aliases"
+)
 WEIGHTED = "weighted-mean"  # as saved; a reader without weights must refuse it, not leave them out
 SAID = {
     "mean": "masked mean",
@@ -60,7 +63,8 @@ class Pooling:
 
     def describe(self) -> str:
         """The pooling in words: ``masked mean of layers 1 and 12``."""
-        layers = " and ".join(map(str, self.layers))
+        *others, last = map(str, self.layers)
+        layers = f"{', '.join(others)} and {last}" if others else last
         what = " and ".join(SAID[part] for part in self.parts)
         weighted = "" if self.weights is None else "weighted "
         return f"{weighted}{what} of layer{'s' if len(self.layers) > 1 else ''} {layers}"
@@ -83,7 +87,8 @@ def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> 
 def parse_pooling(name: str, depth: int) -> Pooling:
     """The Pooling called ``name`` on an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
-    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). The historical names keep the
+    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``); ``embedding-first-last`` takes
+    the embedding layer beside them: 0, 1 and L. The historical names keep the
     layers of the official code (UKP and early SimCSE averaged the embedding layer and the last):
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
@@ -92,6 +97,8 @@ def parse_pooling(name: str, depth: int) -> Pooling:
         return Pooling("mean", (depth,))
     if name in ("first-last", "last2avg"):
         return Pooling("mean", _unique(1, depth))
+    if name == "embedding-first-last":
+        return Pooling("mean", _unique(0, 1, depth))
     if name == "first-last-avg":
         return Pooling("mean", (0, depth))
     if name in ("cls", "pooler"):

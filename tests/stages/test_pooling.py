@@ -37,6 +37,8 @@ NAMES = [
     ("avg-last-last-2", 12, (11,)),
     ("avg-last-last-12", 12, (1,)),
     ("first-last-avg", 12, (0, 12)),
+    ("embedding-first-last", 12, (0, 1, 12)),
+    ("embedding-first-last", 1, (0, 1)),
     ("mean-of-layers:4", 12, (4,)),
     ("mean-of-layers:0,3,7,12", 12, (0, 3, 7, 12)),
     ("avg-last-2", 2, (1, 2)),
@@ -69,6 +71,8 @@ def test_names_that_mean_nothing_here(name, depth):
 
 def test_descriptions_name_the_layers():
     assert parse_pooling("first-last", 12).describe() == "masked mean of layers 1 and 12"
+    assert parse_pooling("embedding-first-last", 12).describe() == "masked mean of layers 0, 1 and 12"
+    assert parse_pooling("last", 12).describe() == "masked mean of layer 12"
     assert parse_pooling("cls", 4).describe() == "[CLS] state of layer 4"
     assert parse_pooling("pooler", 4).describe() == "tanh pooler over [CLS] of layer 4"
 
@@ -92,6 +96,7 @@ def constant_layers(kind: type, lengths: list[int], dim: int = 32) -> object:
     [
         ("last", 1000), ("cls", 1000), ("avg-last-1", 10), ("avg-last-last-2", 100), ("first-last", (10 + 1000) / 2),
         ("avg-last-2", (10 + 1000) / 2), ("avg-last-3", (10 + 1000 + 100) / 3), ("first-last-avg", (1 + 1000) / 2),
+        ("embedding-first-last", (1 + 10 + 1000) / 3),
         ("mean-of-layers:0,1,2,3", 1111 / 4),
     ],
 )  # fmt: skip
