@@ -68,9 +68,10 @@ class TrainCommand(click.Command):
 @click.option(
     "--pooling",
     default=DEFAULTS.pooling,
-    help="auto, first-last (layers 1 and L), last, cls, pooler, mean-of-layers:I,J,... or model. auto: first-last, or "
-    "last for an encoder that was tuned for similarity. model: all modules of a directory of Sentence Transformers, "
-    "with the calibration behind them.",
+    help="auto, embedding-first-last (the mean of layers 0, 1 and L, 0 being the embedding layer), first-last (1 and "
+    "L, as in the paper), last, cls, pooler, mean-of-layers:I,J,... or model. auto: embedding-first-last, or last for "
+    "an encoder that was tuned for similarity. model: all modules of a directory of Sentence Transformers, with the "
+    "calibration behind them.",
 )
 @click.option(
     "--token-weights",

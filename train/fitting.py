@@ -21,7 +21,7 @@ from fastflow.train.methods.chain import Fitted, check_chain, fit
 from fastflow.train.methods.loop import Schedule, Source
 from fastflow.train.methods.names import parse_method, recoloured, shipped
 from fastflow.train.methods.scalars import Scalars
-from fastflow.train.options import FEWEST, Options
+from fastflow.train.options import FEWEST, POOLING, Options
 from fastflow.train.reading import Corpus, Run, background_of, describe, embed, read
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
@@ -92,7 +92,7 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
     usual = {"method": method, "token_weights": "none" if reason or whole else "sif"}
-    usual["pooling"] = "last" if reason else "first-last"
+    usual["pooling"] = "last" if reason else POOLING
     settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
     return replace(options, **settled), reason
 

@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.bench.measure.timing import Effort, alternate
-from fastflow.bench.research.default_candidates import deciding, latent
+from fastflow.bench.research.default_candidates import deciding
+from fastflow.bench.research.default_fits import joined, latent
 from fastflow.bench.research.default_page import table
 from fastflow.bench.research.default_places import MIXED, Bench, places
 from fastflow.bench.research.quality import write
-from fastflow.bench.research.states import States
 from fastflow.bench.suites.workloads import synthetic
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
-from fastflow.train.options import DEFAULTS
+from fastflow.train.options import DEFAULTS, LARGE, background_size
 
 AT = ("target", "snli", "mix")
 SHARES = (0, 16, 64, 128)  # K of 256
@@ -58,8 +58,10 @@ def scores(bench: Bench) -> dict[str, dict[str, float]]:
             continue
         found: dict[str, list[list[float]]] = {}
         for name, rows, scored in deciding(place):
-            flow = latent(bench, name, rows, MIXED, 0)[2].stages
-            joint = joint_moments(flow, bench.pooled_of(name, rows, MIXED))
+            pooled = bench.pooled_of(name, rows, MIXED)
+            count = background_size(len(pooled))
+            flow = latent(bench, name, rows, MIXED, 0, count)[2].stages
+            joint = joint_moments(flow, joined(pooled, bench.ground(name, rows, MIXED, count)))
             dense = fit_recolour(joint, len(joint.mean) // 2, **DEFAULTS.colour)
             wide = [stage.astype(np.float64) for stage in flow]
             for of, subset in scored:
@@ -77,7 +79,7 @@ def times(threads: int) -> list[dict[str, Any]]:
     """Median microseconds of a folded flow alone and with either ending, taken alternately."""
     out = []
     for dim in WIDTHS:
-        workload = synthetic(2, 3, 32, "additive", BATCHES[-1], dim, recolour=True)
+        workload = synthetic(DEFAULTS.levels, **LARGE, coupling="additive", rows=BATCHES[-1], dim=dim, recolour=True)
         flow, dense = workload.stages
         basis = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))[0]
         forms = {"flow alone": [flow]}
@@ -114,7 +116,7 @@ def _call(flow: CpuFlow, x: NDArray[np.float32]) -> Callable[[], Any]:
 def main(encoder: str, data: Path, cache: Path, out: Path, threads: int) -> None:
     """Measure cheap forms of recolour's matrix."""
     timed = times(threads)
-    found = scores(Bench(States(encoder, data, cache)))
+    found = scores(Bench(encoder, data, cache))
     result: dict[str, Any] = {
         "command": f"python -m fastflow.bench.research.cheap --encoder .../{Path(encoder).name} --data .../{data.name} "
         f"--cache DIR --out {out}",

@@ -15,14 +15,18 @@ from typing import Any
 import click
 import numpy as np
 
-from fastflow.bench.research.default_candidates import beside, candidates, equal, priors, sizes, stages_of
+from fastflow.bench.research.default_candidates import beside, candidates, equal, layers, priors, sizes
 from fastflow.bench.research.default_choice import blind_choice, claims
+from fastflow.bench.research.default_fits import stages_of
 from fastflow.bench.research.default_page import markdown
 from fastflow.bench.research.default_places import (
+    CHOOSING,
     CORPORA,
     CUT_FROM,
+    DECIDING,
     EARLIER,
     MIXED,
+    PAPER,
     PLAIN,
     Bench,
     Place,
@@ -30,9 +34,10 @@ from fastflow.bench.research.default_places import (
     places,
 )
 from fastflow.bench.research.quality import write
-from fastflow.bench.research.states import BACKGROUND, States, each
+from fastflow.bench.research.states import BACKGROUND, each
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.stages.calibration import apply
+from fastflow.train.options import POOLING
 
 SEEDS = {"target": 5, "corpora": 5, "few": 5, "subsets": 5}  # runs of a place, by its group
 COLUMNS = {  # of the final table: name -> weights and method
@@ -71,7 +76,9 @@ def measure(bench: Bench, place: Place) -> dict[str, Any]:
 
 def kept(make: Any, bench: Bench, place: Place) -> Any:
     """``make(bench, place)`` as JSON gives it back, made once and then read from the cache."""
-    path = bench.states.root / f"{make.__name__}-{place.label}-{place.seed}.json".replace("/", "_").replace(", ", "-")
+    path = bench.states.root.parent / f"{make.__name__}-{place.label}-{place.seed}.json".replace("/", "_").replace(
+        ", ", "-"
+    )
     if not path.exists():
         unfinished = path.with_suffix(".partial")
         unfinished.write_text(json.dumps(make(bench, place)))
@@ -94,9 +101,11 @@ def blind(bench: Bench, place: Place) -> dict[str, Any]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
 def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
     """Choose the default and measure it."""
-    states = States(encoder, data, cache)
-    each(sorted({*SEVEN, *CORPORA, *CUT_FROM, BACKGROUND}), states, lambda line: click.echo(line, err=True))
-    bench = Bench(states)
+    bench = Bench(encoder, data, cache)
+    few = {BACKGROUND, *CHOOSING, *DECIDING["corpora"]}  # what the choice of the layers looks at
+    for pooling, states in bench.pooled_as.items():
+        wanted = {*SEVEN, *CORPORA, *CUT_FROM, BACKGROUND} if pooling in (POOLING, PAPER) else few
+        each(sorted(wanted), states, lambda line: click.echo(line, err=True))
     result: dict[str, Any] = {
         "command": f"python -m fastflow.bench.research.default --encoder .../{Path(encoder).name} "
         f"--data .../{data.name} --cache DIR --out {out}",
@@ -106,6 +115,7 @@ def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
     result["choice"] = blind_choice(result["candidates"])
     broad = [place for place in places(bench, 0) if place.group in ("target", "corpora") and decides(place)]
     result["sizes"] = [kept(sizes, bench, place) for place in broad]
+    result["layers"] = [kept(layers, bench, place) for place in broad]
     result["equal"] = [kept(equal, bench, place) for place in broad]
     own = [place for place in places(bench, 0) if place.group in ("target", "subsets") and decides(place)]
     result["priors"] = [kept(priors, bench, place) for place in own]

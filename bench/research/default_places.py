@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,14 +20,31 @@ from fastflow.evaluation.evaluate import SEVEN, Pairs, read_pairs, score
 from fastflow.stages.vectors import paired_cosine
 from fastflow.train.data.background import background
 from fastflow.train.data.token_weights import A, sif_weights
+from fastflow.train.options import POOLING
 
+PAPER = "first-last"  # layers, and every token alike
+LAYERS = (POOLING, PAPER, "first-last-avg", "mean-of-layers:0,1", "last")
 CHOOSING = SEVEN[:3]
 CORPORA = ("snli", "flickr100k", "news", "qnli", "wiki", "wiki-sentences", "novels", "snli500", "mix")
 CUT_FROM = ("snli", "news", "wiki-sentences", "novel-sentences")
 DECIDING = {"corpora": {"snli", "news", "wiki-sentences", "mix"}, "few": {"snli", "news"}}
 SIZES = (100, 300, 1000, 3000)
-PLAIN, EARLIER, MIXED = ("none", 0.0, A), ("sif", 0.0, A), ("sif", None, None)  # weights, prior, constant
-Weighting = tuple[str, float | None, float | None]
+
+
+class Weighting(NamedTuple):
+    """Token weights, the tokens of the background behind them, their constant, and the layers that are pooled."""
+
+    kind: str
+    prior: float | None
+    a: float | None
+    pooling: str = POOLING
+
+
+PLAIN, EARLIER = (
+    Weighting("none", 0.0, A, PAPER),
+    Weighting("sif", 0.0, A, PAPER),
+)  # of the paper, and of an earlier default
+EQUAL, MIXED = Weighting("none", 0.0, A), Weighting("sif", None, None)
 
 
 @dataclass(frozen=True)
@@ -40,13 +58,18 @@ class Place:
 
 
 class Bench:
-    """Everything that is scored: states, pairs and weights, remembered."""
+    """Everything that is scored: states, pairs and weights, remembered; ``root`` holds what ``States`` keeps."""
 
-    def __init__(self, states: States) -> None:
-        self.states = states
+    def __init__(self, encoder: str, data: Path, root: Path) -> None:
+        self.pooled_as = {pooling: States(encoder, data, root / pooling, pooling) for pooling in LAYERS}
+        self.states = states = self.pooled_as[POOLING]  # for what does not go by the layers
         self.vocabulary = int(json.loads((states.encoder.directory / "config.json").read_text())["vocab_size"])
         self.background = background(states.tokenize, self.vocabulary)
         self._pooled: dict[tuple[Any, ...], Any] = {}
+
+    def of(self, weighting: Weighting) -> States:
+        """The states of the layers that ``weighting`` pools."""
+        return self.pooled_as[weighting.pooling]
 
     @cache  # noqa: B019 - one bench lives as long as the process
     def pairs(self, name: str) -> tuple[Pairs, Rows, Rows]:
@@ -68,34 +91,34 @@ class Bench:
 
     def weights(self, name: str, rows: Rows | None, weighting: Weighting) -> Any:
         """(vocabulary,) token weights counted in the texts ``rows``."""
-        if weighting[0] == "none":
+        if weighting.kind == "none":
             return np.ones(self.vocabulary, np.float32)
         counted = np.arange(len(self.states.texts(name))) if rows is None else rows
         counts = self.states.counts(name, counted, self.vocabulary)
-        return sif_weights(counts, self.background, weighting[1], weighting[2])
+        return sif_weights(counts, self.background, weighting.prior, weighting.a)
 
     def pooled(self, of: str, name: str, rows: Rows | None, weighting: Weighting) -> Any:
         """(n, D) of the set ``of``, weighted as counted in the texts ``rows`` of ``name``; the last are remembered."""
         key = (
             (of, weighting)
-            if weighting[0] == "none"
+            if weighting.kind == "none"
             else (of, name, None if rows is None else rows.tobytes(), weighting)
         )
         if key not in self._pooled:
             while len(self._pooled) > 40:
                 self._pooled.pop(next(k for k in self._pooled if len(k) == 4))
-            self._pooled[key] = self.states.pooled(of, self.weights(name, rows, weighting))
+            self._pooled[key] = self.of(weighting).pooled(of, self.weights(name, rows, weighting))
         return self._pooled[key]
 
     def pooled_of(self, name: str, rows: Rows | None, weighting: Weighting) -> Any:
         """(n, D) of the texts ``rows`` of ``name`` themselves."""
-        return self.states.pooled(name, self.weights(name, rows, weighting), rows)
+        return self.of(weighting).pooled(name, self.weights(name, rows, weighting), rows)
 
     def ground(self, name: str, rows: Rows | None, weighting: Weighting, count: int) -> Any:
         """(count, D) of the background's first sentences, weighted as counted in the texts ``rows``; None of none."""
         if not count:
             return None
-        pooled = self.states.pooled(BACKGROUND, self.weights(name, rows, weighting), np.arange(count))
+        pooled = self.of(weighting).pooled(BACKGROUND, self.weights(name, rows, weighting), np.arange(count))
         return pooled.astype(np.float32)
 
     def spearman(self, name: str, subset: str | None, z: Any) -> list[float]:

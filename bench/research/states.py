@@ -1,6 +1,6 @@
 """Token states of sets and corpora, embedded once: every choice of texts and of token weights is then a sum.
 
-A directory holds, for each name, NAME.s.npy (N, D) float16, the mean of the first and last layer's states of N tokens,
+A directory holds, for each name, NAME.s.npy (N, D) float16, the mean of the pooled layers' states of N tokens,
 NAME.ids.npy (N,), NAME.off.npy (B+1,), NAME.json the texts; and the same of two passes with the encoder's dropout on,
 NAME.v0.npy and NAME.v1.npy, over the texts numbered NAME.rows.npy. float16 moves no figure by more than 0.02.
 """
@@ -34,12 +34,12 @@ MIX = {"snli": 6000, "flickr100k": 3000, "news": 6000, "wiki-sentences": 6000, "
 
 
 class States:
-    """The cache ``root`` of the states of one encoder; ``need`` fills it."""
+    """The cache ``root`` of the states of one encoder in the layers of ``pooling``; ``need`` fills it."""
 
-    def __init__(self, encoder: str, data: Path, root: Path) -> None:
+    def __init__(self, encoder: str, data: Path, root: Path, pooling: str) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.data, self.root = data, root
-        self.encoder = open_encoder(encoder, "first-last", None)
+        self.encoder = open_encoder(encoder, pooling, None)
         self.tokenize = Tokenizer(self.encoder.directory, self.encoder.max_length)
         self._quiet = TorchBackend(self.encoder.model, "float32", "cpu", None)
         self._noisy = TorchBackend(self.encoder.model, "float32", "cpu", None)

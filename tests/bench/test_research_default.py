@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench.research import default, default_candidates, default_page, default_places, states, study_data
+from fastflow.bench.research import (
+    default,
+    default_candidates,
+    default_fits,
+    default_page,
+    default_places,
+    states,
+    study_data,
+)
 from fastflow.bench.research.default_choice import CLOSE, GROUPS, NOISE, SIMPLEST, blind_choice, claims, gains, rank
 from fastflow.bench.research.default_page import markdown
 from fastflow.evaluation.evaluate import HEADER, SEVEN
@@ -16,6 +24,7 @@ from fastflow.train.choice.separability import TEXTS
 from fastflow.train.cli import main as train
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.data.token_weights import weigh
+from fastflow.train.options import POOLING
 
 
 def rows_of(**candidates):
@@ -119,8 +128,8 @@ def page_of(runs):
     sizes = [{"group": "target", "place": "target", "scores": {"small": 61.0, "large": 60.5}},
              {"group": "corpora", "place": "snli", "scores": {"small": 60.0, "large": 60.75}}]  # fmt: skip
     choice = blind_choice(rows_of(none=50.0, flow=60.0))
-    return {"command": "c", "encoder": "e", "candidates": blind, "sizes": sizes, "equal": sizes, "choice": choice,
-            "runs": runs, "priors": priors, "claims": claims(runs)}  # fmt: skip
+    return {"command": "c", "encoder": "e", "candidates": blind, "sizes": sizes, "equal": sizes, "layers": sizes,
+            "choice": choice, "runs": runs, "priors": priors, "claims": claims(runs)}  # fmt: skip
 
 
 def test_the_page_has_the_mean_and_the_least_gain_of_each_prior():
@@ -157,12 +166,13 @@ def small(sentences, tmp_path, monkeypatch):
     monkeypatch.setattr(study_data, "CORPORA", {"snli": ("some.txt", None)})
     monkeypatch.setattr(states, "MIX", {"snli": 90})
     monkeypatch.setattr(states, "SENTENCES", 2600)
+    monkeypatch.setattr(default, "DECIDING", {"corpora": {"snli", "mix"}})
     for module in (default, default_places):
         monkeypatch.setattr(module, "CORPORA", ("snli", "mix"))
         monkeypatch.setattr(module, "CUT_FROM", ("snli",))
     monkeypatch.setattr(default_places, "SIZES", (30, 70))
     monkeypatch.setattr(default, "SEEDS", {"target": 2, "corpora": 2, "few": 1, "subsets": 2})
-    monkeypatch.setattr(default_candidates, "FEWEST", 64)
+    monkeypatch.setattr(default_fits, "FEWEST", 64)
     monkeypatch.setattr(default_candidates, "WEIGHTINGS", [default.EARLIER, default_candidates.FULL[0]])
     monkeypatch.setattr(
         default_candidates, "SHAPES_OF_PRIOR", dict(list(default_candidates.SHAPES_OF_PRIOR.items())[:2])
@@ -189,7 +199,9 @@ def test_the_study_ends_in_its_page(bert, small):
     by = {(run["place"], run["seed"]): run for run in result["runs"]}
     assert set(by["snli", 0]["scores"]) == set(default.COLUMNS)
     assert set(by["snli", 1]["scores"]) == set(default.SEEDED)
-    assert {row["place"] for key in ("sizes", "equal") for row in result[key]} == {"target", "snli", "mix"}
+    for row in result["layers"]:
+        assert len(row["scores"]) == 3 * len(default_places.LAYERS) == len(set(row["scores"].values()))
+    assert {row["place"] for key in ("sizes", "equal", "layers") for row in result[key]} == {"target", "snli", "mix"}
     assert set(by["target", 0]["scores"]["raw"]) == set(SEVEN)
     assert by["snli, 30", 0]["kept"] == ["none"]  # fewer than a batch
     assert by["snli, 30", 0]["scores"]["default"] == by["snli, 30", 0]["scores"]["weights"]
@@ -218,7 +230,7 @@ def test_the_study_ends_in_its_page(bert, small):
 def test_the_default_is_what_fastflow_train_makes(bert, small):
     """The scores of one corpus; token states are kept as float16."""
     bench = made(bert, small, "snli", states.BACKGROUND, *SEVEN)
-    stages, method = default_candidates.stages_of(bench, "snli", None, default.COLUMNS["latent, equal weights"], seed=0)
+    stages, method = default_fits.stages_of(bench, "snli", None, default.COLUMNS["latent, equal weights"], seed=0)
     assert (method, [stage.kind for stage in stages]) == ("flow", ["flow"])
     corpus, out = small / "data" / "corpora" / "some.txt", small / "model"
     options = ["--method", "components:1", "--stop", "budget", "--cache", small / "cache"]
@@ -233,24 +245,25 @@ def test_the_default_is_what_fastflow_train_makes(bert, small):
 
 
 def made(bert, small, *names):
-    store = states.States(str(bert), small / "data", small / "cache")
-    states.each(names, store, lambda line: None)
-    return default.Bench(store)
+    bench = default.Bench(str(bert), small / "data", small / "cache")
+    for pooling in (POOLING, default_places.PAPER):
+        states.each(names, bench.pooled_as[pooling], lambda line: None)
+    return bench
 
 
 def test_states_pool_to_what_the_encoder_gives(bert, small, sentences):
     bench = made(bert, small, "snli")
     assert bench.states.texts("snli") == sentences
-    encoder = open_encoder(str(bert), "first-last", None)
-    for weighting, frozen in ((default.PLAIN, encoder), (default.MIXED, weigh(encoder, sentences))):
+    paper, usual = (open_encoder(str(bert), pooling, None) for pooling in (default_places.PAPER, POOLING))
+    for weighting, frozen in ((default.PLAIN, paper), (default.MIXED, weigh(usual, sentences))):
         weights = bench.weights("snli", None, weighting)
         if frozen.pooling.weights is not None:
             assert np.allclose(weights, frozen.pooling.weights, rtol=1e-6)
         expected = Embedder(frozen, "cpu")(sentences)
-        found = bench.states.pooled("snli", weights)
+        found = bench.of(weighting).pooled("snli", weights)
         assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()
         some = np.array([7, 3, 200])
-        assert np.allclose(bench.states.pooled("snli", weights, some), found[some], rtol=1e-6, atol=1e-6)
+        assert np.allclose(bench.of(weighting).pooled("snli", weights, some), found[some], rtol=1e-6, atol=1e-6)
 
 
 def test_views_are_of_the_texts_asked_for_alone(bert, small, monkeypatch):

@@ -210,7 +210,7 @@ def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sen
     assert "REFUSED" not in result.stderr  # nobody asked for it by name
     assert record(tmp_path / "m")["choice"]["chosen"] == "none"
     runtime = Runtime(tmp_path / "m", backend="reference")
-    assert runtime.info()["pooling"] == "weighted masked mean of layers 1 and 3"
+    assert runtime.info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
 
 

@@ -115,7 +115,7 @@ def test_what_is_named_is_done_all_the_same(spread, corpus, tmp_path, options, k
     assert SAID not in result.stderr
     made = manifest(tmp_path / "m")
     assert [stage["kind"] for stage in made["calibration"]] == kinds
-    assert made["pooling"] == {"mode": mode, "layers": [1, 3]}
+    assert made["pooling"] == {"mode": mode, "layers": [0, 1, 3]}
 
 
 def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, corpus, tmp_path, monkeypatch):
@@ -124,7 +124,7 @@ def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, cor
     assert result.exit_code == 0, result.stderr
     assert SAID not in result.stderr
     made = manifest(tmp_path / "m")
-    assert made["pooling"] == {"mode": "weighted-mean", "layers": [1, 3]}
+    assert made["pooling"] == {"mode": "weighted-mean", "layers": [0, 1, 3]}
     assert list(made["training"]["choice"]["separability"]) == ["none", "flow"]
 
 

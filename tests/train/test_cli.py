@@ -47,7 +47,9 @@ def test_what_a_run_says(train, tmp_path):
     names.append("separability of dropout views")
     assert rows == ["", *names]
     assert re.split(r" {2,}", result.stdout.splitlines()[0].strip()) == ["weighted pooling", "calibrated"]
-    assert "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of layers 1 and 3" in result.stderr
+    assert (
+        "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of layers 0, 1 and 3" in result.stderr
+    )
     assert (
         "flow: 4 steps of 64 texts; embeddings are continuous, so negative bits per dimension are in order"
         in result.stderr

@@ -86,7 +86,7 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
 
 def test_a_plain_encoder_is_pooled_as_training_does_by_default(embed, tmp_path, bert):
     assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=bert).exit_code == 0
-    assert Runtime(tmp_path / "m").info()["pooling"] == "weighted masked mean of layers 1 and 3"
+    assert Runtime(tmp_path / "m").info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
 
 
 def test_every_token_counts_the_same_where_the_model_has_no_weights(embed, tmp_path, model):

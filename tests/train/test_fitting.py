@@ -10,7 +10,7 @@ from fastflow.model.artifact import load_model
 from fastflow.train import fitting
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
 from fastflow.train.fitting import prepare, settle
-from fastflow.train.options import COLOURS, Options
+from fastflow.train.options import COLOURS, POOLING, Options
 from fastflow.train.reading import Run
 
 
@@ -60,14 +60,14 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
 @pytest.mark.parametrize(
     ("given", "tuned", "settled"),
     [
-        ({}, False, (AUTO, "sif", "first-last")),
-        ({"stream": True}, False, (AUTO_STREAMED, "sif", "first-last")),
-        ({"token_weights": "none"}, False, (AUTO, "none", "first-last")),
+        ({}, False, (AUTO, "sif", POOLING)),
+        ({"stream": True}, False, (AUTO_STREAMED, "sif", POOLING)),
+        ({"token_weights": "none"}, False, (AUTO, "none", POOLING)),
         ({"token_weights": "none"}, True, ("none", "none", "last")),
-        ({"token_weights": "sif"}, None, (AUTO, "sif", "first-last")),
+        ({"token_weights": "sif"}, None, (AUTO, "sif", POOLING)),
         ({"pooling": "cls"}, False, (AUTO, "sif", "cls")),
-        ({"method": "whiten"}, None, ("whiten", "sif", "first-last")),
-        ({"method": "none", "stop": "budget"}, None, ("none", "sif", "first-last")),
+        ({"method": "whiten"}, None, ("whiten", "sif", POOLING)),
+        ({"method": "none", "stop": "budget"}, None, ("none", "sif", POOLING)),
         ({}, True, ("none", "none", "last")),
         ({"stream": True}, True, ("none", "none", "last")),
         ({"pooling": "cls"}, True, ("none", "none", "cls")),

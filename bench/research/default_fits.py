@@ -1,0 +1,129 @@
+"""What ``default`` fits and scores: stages by fastflow-train's own functions, and the scores behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastflow.bench.research.default_places import Bench, Weighting
+from fastflow.bench.research.states import Rows
+from fastflow.stages.calibration import Stage, apply
+from fastflow.train.choice.selection import AUTO, choose
+from fastflow.train.choice.separability import Views
+from fastflow.train.data.moments import moments
+from fastflow.train.methods.chain import Fitted, fit
+from fastflow.train.methods.closed_forms import fit_whiten
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import parse_method, shipped
+from fastflow.train.methods.recolour import fit_recolour, joint_moments
+from fastflow.train.options import DEFAULTS, FEWEST, background_size
+from fastflow.train.voice import SILENT
+
+EARLIER_COLOUR = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2}  # of the default before it had a background
+Chain = tuple[list[Stage], list[list[Stage]]]  # stages, and the endings that are tried behind them
+
+
+def fitted(bench: Bench, name: str, rows: Rows | None, weighting: Weighting, method: str) -> Chain:
+    """A closed form, with nothing behind it."""
+    pooled = bench.pooled_of(name, rows, weighting)
+    return list(fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule()).stages), [[]]
+
+
+def coloured(
+    bench: Bench, name: str, rows: Rows | None, weighting: Weighting, base: str, colours: Sequence[tuple[float, ...]]
+) -> Chain:
+    """``base`` without and with every recolour behind it; whitening of tokens is Zipfian (Yokoi et al. 2024): its
+    statistics are those of token states, each counted as often as it occurs. No stages and no endings where it cannot
+    be fitted.
+    """
+    pooled = bench.pooled_of(name, rows, weighting)
+    stages: list[Stage] = []
+    if base == "flow beside":
+        count = background_size(len(pooled))
+        stages = list(latent(bench, name, rows, weighting, 0, count)[2].stages)
+        pooled = joined(pooled, bench.ground(name, rows, weighting, count))
+    elif base == "flow" and len(pooled) >= DEFAULTS.batch_size:
+        stages = list(latent(bench, name, rows, weighting, 0)[2].stages)
+    elif base == "whiten tokens":
+        stages = [fit_whiten(bench.of(weighting).moments(name, rows))]
+    elif base == "whiten":
+        if len(pooled) <= pooled.shape[1]:
+            return [], []
+        stages = [fit_whiten(moments(pooled))]
+    joint = joint_moments(stages, pooled)
+    return stages, [[], *([fit_recolour(joint, pooled.shape[1], *colour)] for colour in colours)]
+
+
+def scores_of(
+    bench: Bench,
+    name: str,
+    rows: Rows | None,
+    weighting: Weighting,
+    stages: Sequence[Stage],
+    endings: Sequence[Sequence[Stage]],
+    scored: Any,
+) -> list[list[list[float]]]:
+    """Of each ending behind ``stages``, the scores of every set."""
+    wide, *ends = ([stage.astype(np.float64) for stage in chain] for chain in (stages, *endings))
+    out: list[list[list[float]]] = [[] for _ in ends]
+    for of, subset in scored:
+        z = np.asarray(apply(wide, bench.pooled(of, name, rows, weighting)))
+        for end, scores in zip(ends, out, strict=True):
+            scores.append(bench.spearman(of, subset, np.asarray(apply(end, z))))
+    return out
+
+
+def latent(
+    bench: Bench, name: str, rows: Rows | None, weighting: Weighting, seed: int, count: int = 0, **size: int
+) -> tuple[Any, Views, Fitted]:
+    """(pooled, views, the flow that the rule keeps) of one part, beside ``count`` sentences of the background.
+
+    ``size`` replaces a depth and width of its own.
+    """
+    weights = bench.weights(name, rows, weighting)
+    pooled = bench.pooled_of(name, rows, weighting).astype(np.float32)
+    views = bench.of(weighting).views(name, weights, np.arange(len(bench.states.texts(name))) if rows is None else rows)
+    shape, schedule = DEFAULTS.shape(len(pooled), count) | size, Schedule(seed=seed)
+    ground = bench.ground(name, rows, weighting, count)
+    flow = fit(parse_method("flow"), pooled, shape, schedule, views=views, voice=SILENT, background=ground)
+    return pooled, views, flow
+
+
+def joined(pooled: Any, background: Any) -> Any:
+    """Both (n, D), one below the other; the first alone without the second."""
+    return pooled if background is None else np.concatenate([pooled, background])
+
+
+def stages_of(
+    bench: Bench, name: str, rows: Rows | None, column: tuple[Weighting, str], seed: int
+) -> tuple[list[Stage], str]:
+    """The stages of one column fitted on one part, and the method that is kept.
+
+    ``auto`` is what fastflow-train does; ``auto alone`` has no background and EARLIER_COLOUR.
+    """
+    weighting, method = column
+    weights = bench.weights(name, rows, weighting)
+    pooled = bench.of(weighting).pooled(name, weights, rows).astype(np.float32)
+    if len(pooled) < {"auto": FEWEST, "auto alone": FEWEST, "flow": DEFAULTS.batch_size}.get(method, 0):
+        return [], "none"
+    if method.startswith("auto"):
+        count = background_size(len(pooled)) if method == "auto" else 0
+        colour = DEFAULTS.colour if count else EARLIER_COLOUR
+        ground = bench.ground(name, rows, weighting, count)
+        among = np.arange(len(bench.states.texts(name))) if rows is None else rows
+        views = bench.of(weighting).views(name, weights, among)
+
+        def once(chosen: str) -> Fitted:
+            links, shape = shipped(parse_method(chosen), latent=False), DEFAULTS.shape(len(pooled), count)
+            schedule = Schedule(seed=seed)
+            return fit(links, pooled, shape, schedule, colour, views=views, voice=SILENT, background=ground)
+
+        choice = choose(AUTO, once, views, automatic=True)
+        return choice.fitted.stages, choice.method
+    if method == "flow":
+        return latent(bench, name, rows, weighting, seed)[2].stages, method
+    if method == "whiten,recolour" and len(pooled) <= pooled.shape[1]:
+        return [], "none"  # whitening needs more texts than dimensions
+    return fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule(seed=seed), voice=SILENT).stages, method
