@@ -29,6 +29,7 @@ from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workloads import of_model, synthetic
 from fastflow.kernels.threads import default_threads
+from fastflow.train.options import DEFAULTS, LARGE
 
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
 Say = Callable[[str], None]
@@ -58,8 +59,8 @@ def run_flow(
 def passes(
     model: str | None, peers: frozenset[str], sizes: Sizes, device: str, counts: Sequence[int]
 ) -> Iterator[Pass]:
-    """The paper's flow, or a model's; then, unless quick, the same on one thread, with the default's recolour stage
-    behind it, and a smaller affine flow.
+    """The paper's flow, or a model's; then, unless quick, the same on one thread, the default's, with recolour behind
+    it, and a smaller affine flow.
     """
     size = sizes.flow
     rows = min(size.whole, max(size.batches))
@@ -69,7 +70,7 @@ def passes(
     for one_thread in counts[1:]:
         yield Pass(workload, one_thread, tuple(b for b in size.batches if b <= 1024), eager, sizes)
     if not sizes.quick and model is None:
-        coloured = synthetic(3, 3, 32, "additive", 1024, size.dim, recolour=True)
+        coloured = synthetic(DEFAULTS.levels, **LARGE, coupling="additive", rows=1024, dim=size.dim, recolour=True)
         yield Pass(coloured, counts[0], size.affine, eager, sizes)
         yield Pass(synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
 
