@@ -211,10 +211,10 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     from fastflow.train.methods.chain import fit
     from fastflow.train.methods.loop import Schedule
     from fastflow.train.methods.names import parse_method
-    from fastflow.train.options import DEFAULTS
+    from fastflow.train.options import DEFAULTS, POOLING
     from fastflow.train.ship.export import export
 
-    frozen = open_encoder(str(encoder), settings.pop("pooling", "first-last"), settings.pop("max_length", 64))
+    frozen = open_encoder(str(encoder), settings.pop("pooling", POOLING), settings.pop("max_length", 64))
     if settings.pop("weighted", False):
         frozen = weigh(frozen, texts)
     ordered, reference = settings.pop("ordered", False), frozen.hub_id is not None

@@ -91,7 +91,7 @@ def bert(encoders: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[str]) -> Path:
-    """A saved model, flow over first-last pooling of ``bert``, limited to 64 tokens. Do not change it."""
+    """A saved model, flow over the default pooling of ``bert``, limited to 64 tokens. Do not change it."""
     from builders import make_model
 
     return make_model(tmp_path_factory.mktemp("model") / "flow", bert, sentences)

@@ -239,7 +239,7 @@ def test_info_says_what_runs(rt, model, bert):
     info = rt.info()
     json.dumps(info)
     assert info["model"] == str(model)
-    assert info["pooling"] == "masked mean of layers 1 and 3"
+    assert info["pooling"] == "masked mean of layers 0, 1 and 3"
     assert info["calibration"] == "flow(2x2, width 8, additive, reversal)"
     assert (info["dim"], info["pooled_dim"], info["max_length"], info["dtype"]) == (32, 32, 64, "float32")
     assert (info["fingerprint"], info["backend"], rt.dim) == (rt.fingerprint, rt.backend, 32)

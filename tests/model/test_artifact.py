@@ -28,7 +28,7 @@ def test_a_saved_model_is_what_the_contract_says(model):
     held = {str(p.relative_to(model)) for p in model.rglob("*") if p.is_file()}
     assert held == {*FILES, "fastflow.json"}
     assert manifest["format_version"] == 1
-    assert manifest["pooling"] == {"mode": "mean", "layers": [1, 3]}
+    assert manifest["pooling"] == {"mode": "mean", "layers": [0, 1, 3]}
     assert (manifest["dim"], manifest["max_length"]) == (32, 64)
     assert [entry["kind"] for entry in manifest["calibration"]] == ["flow"]
     assert manifest["encoder"] == {"sha256": encoder_hash(model / "0_Transformer")}

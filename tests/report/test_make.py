@@ -22,6 +22,7 @@ from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.verdict import FEW_PAIRS, verdict
 from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.options import POOLING
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
 
@@ -179,14 +180,15 @@ def test_page_has_every_section_and_escapes_texts(whole):
 
 def test_raw_counts_every_token_alike(weighted_model, bert, data, tmp_path):
     pairs = data / "pairs.tsv"
-    done = report(weighted_model, "--against", "raw,weights", "--sts", pairs, "--json", tmp_path / "r.json")
+    options = ["--against", "raw,weights", "--dtype", "float32", "--sts", pairs]
+    done = report(weighted_model, *options, "--json", tmp_path / "r.json")
     assert done.exit_code == 0, done.stderr
     found = json.loads((tmp_path / "r.json").read_text())
-    assert found["subjects"]["raw"] == "masked mean of layers 1 and 3, uncalibrated"
-    assert found["subjects"]["weights"] == "weighted masked mean of layers 1 and 3, uncalibrated"
+    assert found["subjects"]["raw"] == "masked mean of layers 0, 1 and 3, uncalibrated"
+    assert found["subjects"]["weights"] == "weighted masked mean of layers 0, 1 and 3, uncalibrated"
     similarity, sets = found["sections"]["similarity"], find_sets([pairs])
-    plain = Embedder(open_encoder(str(bert), "first-last", 64), "cpu")
-    for name, embed in (("raw", plain), ("weights", Runtime(weighted_model).pool)):
+    plain = Embedder(open_encoder(str(bert), POOLING, 64), "cpu")
+    for name, embed in (("raw", plain), ("weights", Runtime(weighted_model, dtype="float32").pool)):
         wanted = evaluate(embed, sets)["average"]
         assert abs(similarity[name]["average"]["all"] - wanted["all"]) <= 0.02  # figures of two decimals
     assert similarity["raw"] != similarity["weights"]

@@ -66,7 +66,8 @@ def test_texts_of_an_npy(runtime, made, corpus, sentences):
 def test_other_precisions_and_shortened_vectors(runtime, made, sentences, precision, options):
     with Index(made(".db", "--precision", precision, *options), runtime) as index:
         for at in (3, 77):
-            assert index.search(sentences[at], 1)[0].row == at
+            hits = index.search(sentences[at], 256)
+            assert at in [hit.row for hit in hits if hit.score == hits[0].score]  # few bits are equal for several texts
         best = index.search(sentences[3], 2)
     dim = options[1] if "--dim" in options else None
     queries = runtime.encode(sentences[:4], truncate_dim=dim).astype(np.float64)

@@ -95,7 +95,7 @@ def test_the_whole_embedding_is_left_alone(both, backend, sentences):
 def test_kept_are_the_leading_directions_on_every_backend(both, backend, sentences):
     held = load_model(both[0]).truncation
     exact = Runtime(both[0], dtype="float64").encode(sentences[:33]) @ held.basis.astype(np.float64)
-    rt = Runtime(both[0], backend=backend)
+    rt = Runtime(both[0], backend=backend, dtype="float32")
     assert rt.info()["truncation"] == "leading directions"
     for k in (1, 7, 16, *([DIM] if rt.dim == DIM else [])):
         cut = rt.encode(sentences[:33], truncate_dim=k)

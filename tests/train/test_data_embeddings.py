@@ -25,6 +25,7 @@ from fastflow.train.data.background import read_words
 from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
 from fastflow.train.data.moments import read_through
 from fastflow.train.data.token_weights import weigh_by_first
+from fastflow.train.options import POOLING
 
 
 def opened(directory, pooling="first-last", max_length=64):
@@ -61,7 +62,7 @@ def arrays(directory):
 
 
 def test_embeddings_are_the_runtimes_pooled_vectors(model, bert, sentences, tmp_path, runner):
-    found = embed_corpus(sentences, opened(bert), tmp_path)
+    found = embed_corpus(sentences, opened(bert, POOLING), tmp_path)
     assert found.shape == (256, 32)
     assert found.dtype == np.float32
     assert np.isfinite(found).all()

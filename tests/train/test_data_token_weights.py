@@ -18,6 +18,7 @@ from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import background
 from fastflow.train.data.embeddings import Embedder, cache_key, open_encoder
 from fastflow.train.data.token_weights import NARROW, PRIOR, sif_weights, weigh, weigh_by_first
+from fastflow.train.options import POOLING
 
 BACKENDS = ("reference", "torch", "cpu")
 
@@ -122,9 +123,9 @@ def test_the_definition():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backends_agree_on_the_weighted_mean(weighted_model, bert, sentences, backend):
-    frozen = weigh(open_encoder(str(bert), "first-last", 64), sentences)
+    frozen = weigh(open_encoder(str(bert), POOLING, 64), sentences)
     expected = Embedder(frozen, "cpu")(sentences)
-    plain = Embedder(open_encoder(str(bert), "first-last", 64), "cpu")(sentences)
+    plain = Embedder(open_encoder(str(bert), POOLING, 64), "cpu")(sentences)
     pooled = Runtime(weighted_model, backend=backend, dtype="float32").pool(sentences)
     scale = np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.abs((pooled - expected) / scale).max() <= EMBEDDING
@@ -141,8 +142,8 @@ def test_a_text_of_special_tokens_alone_has_a_vector(weighted_model, backend):
 
 def test_info_and_manifest_say_it(weighted_model):
     """The mode is not one that was known before: a reader that left the weights out would be wrong in silence."""
-    assert manifest_of(weighted_model)["pooling"] == {"mode": "weighted-mean", "layers": [1, 3]}
-    assert Runtime(weighted_model).info()["pooling"] == "weighted masked mean of layers 1 and 3"
+    assert manifest_of(weighted_model)["pooling"] == {"mode": "weighted-mean", "layers": [0, 1, 3]}
+    assert Runtime(weighted_model).info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
     assert len(verify(weighted_model)) == 3
 
 

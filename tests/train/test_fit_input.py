@@ -56,7 +56,7 @@ def test_it_is_a_fit_on_the_distinct_texts_and_then_an_embedding_of_every_line(
     assert done.exit_code == 0, done.stderr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit = fastflow.fit(lines, encoder=weighted_model, pooling="mean-of-layers:1,3", max_length=64)
+        fit = fastflow.fit(lines, encoder=weighted_model, pooling="mean-of-layers:0,1,3", max_length=64)
         want = fit.runtime().encode(lines)
     assert np.array_equal(np.load(tmp_path / "out.npy"), want)
     assert fit.runtime().info()["calibration"] == "none"
@@ -91,7 +91,7 @@ def test_a_plain_encoder_is_pooled_as_training_does_by_default(embed, tmp_path, 
 
 def test_every_token_counts_the_same_where_the_model_has_no_weights(embed, tmp_path, model):
     assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=model).exit_code == 0
-    assert Runtime(tmp_path / "m").info()["pooling"] == "masked mean of layers 1 and 3"
+    assert Runtime(tmp_path / "m").info()["pooling"] == "masked mean of layers 0, 1 and 3"
 
 
 def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_path, lines):
