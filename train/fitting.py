@@ -94,6 +94,8 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     usual = {"method": method, "token_weights": "none" if reason or whole else "sif"}
     usual["pooling"] = "last" if reason else POOLING
     settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
+    if reason:
+        settled["background"] = None  # nothing is fitted, beside the corpus or on it
     return replace(options, **settled), reason
 
 
