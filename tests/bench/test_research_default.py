@@ -92,7 +92,7 @@ def verdicts(runs):
 def test_all_claims_hold_where_the_figures_say_so():
     assert verdicts(good_runs()) == [True] * 7
     measured = [claim["measured"] for claim in claims(good_runs())]
-    assert measured[:5] == ["65.60", "65.00", "1.80", "1.00", "9.00"]
+    assert measured[:5] == ["65.60", "65.00", "1.80", "1.00", "9.00 to 10.60"]
     assert measured[5:] == ["+1.00 (snli, 100, seed 0)", "+0.00 (STS12, a, seed 0)"]
 
 
@@ -142,6 +142,16 @@ def test_the_page_says_what_size_and_how_few_texts():
     assert f"| flow | target | snli |\n| --- | ---: | ---: |\n{large}\n{small}\n" in page  # the best mean first
     assert "| 64 to 299 | 2 | +0.50 | +0.00 |" in page
     assert "1,000 and more" not in page
+
+
+def test_the_page_says_where_the_default_is_not_the_choice():
+    result = page_of(good_runs())
+    for chosen, said in (("whiten tokens", True), ("flow", False)):
+        table = {chosen: 61.04, default_page.SHIPPED: 60.96, default_page.COLOURED: 60.5}
+        rows = {label: dict.fromkeys((*GROUPS, "mean"), value) for label, value in table.items()}
+        page = markdown(result | {"choice": {"table": rows, "chosen": chosen, "best": 61.04, "left_out": []}})
+        assert ("**The default does not follow the choice**" in page) == said
+        assert ("The flow is 0.08 behind it." in page) == said
 
 
 def test_a_gain_is_over_the_same_seed_where_it_has_one_and_over_seed_0_else():
