@@ -142,8 +142,8 @@ def _departure(choice: dict[str, Any]) -> str:
     if choice["chosen"].startswith("flow") or not means:
         return ""
     behind = round(choice["best"], 2) - round(max(means), 2)
-    return f"""**The default does not follow the choice**: the form that it names is not built in, because its statistics
-need the state of every token, and it gives no likelihood. The flow is {behind:.2f} behind it.
+    return f"""**The default does not follow the choice**: the form that it names is not built in, because
+its statistics need the state of every token, and it gives no likelihood. The flow is {behind:.2f} behind it.
 """
 
 
