@@ -8,18 +8,20 @@ from pathlib import Path
 
 import click
 
+from fastflow.commands.options import DTYPE
 from fastflow.console import emit, open_runtime, say
 from fastflow.errors import UsageError
 
 
 @click.command()
 @click.argument("model", required=False)
-def info(model: str | None) -> None:
+@DTYPE
+def info(model: str | None, dtype: str) -> None:
     """Print a model's settings as JSON.
 
-    Pooling, calibration, dimensions, and how the model runs on this machine.
+    Pooling, calibration, dimensions, and how the model runs on this machine, by itself or with --dtype.
     """
-    runtime = open_runtime(model, "auto", "auto", None, quiet=True)
+    runtime = open_runtime(model, "auto", dtype, None, quiet=True)
     emit(json.dumps(runtime.info(), indent=2))
 
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
+from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.model.artifact import load_model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_info_is_of_the_arithmetic_that_is_asked_for(model, dtype):
+    shown = CliRunner().invoke(main, ["info", str(model), "--dtype", dtype])
+    found = json.loads(shown.stdout)
+    assert found == json.loads(json.dumps(Runtime(model, dtype=dtype).info()))
+    assert found["dtype"] == dtype
 
 
 def test_info_and_verify_commands(model, model_copy):
