@@ -111,19 +111,20 @@ class TrainCommand(click.Command):
 @click.option(
     "--spectrum",
     type=click.FloatRange(0, SHARES["spectrum"]),
-    help="Behind a flow: how far the spectrum is equalised. 1: every direction counts the same; 0: as in the encoder.  "
+    help="Of recolour, behind a flow or a whitening: how far the spectrum is equalised. 1: every direction counts the "
+    "same; 0: as in the encoder.  "
     f"[default: {COLOURS['sif']['spectrum']}; {COLOURS['none']['spectrum']} without token weights]",
 )
 @click.option(
     "--mean-share",
     type=click.FloatRange(0, SHARES["mean_share"]),
-    help="Behind a flow: how much of the corpus's mean is kept, as the average cosine of unrelated texts.  "
+    help="Of recolour: how much of the corpus's mean is kept, as the average cosine of unrelated texts.  "
     f"[default: {COLOURS['sif']['mean_share']}; {COLOURS['none']['mean_share']:g} without token weights]",
 )
 @click.option(
     "--demoted",
     type=click.IntRange(LEAST["demoted"]),
-    help="Behind a flow: how many leading directions, which sentences of a kind have in common, count like the last.  "
+    help="Of recolour: how many leading directions, which sentences of a kind have in common, count like the last.  "
     f"[default: {COLOURS['sif']['demoted']}]",
 )
 @click.option(
