@@ -60,7 +60,7 @@ def scores(bench: Bench) -> dict[str, dict[str, float]]:
         for name, rows, scored in deciding(place):
             pooled = bench.pooled_of(name, rows, MIXED)
             count = background_size(len(pooled))
-            flow = latent(bench, name, rows, MIXED, 0, count)[2].stages
+            flow = latent(bench, name, rows, MIXED, 0, count).stages
             joint = joint_moments(flow, joined(pooled, bench.ground(name, rows, MIXED, count)))
             dense = fit_recolour(joint, len(joint.mean) // 2, **DEFAULTS.colour)
             wide = [stage.astype(np.float64) for stage in flow]

@@ -72,7 +72,7 @@ def sizes(bench: Bench, place: Place) -> dict[str, Any]:
         pooled = bench.pooled_of(name, rows, MIXED)
         for size, share in product((SMALL, LARGE), (0, 1)):
             count = share * background_size(len(pooled))
-            _, _, flow = latent(bench, name, rows, MIXED, 0, count, **size)
+            flow = latent(bench, name, rows, MIXED, 0, count, **size)
             joint = joint_moments(flow.stages, joined(pooled, bench.ground(name, rows, MIXED, count)))
             stages = [*flow.stages, fit_recolour(joint, len(joint.mean) // 2, **DEFAULTS.colour)]
             label = f"{DEFAULTS.levels}x{size['depth']}, width {size['width']}{', background' * share}"
@@ -126,8 +126,7 @@ def priors(bench: Bench, place: Place) -> dict[str, Any]:
     for name, rows, ((of, subset),) in place.parts:  # type: ignore[misc]
         if of not in CHOOSING:
             continue
-        numbers = np.arange(len(bench.states.texts(name))) if rows is None else rows
-        counts = bench.states.counts(name, numbers, bench.vocabulary)
+        counts = bench.states.counts(name, bench.numbers(name, rows), bench.vocabulary)
         raw = bench.spearman(of, subset, bench.pooled(of, name, rows, PLAIN))
         for label, (narrow, a) in SHAPES_OF_PRIOR.items():
             weighting = Weighting("sif", PRIOR * (1 + narrow / counts.sum()), a)

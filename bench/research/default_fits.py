@@ -11,7 +11,6 @@ from fastflow.bench.research.default_places import Bench, Weighting
 from fastflow.bench.research.states import Rows
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.choice.selection import AUTO, choose
-from fastflow.train.choice.separability import Views
 from fastflow.train.data.moments import moments
 from fastflow.train.methods.chain import Fitted, fit
 from fastflow.train.methods.closed_forms import fit_whiten
@@ -42,10 +41,10 @@ def coloured(
     stages: list[Stage] = []
     if base == "flow beside":
         count = background_size(len(pooled))
-        stages = list(latent(bench, name, rows, weighting, 0, count)[2].stages)
+        stages = list(latent(bench, name, rows, weighting, 0, count).stages)
         pooled = joined(pooled, bench.ground(name, rows, weighting, count))
     elif base == "flow" and len(pooled) >= DEFAULTS.batch_size:
-        stages = list(latent(bench, name, rows, weighting, 0)[2].stages)
+        stages = list(latent(bench, name, rows, weighting, 0).stages)
     elif base == "whiten tokens":
         stages = [fit_whiten(bench.of(weighting).moments(name, rows))]
     elif base == "whiten":
@@ -77,18 +76,16 @@ def scores_of(
 
 def latent(
     bench: Bench, name: str, rows: Rows | None, weighting: Weighting, seed: int, count: int = 0, **size: int
-) -> tuple[Any, Views, Fitted]:
-    """(pooled, views, the flow that the rule keeps) of one part, beside ``count`` sentences of the background.
+) -> Fitted:
+    """The flow that the rule keeps of one part, beside ``count`` sentences of the background.
 
     ``size`` replaces a depth and width of its own.
     """
-    weights = bench.weights(name, rows, weighting)
     pooled = bench.pooled_of(name, rows, weighting).astype(np.float32)
-    views = bench.of(weighting).views(name, weights, np.arange(len(bench.states.texts(name))) if rows is None else rows)
+    views = bench.views(name, rows, weighting)
     shape, schedule = DEFAULTS.shape(len(pooled), count) | size, Schedule(seed=seed)
     ground = bench.ground(name, rows, weighting, count)
-    flow = fit(parse_method("flow"), pooled, shape, schedule, views=views, voice=SILENT, background=ground)
-    return pooled, views, flow
+    return fit(parse_method("flow"), pooled, shape, schedule, views=views, voice=SILENT, background=ground)
 
 
 def joined(pooled: Any, background: Any) -> Any:
@@ -104,16 +101,14 @@ def stages_of(
     ``auto`` is what fastflow-train does; ``auto alone`` has no background and EARLIER_COLOUR.
     """
     weighting, method = column
-    weights = bench.weights(name, rows, weighting)
-    pooled = bench.of(weighting).pooled(name, weights, rows).astype(np.float32)
+    pooled = bench.pooled_of(name, rows, weighting).astype(np.float32)
     if len(pooled) < {"auto": FEWEST, "auto alone": FEWEST, "flow": DEFAULTS.batch_size}.get(method, 0):
         return [], "none"
     if method.startswith("auto"):
         count = background_size(len(pooled)) if method == "auto" else 0
         colour = DEFAULTS.colour if count else EARLIER_COLOUR
         ground = bench.ground(name, rows, weighting, count)
-        among = np.arange(len(bench.states.texts(name))) if rows is None else rows
-        views = bench.of(weighting).views(name, weights, among)
+        views = bench.views(name, rows, weighting)
 
         def once(chosen: str) -> Fitted:
             links, shape = shipped(parse_method(chosen), latent=False), DEFAULTS.shape(len(pooled), count)
@@ -123,7 +118,7 @@ def stages_of(
         choice = choose(AUTO, once, views, automatic=True)
         return choice.fitted.stages, choice.method
     if method == "flow":
-        return latent(bench, name, rows, weighting, seed)[2].stages, method
+        return latent(bench, name, rows, weighting, seed).stages, method
     if method == "whiten,recolour" and len(pooled) <= pooled.shape[1]:
         return [], "none"  # whitening needs more texts than dimensions
     return fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule(seed=seed), voice=SILENT).stages, method

@@ -18,6 +18,7 @@ import numpy as np
 from fastflow.bench.research.states import BACKGROUND, Rows, States
 from fastflow.evaluation.evaluate import SEVEN, Pairs, read_pairs, score
 from fastflow.stages.vectors import paired_cosine
+from fastflow.train.choice.separability import Views
 from fastflow.train.data.background import background
 from fastflow.train.data.token_weights import A, sif_weights
 from fastflow.train.options import POOLING
@@ -40,10 +41,8 @@ class Weighting(NamedTuple):
     pooling: str = POOLING
 
 
-PLAIN, EARLIER = (
-    Weighting("none", 0.0, A, PAPER),
-    Weighting("sif", 0.0, A, PAPER),
-)  # of the paper, and of an earlier default
+PLAIN = Weighting("none", 0.0, A, PAPER)  # of the paper
+EARLIER = Weighting("sif", 0.0, A, PAPER)  # of an earlier default
 EQUAL, MIXED = Weighting("none", 0.0, A), Weighting("sif", None, None)
 
 
@@ -89,12 +88,15 @@ class Bench:
         inside = np.array(self.subsets(name)) == subset
         return np.unique(np.concatenate([first[inside], second[inside]]))
 
+    def numbers(self, name: str, rows: Rows | None) -> Rows:
+        """``rows``, or None as the numbers of all texts."""
+        return np.arange(len(self.states.texts(name))) if rows is None else rows
+
     def weights(self, name: str, rows: Rows | None, weighting: Weighting) -> Any:
         """(vocabulary,) token weights counted in the texts ``rows``."""
         if weighting.kind == "none":
             return np.ones(self.vocabulary, np.float32)
-        counted = np.arange(len(self.states.texts(name))) if rows is None else rows
-        counts = self.states.counts(name, counted, self.vocabulary)
+        counts = self.states.counts(name, self.numbers(name, rows), self.vocabulary)
         return sif_weights(counts, self.background, weighting.prior, weighting.a)
 
     def pooled(self, of: str, name: str, rows: Rows | None, weighting: Weighting) -> Any:
@@ -113,6 +115,10 @@ class Bench:
     def pooled_of(self, name: str, rows: Rows | None, weighting: Weighting) -> Any:
         """(n, D) of the texts ``rows`` of ``name`` themselves."""
         return self.of(weighting).pooled(name, self.weights(name, rows, weighting), rows)
+
+    def views(self, name: str, rows: Rows | None, weighting: Weighting) -> Views:
+        """Both views of the texts ``rows`` of ``name``."""
+        return self.of(weighting).views(name, self.weights(name, rows, weighting), self.numbers(name, rows))
 
     def ground(self, name: str, rows: Rows | None, weighting: Weighting, count: int) -> Any:
         """(count, D) of the background's first sentences, weighted as counted in the texts ``rows``; None of none."""
