@@ -25,7 +25,7 @@ OPTIONAL = ("depth", "width", "demoted", "sample", "background")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
 BACKGROUND, BESIDE_A_TEXT, BESIDE = (10_000, 100_000), 10, 3  # a third of the corpus within these; ten a text at most
-FEWEST = 1000  # texts for which auto fits a flow: with fewer, STS12-14's subsets lose by one (results/default.md)
+FEWEST = 1000  # texts for which auto fits a flow: with fewer, the weights alone are better (bench/results/default.md)
 POOLING = "embedding-first-last"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
 COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
     "sif": {"spectrum": 0.25, "mean_share": 0.2, "demoted": 2},

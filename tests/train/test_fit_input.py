@@ -146,9 +146,10 @@ def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, t
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
-def test_a_missing_extra_is_named_with_its_command(embed, monkeypatch):
+def test_a_missing_extra_is_named_with_its_command(embed, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
     refused(embed(), "fastflow embed --fit needs torch, which is not installed: run pip install -e '.[train]'", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
 def interrupt(monkeypatch) -> None:
