@@ -28,7 +28,7 @@ BACKGROUND, BESIDE_A_TEXT, BESIDE = (10_000, 100_000), 10, 3  # a third of the c
 FEWEST = 1000  # texts for which auto fits a flow: with fewer, the weights alone are better (bench/results/default.md)
 POOLING = "embedding-first-last"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
 COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
-    "sif": {"spectrum": 0.25, "mean_share": 0.2, "demoted": 2},
+    "sif": {"spectrum": 0.4, "mean_share": 0.2, "demoted": 2},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
 LEVELS = (1, 4)

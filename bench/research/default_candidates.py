@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.research.default_fits import coloured, fitted, joined, latent, scores_of, stages_of
+from fastflow.bench.research.default_fits import coloured, fitted, latent, scores_of, stages_of
 from fastflow.bench.research.default_places import CHOOSING, EQUAL, LAYERS, MIXED, PLAIN, Bench, Place, Weighting
 from fastflow.bench.research.states import Rows
 from fastflow.stages.calibration import Stage, apply
@@ -21,7 +21,7 @@ WEIGHTINGS: list[Weighting] = [
     *(Weighting("sif", 1e5, a) for a in (1e-4, 3e-4, 3e-3, 1e-2)),
 ]
 CLOSED = ("none", "components:1", "components:2", "components:3", "nullspace:3")
-COLOURS = [(g, c, d) for g in (0.0, 0.1, 0.25, 0.5) for c in (0.1, 0.2, 0.3, 0.4) for d in (0, 2)]
+COLOURS = [(g, c, d) for g in (0.0, 0.1, 0.25, 0.4, 0.5) for c in (0.1, 0.2, 0.3, 0.4) for d in (0, 2)]
 EQUAL_COLOURS = [(g, c, d) for g in (0.5, 0.75, 1.0) for c in (0.0, 0.1, 0.2, 0.3) for d in (0, 2)]
 
 
@@ -32,8 +32,8 @@ def candidates(bench: Bench, place: Place) -> dict[str, Any]:
         for weighting in WEIGHTINGS:
             chains = [(m, *fitted(bench, name, rows, weighting, m)) for m in CLOSED[: 5 if weighting in FULL else 2]]
             if weighting in FULL:
-                for base in ("flow", "whiten", "whiten tokens"):
-                    chains.append((base, *coloured(bench, name, rows, weighting, base, COLOURS)))
+                for base in ("flow", "whiten", "whiten tokens", "whiten words"):
+                    chains.append((base, *coloured(bench, name, rows, weighting, base, place.seed, COLOURS)))
             for method, stages, endings in chains:
                 rows_of = scores_of(bench, name, rows, weighting, stages, endings, scored)
                 for ending, scores in zip(endings, rows_of, strict=True):
@@ -47,7 +47,7 @@ def beside(bench: Bench, place: Place) -> dict[str, Any]:
     found: dict[str, list[list[float]]] = {}
     for name, rows, scored in deciding(place):
         for weighting in FULL:
-            stages, endings = coloured(bench, name, rows, weighting, "flow beside", COLOURS)
+            stages, endings = coloured(bench, name, rows, weighting, "flow beside", place.seed, COLOURS)
             rows_of = scores_of(bench, name, rows, weighting, stages, endings[1:], scored)
             for ending, scores in zip(endings[1:], rows_of, strict=True):
                 label = f"flow beside{_colour(ending)}, prior {weighting.prior:g}, a {weighting.a:g}"
@@ -56,12 +56,12 @@ def beside(bench: Bench, place: Place) -> dict[str, Any]:
 
 
 def equal(bench: Bench, place: Place) -> dict[str, Any]:
-    """Flows with recolour where every token counts 1, as ``candidates``."""
+    """The default's flow with recolour where every token counts 1, as ``candidates``."""
     found: dict[str, list[list[float]]] = {}
     for name, rows, scored in deciding(place):
-        stages, endings = coloured(bench, name, rows, EQUAL, "flow", EQUAL_COLOURS)
+        stages, endings = coloured(bench, name, rows, EQUAL, "flow beside", place.seed, EQUAL_COLOURS)
         for ending, scores in zip(endings, scores_of(bench, name, rows, EQUAL, stages, endings, scored), strict=True):
-            found.setdefault(f"flow{_colour(ending)}", []).extend(scores)
+            found.setdefault(f"flow beside{_colour(ending)}", []).extend(scores)
     return _means(place, found)
 
 
@@ -73,7 +73,7 @@ def sizes(bench: Bench, place: Place) -> dict[str, Any]:
         for size, share in product((SMALL, LARGE), (0, 1)):
             count = share * background_size(len(pooled))
             flow = latent(bench, name, rows, MIXED, 0, count, **size)
-            joint = joint_moments(flow.stages, joined(pooled, bench.ground(name, rows, MIXED, count)))
+            joint = joint_moments(flow.stages, bench.ground(name, rows, MIXED, count) if count else pooled)
             stages = [*flow.stages, fit_recolour(joint, len(joint.mean) // 2, **DEFAULTS.colour)]
             label = f"{DEFAULTS.levels}x{size['depth']}, width {size['width']}{', background' * share}"
             found.setdefault(label, []).extend(*scores_of(bench, name, rows, MIXED, stages, [[]], scored))
@@ -92,7 +92,7 @@ def layers(bench: Bench, place: Place) -> dict[str, Any]:
                     *scores_of(bench, name, rows, weighting, *chain, scored)
                 )
             colour = [tuple(DEFAULTS.colour.values())]
-            stages, endings = coloured(bench, name, rows, weighting, "flow beside", colour)
+            stages, endings = coloured(bench, name, rows, weighting, "flow beside", place.seed, colour)
             scores = scores_of(bench, name, rows, weighting, stages, endings[1:], scored)
             found.setdefault(f"{pooling}, flow beside", []).extend(*scores)
     return _means(place, found)

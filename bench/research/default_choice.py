@@ -15,26 +15,23 @@ NOISE = 1.0  # points: what a subset of a few hundred pairs moves by when its pa
 
 
 def blind_choice(rows: list[Run]) -> dict[str, Any]:
-    """The mean score of each candidate over groups, of each group over its places; and the simplest within CLOSE."""
-    of: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """The mean score of each candidate over groups, places and seeds; and the simplest within CLOSE."""
+    of: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in rows:
         for label, value in row["scores"].items():
-            of[label][row["group"]].append(value)
+            of[label][row["group"]][row["place"]].append(value)
     most = {group: max(len(found[group]) for found in of.values()) for group in GROUPS}
-    whole = {label: found for label, found in of.items() if all(len(found[g]) == most[g] for g in GROUPS)}
-    table = {
-        label: {group: float(np.mean(found[group])) for group in GROUPS} | {"mean": _mean_of(found)}
-        for label, found in whole.items()
+    whole = {
+        label: {group: float(np.mean([np.mean(seeds) for seeds in found[group].values()])) for group in GROUPS}
+        for label, found in of.items()
+        if all(len(found[group]) == most[group] for group in GROUPS)
     }
+    table = {label: row | {"mean": float(np.mean(list(row.values())))} for label, row in whole.items()}
     best = max(row["mean"] for row in table.values())
     near = [label for label, row in table.items() if row["mean"] > best - CLOSE]
     simplest = min(rank(label) for label in near)
     chosen = max((label for label in near if rank(label) == simplest), key=lambda label: table[label]["mean"])
     return {"table": table, "chosen": chosen, "best": best, "left_out": sorted(set(of) - set(whole))}
-
-
-def _mean_of(found: dict[str, list[float]]) -> float:
-    return float(np.mean([np.mean(found[group]) for group in GROUPS]))
 
 
 def rank(label: str) -> int:

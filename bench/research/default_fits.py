@@ -31,27 +31,36 @@ def fitted(bench: Bench, name: str, rows: Rows | None, weighting: Weighting, met
 
 
 def coloured(
-    bench: Bench, name: str, rows: Rows | None, weighting: Weighting, base: str, colours: Sequence[tuple[float, ...]]
+    bench: Bench,
+    name: str,
+    rows: Rows | None,
+    weighting: Weighting,
+    base: str,
+    seed: int,
+    colours: Sequence[tuple[float, ...]],
 ) -> Chain:
-    """``base`` without and with every recolour behind it; whitening of tokens is Zipfian (Yokoi et al. 2024): its
-    statistics are those of token states, each counted as often as it occurs. No stages and no endings where it cannot
-    be fitted.
+    """``base`` without and with every recolour behind it; no stages and no endings where it cannot be fitted.
+
+    Whitening of tokens is Zipfian (Yokoi et al. 2024): its covariance is that of token states, each counted as often as
+    it occurs, brought to the variance of the texts. Whitening of words has the statistics of the background alone.
     """
     pooled = bench.pooled_of(name, rows, weighting)
-    stages: list[Stage] = []
-    if base == "flow beside":
-        count = background_size(len(pooled))
-        stages = list(latent(bench, name, rows, weighting, 0, count).stages)
-        pooled = joined(pooled, bench.ground(name, rows, weighting, count))
-    elif base == "flow" and len(pooled) >= DEFAULTS.batch_size:
-        stages = list(latent(bench, name, rows, weighting, 0).stages)
-    elif base == "whiten tokens":
-        stages = [fit_whiten(bench.of(weighting).moments(name, rows))]
-    elif base == "whiten":
-        if len(pooled) <= pooled.shape[1]:
+    count = background_size(len(pooled)) if base in ("flow beside", "whiten words") else 0
+    seen = bench.ground(name, rows, weighting, count) if count else pooled
+    if base.startswith("whiten"):
+        known = moments(seen)
+        if base == "whiten tokens":
+            texts, known = known, bench.of(weighting).moments(name, rows)
+            scale = np.trace(texts.covariance) / np.trace(known.covariance)
+            known.mean, known.scatter = texts.mean, known.scatter * scale
+        if known.count <= len(known.mean):
             return [], []
-        stages = [fit_whiten(moments(pooled))]
-    joint = joint_moments(stages, pooled)
+        stages = [fit_whiten(known)]
+        joint = known.beside(stages)
+    else:
+        fits = count or len(pooled) >= DEFAULTS.batch_size
+        stages = list(latent(bench, name, rows, weighting, seed, count).stages) if fits else []
+        joint = joint_moments(stages, seen)
     return stages, [[], *([fit_recolour(joint, pooled.shape[1], *colour)] for colour in colours)]
 
 
@@ -86,11 +95,6 @@ def latent(
     shape, schedule = DEFAULTS.shape(len(pooled), count) | size, Schedule(seed=seed)
     ground = bench.ground(name, rows, weighting, count)
     return fit(parse_method("flow"), pooled, shape, schedule, views=views, voice=SILENT, background=ground)
-
-
-def joined(pooled: Any, background: Any) -> Any:
-    """Both (n, D), one below the other; the first alone without the second."""
-    return pooled if background is None else np.concatenate([pooled, background])
 
 
 def stages_of(

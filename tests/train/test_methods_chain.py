@@ -12,6 +12,7 @@ from fastflow.train.methods.chain import check_chain, fit
 from fastflow.train.methods.closed_forms import fit_nullspace, fit_standardize, fit_whiten
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import parse_method
+from fastflow.train.methods.recolour import fit_recolour, joint_moments
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
@@ -65,9 +66,7 @@ def test_chains_are_fitted_link_after_link(text):
         assert np.abs(z.std(axis=0) - 1).max() <= 1e-9
 
 
-@pytest.mark.parametrize(
-    "text", ["whiten,recolour", "standardize,nullspace:2", "flow,recolour", "whiten:8,flow,recolour"]
-)
+@pytest.mark.parametrize("text", ["whiten,recolour", "standardize,nullspace:2", "flow", "whiten:8,flow"])
 def test_the_background_counts_as_rows_of_the_corpus(text):
     x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
     schedule = Schedule(batch_size=50, lr=1e-3)
@@ -78,6 +77,17 @@ def test_the_background_counts_as_rows_of_the_corpus(text):
     assert same_stages(beside, both)
     assert not same_stages(beside, fit(links, x, SHAPE, schedule, colour))
     assert beside.bits == both.bits
+
+
+@pytest.mark.parametrize("text", ["flow,recolour", "whiten:8,flow,recolour"])
+def test_behind_a_flow_recolour_is_of_the_background_alone(text):
+    x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
+    colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
+    *before, last = fit(parse_method(text), x, SHAPE, Schedule(batch_size=50), colour, background=y).stages
+    alone = fit_recolour(joint_moments(before, y), 16, **colour)
+    assert all(np.array_equal(array, alone.params[name]) for name, array in last.params.items())
+    z = np.asarray(apply([stage.astype(np.float64) for stage in before], y.astype(np.float64)))
+    assert np.abs(last.params["mean"] - z.mean(axis=0)).max() < 1e-9
 
 
 def test_the_background_is_merged_with_statistics_of_the_whole_corpus():

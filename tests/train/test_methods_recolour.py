@@ -42,9 +42,10 @@ def test_it_is_the_equation(spectrum):
     pooled = embeddings()
     flow, stage = fitted(pooled, spectrum=spectrum, mean_share=0.3)
     x, z = pooled.astype(np.float64), wide([flow], pooled)
-    cross = (x - x.mean(0)).T @ (z - z.mean(0))
-    u, s, vt = np.linalg.svd(cross @ np.linalg.inv((z - z.mean(0)).T @ (z - z.mean(0))))
-    centred = (z - z.mean(0)) @ vt.T * s ** (1 - spectrum)
+    cross = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)
+    white = np.linalg.inv(np.linalg.cholesky(np.cov(z.T, bias=True)))
+    u, s, vt = np.linalg.svd(cross @ white.T)
+    centred = (z - z.mean(0)) @ white.T @ vt.T * s ** (1 - spectrum)
     m = (u.T @ x.mean(0)) * s**-spectrum
     m *= np.sqrt(0.3 / 0.7 * np.square(centred).sum(1).mean()) / np.linalg.norm(m)
     assert np.abs(cosine(centred + m, centred + m) - cosine(y := wide([flow, stage], pooled), y)).max() < 1e-9

@@ -78,7 +78,7 @@ def fit(
     (``separability``), with held-out vectors the one that makes them most likely, else that of the last step.
     ``statistics`` of the whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then
     has no flow. Every stage is fitted to the rows of ``background`` (k, D) behind those of the corpus, whose numbers
-    ``live`` knows too; bits per dimension are of both.
+    ``live`` knows too, but recolour behind a flow to the background's alone; bits per dimension are of both.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -103,7 +103,9 @@ def fit(
             fitted.stages.append(flow_stage(flow))
         elif method.kind == "recolour":
             dim = np.asarray(pooled[:1]).shape[1]
-            joint = joint_moments(stages, rows) if whole is None else whole.beside(stages)
+            # The corpus has only its own kind's spectrum. Behind closed forms, which are affine, it would have no say.
+            seen = rows if background is None or not fitted.flows else background
+            joint = joint_moments(stages, seen) if whole is None else whole.beside(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
             known = statistics or moments(_View(stages, rows) if stages else rows)

@@ -1,16 +1,17 @@
 """Recolour: give back, behind a calibration that equalises every direction, part of the embedding's spectrum and mean.
 
 A flow's latent z is N(0, I): directions in which the encoder has only noise count as much as those that carry meaning,
-and the corpus's mean is gone. With A = Cov(x, z) Cov(z)^-1 = U S V^T, the best linear reconstruction of the pooled
-embedding x,
+and the corpus's mean is gone. The best linear reconstruction of the pooled embedding x from z has the principal
+directions U and deviations S, where with Cov(z) = L L^T
 
-    y = S^(1-g) V^T (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
+    Cov(x, z) L^-T = U S V^T,
+    y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, 0 the embedding less the part of
-it that is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts of the corpus. The
-``demoted`` leading directions are scaled like the last one and have no part in m: they carry what sentences of a kind
-have in common, as in NATSV (Mu & Viswanath 2018). Dimensions come in the order of their scale, the leading first.
-In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).
+The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, made exactly white, 0 the
+embedding less the part of it that is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated
+texts. The ``demoted`` leading directions are scaled like the last one and have no part in m: they carry what sentences
+of a kind have in common, as in NATSV (Mu & Viswanath 2018). Dimensions come in the order of their scale, the leading
+first. In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     variance = np.trace(own) / len(own)
     if not variance > 0:
         raise CannotFit(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
-    if joint.count < FEW * len(own):
-        own = own + RIDGE * variance * np.eye(len(own))
-    left, scale, right = np.linalg.svd(np.linalg.solve(own, cross.T).T, full_matrices=False)
-    sign = np.sign(right[np.arange(len(right)), np.abs(right).argmax(axis=1)])  # a singular vector's sign is arbitrary
+    ridge = RIDGE * variance if joint.count < FEW * len(own) else 0.0
+    spread, axes = np.linalg.eigh(own + ridge * np.eye(len(own)))
+    whiten = axes / np.sqrt(np.maximum(spread, LEAST**2 * spread[-1]))  # L^-T, up to a rotation of V
+    left, scale, right = np.linalg.svd(cross @ whiten, full_matrices=False)
+    sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])  # a singular vector's sign is arbitrary
     left, right = left * sign, right * sign[:, None]
     scale = np.maximum(scale, LEAST * scale[0])
     if demoted >= len(scale):
@@ -67,8 +69,8 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     scale[:demoted] = scale[-1]
     order = np.roll(np.arange(len(scale)), -demoted)
     right, scale, shift = right[order], scale[order], shift[order]
-    matrix = right.T * scale ** (1 - spectrum)
-    around = float(np.einsum("ij,ik,kj->", matrix, covariance[dim:, dim:], matrix, optimize=True))  # E|y - m|^2
+    matrix = whiten @ right.T * scale ** (1 - spectrum)
+    around = float(np.sum((own @ matrix) * matrix))  # E|y - m|^2
     length = float(np.linalg.norm(shift))
     wanted = np.sqrt(mean_share / (1 - mean_share) * around)
     shift = shift * (wanted / length) if length else shift
