@@ -28,7 +28,7 @@ SINGLE_CALLS = (
     *("suite", "subject", "name", "dtype", "threads", "batch", "tokens", "runs", "calls_per_run", "texts_per_s"),
     *("gflops", "note", "p20_ms", "median_ms", "p80_ms", "p95_ms", "p99_ms", "backend", "least_cosine", "max_abs_err"),
 )
-COUNTS = ("operations", "synchronisations")  # at the end of the rows that have them
+ADDED = ("compute_fraction", "operations", "synchronisations")  # at the end of the rows that have them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Row:
     texts_per_s: float | None = None
     gflops: float | None = None
     gbs: float | None = None
-    compute_fraction: float | None = None
+    compute_fraction: float | None = None  # of the arithmetic ceiling
     bandwidth_fraction: float | None = None
     floor_ms: float | None = None
     times_floor: float | None = None
@@ -87,8 +87,8 @@ class Row:
         """The row as the JSON has it: the keys of its suite in their order, a value that is not known as None."""
         single = self.suite == "end-to-end" and self.p99_ms is not None
         keys = SINGLE_CALLS if single else KEYS[self.suite]
-        counts = {key: getattr(self, key) for key in COUNTS if getattr(self, key) is not None}
-        return {key: getattr(self, key) for key in keys} | counts
+        added = {key: getattr(self, key) for key in ADDED if getattr(self, key) is not None}
+        return {key: getattr(self, key) for key in keys} | added
 
 
 @dataclass

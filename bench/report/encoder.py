@@ -59,6 +59,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "99 %": lambda r: f"{r['p99_ms']:.2f} ms" if "p99_ms" in r else "",
         "texts/s": lambda r: f"{r['texts_per_s']:,.0f}",
         "GFLOP/s": lambda r: f"{r['gflops']:.0f}",
+        "of peak": lambda r: f"{r['compute_fraction']:.0%}" if "compute_fraction" in r else "",
         "cosine": lambda r: f"{r['least_cosine']:.6f}",
     },
     "startup": {

@@ -3,6 +3,7 @@
 The texts are real and of every length. fastflow gets the list as a user gives it, and returns calibrated vectors;
 Sentence Transformers too, in its defaults; the engines that want padded ids get them as their users would: the same
 fast tokenizer, sorted by length, cut into batches. Peers stop at the pooled vectors, which is a little less work.
+*of peak* is the share of the arithmetic ceiling that is spent on the texts' own tokens, whoever pads them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, Candidate, compare
+from fastflow.bench.measure.compare import Agreement, Candidate, Measured, compare
+from fastflow.bench.measure.machine import ceilings, peak_gflops
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
@@ -32,6 +34,8 @@ ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds, and ave
 def run_end_to_end(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
     """Run the suite on the model given; without one on that in the package and on BERT-base with random weights."""
     families, results = chosen(against), Results()
+    say("end-to-end: measuring the machine's ceilings")
+    results.ceilings = [ceilings([threads], sizes.probe_s)[threads].as_dict()]
     texts, source = real_texts(sizes.texts.most)
     for subject in bench.subjects():
         with settings(threads):
@@ -69,12 +73,16 @@ def run_subject(
     def leave_out(candidate: Candidate, reason: str) -> None:
         results.skipped.append(left_out(subject, candidate.name, candidate.dtype, reason))
 
+    def gflops(found: Measured[Agreement, Timing]) -> float:
+        return flop / found.timing.median_ms / 1e6
+
     results.add(
         Row.timed(
             found.timing, suite="end-to-end", subject=subject.label, name=found.candidate.name,
             backend=found.candidate.backend, dtype=found.candidate.dtype, threads=threads, batch=len(texts),
             tokens=int(lengths.sum()), **found.accuracy._asdict(),
-            texts_per_s=len(texts) / found.timing.median_ms * 1e3, gflops=flop / found.timing.median_ms / 1e6,
+            texts_per_s=len(texts) / found.timing.median_ms * 1e3, gflops=gflops(found),
+            compute_fraction=gflops(found) / peak_gflops(results.ceilings[0], found.candidate.dtype),
         )
         for found in compare(candidates, admit, timer, excuse, leave_out)
     )  # fmt: skip

@@ -161,7 +161,7 @@ def test_it_is_a_peer_of_texts_too_and_counts_in_every_class(subject, sentences)
     for module in PEERS["xllamacpp"][0]:
         pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
     pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
-    results = Results()
+    results = Results(ceilings=[{"fma_gflops": 100.0}])
     end_to_end.run_subject(subject, sentences[:20], "texts", ["xllamacpp"], 1, lambda message: None, results)
     rows = {(row["name"], row["dtype"]) for row in results.rows}
     assert rows >= set(EVERY)

@@ -22,16 +22,18 @@ def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
     liar = plain(weighted_subject)
     monkeypatch.setattr(end_to_end, "_ours", lambda *_: [ours])
     monkeypatch.setattr(end_to_end, "open_peers", lambda *args: [*open_peers(*args), liar])
-    results = Results()
+    results = Results(ceilings=[{"fma_gflops": 100.0}])
     end_to_end.run_subject(weighted_subject, sentences[:20], "texts", ["torch-eager"], 1, lambda message: None, results)
     rows = {(row["name"], row["dtype"]): row["max_abs_err"] for row in results.rows}
     assert set(rows) == {("fastflow", "float32"), ("torch-eager", "float32"), ("torch-eager", "bfloat16")}
     assert max(off for (_, dtype), off in rows.items() if dtype == "float32") <= 1e-5
     assert [entry["name"] for entry in results.skipped] == ["plain float32"]
+    for row in results.rows:  # bfloat16 is held to twice float32's peak
+        assert row["compute_fraction"] == pytest.approx(row["gflops"] / {"float32": 100, "bfloat16": 200}[row["dtype"]])
 
 
 def run(subject, sentences, families):
-    results = Results()
+    results = Results(ceilings=[{"fma_gflops": 100.0}])
     end_to_end.run_subject(subject, sentences[:20], "texts", families, 1, lambda message: None, results)
     return {(row["name"], row["dtype"]): row["max_abs_err"] for row in results.rows}, results.skipped
 
