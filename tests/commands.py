@@ -17,8 +17,8 @@ from fastflow.evaluation.evaluate import HEADER
 def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., Any]:
     """``train(*options, source, encoder, out, stdin)`` -> click's result; ``directory`` takes output and cache.
 
-    The method is flow unless an option says otherwise, its spectrum one with which the rule keeps a flow on the small
-    BERT, whose random weights leave nothing to gain at the default. Nothing is fitted beside the corpus unless asked.
+    The method is flow unless an option says otherwise, without demoted directions, so that the rule keeps a flow on the
+    small BERT, whose random weights leave nothing to gain at the default. Nothing is fitted beside the corpus unless asked.
 
     An exception that reaches the user as a traceback fails the test, and so does a half-written model.
     """
@@ -26,7 +26,7 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
 
     def train(*options: Any, source: Any = corpus, encoder: Any = encoder, out: Any = None, stdin: Any = None) -> Any:
         out = out or directory / "m"
-        method = [] if "--method" in options else ["--method", "flow", "--spectrum", "0.5"]
+        method = [] if "--method" in options else ["--method", "flow", "--spectrum", "0.5", "--demoted", "0"]
         alone = [] if "--background" in options else ["--background", "0"]
         arguments = [source, "--encoder", encoder, "--out", out, "--cache", directory / "cache"]
         arguments += [*alone, *method, *options]

@@ -118,7 +118,7 @@ class TrainCommand(click.Command):
 @click.option(
     "--mean-share",
     type=click.FloatRange(0, SHARES["mean_share"]),
-    help="Of recolour: how much of the corpus's mean is kept, as the average cosine of unrelated texts.  "
+    help="Of recolour: how much of the mean is kept, as the average cosine of unrelated texts.  "
     f"[default: {COLOURS['sif']['mean_share']}; {COLOURS['none']['mean_share']:g} without token weights]",
 )
 @click.option(

@@ -33,7 +33,7 @@ def test_a_run_says_what_it_kept_and_why(train, tmp_path):
     values = dict(look["history"])
     assert sorted(values) == [0, 10, 14, 20, 28, 32]
     assert values[look["kept_step"]] == pytest.approx(max(values.values()), abs=1e-4)
-    said = f"flow: kept step {look['kept_step']} of 32, where separability was largest: {look['separability']:.3f}"
+    said = f"flow: kept step {look['kept_step']} of 32, where its latent separates best: {look['separability']:.3f}"
     assert said in result.stderr
     assert said in (tmp_path / "m" / "README.md").read_text()
     values = training["choice"]["separability"]
@@ -45,7 +45,7 @@ def test_a_run_says_what_it_kept_and_why(train, tmp_path):
 
 def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences):
     """The official start untrained: shifts and scales at random."""
-    bad = ["--init", "glorot", "--lr", "1e-9", "--epochs", "0.01"]
+    bad = ["--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--demoted", "4"]
     result = train(*bad)
     assert result.exit_code == 0
     assert "flow was REFUSED and raw pooling kept: its dropout views are no better separated about their mean " in (
@@ -186,7 +186,8 @@ def test_auto_fails_where_its_checkpoint_is_of_another_run(train, tmp_path, monk
 @pytest.mark.parametrize("weights", [(), ("--token-weights", "none")])
 def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, weights):
     monkeypatch.setattr(fitting, "FEWEST", 256)
-    result = train("--method", "auto", "--spectrum", "0.5", *weights)
+    colour = ("--spectrum", "0.5", "--demoted", "0")
+    result = train("--method", "auto", *colour, *weights)
     assert result.exit_code == 0, result.stderr
     training = record(tmp_path / "m")
     assert (training["method"], training["choice"]["chosen"]) == ("auto", AUTO)
@@ -194,8 +195,8 @@ def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, we
     assert f"auto chose flow: separability of dropout views{about}: none " in result.stderr
     assert "auto chose flow: " in (tmp_path / "m" / "README.md").read_text()
     share = 0 if weights else 0.2
-    assert f"-> recolour(spectrum 0.5, mean share {share}, 2 demoted)" in result.stderr
-    assert train("--method", "flow", "--spectrum", "0.5", *weights, out=tmp_path / "alone").exit_code == 0
+    assert f"-> recolour(spectrum 0.5, mean share {share}, 0 demoted)" in result.stderr
+    assert train("--method", "flow", *colour, *weights, out=tmp_path / "alone").exit_code == 0
     assert same_vectors(tmp_path / "m", tmp_path / "alone")
 
 

@@ -90,6 +90,13 @@ def test_behind_a_flow_recolour_is_of_the_background_alone(text):
     assert np.abs(last.params["mean"] - z.mean(axis=0)).max() < 1e-9
 
 
+def test_a_background_of_too_few_sentences_for_a_spectrum_of_its_own_counts_as_rows_of_the_corpus():
+    x, y = data(300, dtype=np.float32), data(31, seed=1, dtype=np.float32) + 3
+    links, schedule = parse_method("flow,recolour"), Schedule(batch_size=50)
+    beside = fit(links, x, SHAPE, schedule, background=y)
+    assert same_stages(beside, fit(links, np.concatenate([x, y]), SHAPE, schedule))
+
+
 def test_the_background_is_merged_with_statistics_of_the_whole_corpus():
     x, y = data(300), data(90, seed=1) + 3
     links = parse_method("whiten,recolour")

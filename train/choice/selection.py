@@ -73,10 +73,10 @@ def _stop(look: dict[str, Any]) -> str:
     last = look["history"][-1][1]
     if look["kept_step"] == look["steps"]:
         return (
-            f"flow: kept the last of {look['steps']} steps, where separability was largest, {look['separability']:.3f}"
+            f"flow: kept the last of {look['steps']} steps, where its latent separates best, {look['separability']:.3f}"
         )
     return (
-        f"flow: kept step {look['kept_step']} of {look['steps']}, where separability was largest: "
+        f"flow: kept step {look['kept_step']} of {look['steps']}, where its latent separates best: "
         f"{look['separability']:.3f}, against {last:.3f} at the end"
     )
 

@@ -22,7 +22,7 @@ from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Log, Schedule, Source, fit_flow
 from fastflow.train.methods.names import Method
-from fastflow.train.methods.recolour import fit_recolour, joint_moments
+from fastflow.train.methods.recolour import FEW, fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS
 from fastflow.train.voice import COMMAND, Voice
 
@@ -78,7 +78,8 @@ def fit(
     (``separability``), with held-out vectors the one that makes them most likely, else that of the last step.
     ``statistics`` of the whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then
     has no flow. Every stage is fitted to the rows of ``background`` (k, D) behind those of the corpus, whose numbers
-    ``live`` knows too, but recolour behind a flow to the background's alone; bits per dimension are of both.
+    ``live`` knows too, but recolour behind a flow to the background's alone where they are FEW times the dimensions;
+    bits per dimension are of both.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -104,7 +105,7 @@ def fit(
         elif method.kind == "recolour":
             dim = np.asarray(pooled[:1]).shape[1]
             # The corpus has only its own kind's spectrum. Behind closed forms, which are affine, it would have no say.
-            seen = rows if background is None or not fitted.flows else background
+            seen = rows if background is None or not fitted.flows or len(background) < FEW * dim else background
             joint = joint_moments(stages, seen) if whole is None else whole.beside(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
