@@ -105,7 +105,8 @@ def deciding(place: Place) -> list[tuple[str, Rows | None, tuple[tuple[str, str 
 
 
 def _means(place: Place, found: dict[str, list[list[float]]]) -> dict[str, Any]:
-    return {"group": place.group, "place": place.label, "scores": {k: float(np.mean(v)) for k, v in found.items()}}
+    scores = {label: round(float(np.mean(values)), 4) for label, values in found.items()}
+    return {"group": place.group, "place": place.label, "scores": scores}
 
 
 def _colour(ending: list[Stage]) -> str:
