@@ -152,8 +152,8 @@ The dense matrix against s I plus the K of 256 directions whose scales deviate m
 Microseconds of a call with {result["threads"]} threads, medians taken alternately, in brackets over the flow alone. The
 rows with K are a product of as many numbers behind the flow (nullspace with K/2 directions); its kernel takes two
 hidden units a direction, which is slower for each number than the dense product. A quarter of the directions, half of
-the dense matrix's multiplications, loses up to 0.3 points; half of them lose nothing, and have as many. The dense matrix
-is the default because no form is faster at 768 dimensions and scores as much.
+the dense matrix's multiplications, loses up to 0.3 points; half of them lose nothing, and have as many. The dense
+matrix is the default because no form is faster at 768 dimensions and scores as much.
 
 {times}
 """

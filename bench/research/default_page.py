@@ -94,7 +94,8 @@ on *target* and *corpora*, seed 0. The sizes are the default's in everything els
 
 {table(["equal weights", "target", *_corpora(result["equal"])], _means(result["equal"])[:4])}
 
-How few texts a flow needs: its gain over the token weights alone ({WEIGHED[2:]}), by the number of texts, means over seeds, on STS12-14.
+How few texts a flow needs: its gain over the token weights alone ({WEIGHED[2:]}), by the number of texts, as means over
+seeds, on STS12-14.
 
 {table(["texts", "places", "mean gain", "least gain"], _by_count(result))}
 
