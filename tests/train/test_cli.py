@@ -23,7 +23,7 @@ from fastflow.train.cli import main
 def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
     result = train("--stop", "budget", encoder=encoders(family))
     assert (
-        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 2 demoted)" in result.stderr
+        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 0 demoted)" in result.stderr
     )
     assert (result.exit_code, verify(tmp_path / "m")[0][:1].isdigit()) == (0, True)
     numpy, pytorch = (
@@ -62,7 +62,7 @@ def test_what_a_run_says(train, tmp_path):
     for part in (
         "| encoder |",
         "corpus.txt: 256 distinct texts",
-        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 2 demoted)",
+        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 0 demoted)",
         "IsoScore",
         "licence",
     ):

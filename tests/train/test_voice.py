@@ -8,18 +8,18 @@ import fastflow
 def test_nothing_is_said_and_nothing_written(bert, sentences, empty, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit = fastflow.fit(sentences, bert, "flow", spectrum=0.5, background=0)
+        fit = fastflow.fit(sentences, bert, "flow", spectrum=0.5, demoted=0, background=0)
     assert fit.report["warnings"] == []
     assert capfd.readouterr() == ("", "")
     assert list(empty.iterdir()) == []
 
 
 def test_lines_go_where_the_caller_wants_them(train, bert, sentences, tmp_path, capfd):
-    said = train("--method", "flow", "--spectrum", 0.5).stderr.splitlines()
+    said = train("--method", "flow", "--spectrum", 0.5, "--demoted", 0).stderr.splitlines()
     lines = []
-    fastflow.fit(sentences, bert, "flow", spectrum=0.5, background=0, progress=lines.append)
+    fastflow.fit(sentences, bert, "flow", spectrum=0.5, demoted=0, background=0, progress=lines.append)
     assert capfd.readouterr() == ("", "")
     assert lines == said[: len(lines)]
     assert len(lines) == 2
-    fastflow.fit(sentences, bert, "flow", spectrum=0.5, background=0, progress=True)
+    fastflow.fit(sentences, bert, "flow", spectrum=0.5, demoted=0, background=0, progress=True)
     assert [line for line in capfd.readouterr().err.splitlines() if line in lines] == lines
