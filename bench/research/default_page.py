@@ -175,7 +175,8 @@ def _by_count(result: dict[str, Any]) -> list[list[str]]:
             [row["scores"][label] for row in own if row["place"] == place and label in row["scores"]]
             for label in (COLOURED, f"none{WEIGHED}")
         )
-        gains.append((texts[place], np.mean(flow) - np.mean(alone)))
+        if flow and alone:
+            gains.append((texts[place], np.mean(flow) - np.mean(alone)))
     rows = []
     for low, high in zip(COUNTS, [*COUNTS[1:], None], strict=True):
         inside = [gain for count, gain in gains if count >= low and (high is None or count < high)]

@@ -56,6 +56,14 @@ def test_groups_count_the_same_however_many_places_they_have():
     assert choice["chosen"] == "none"
 
 
+def test_places_count_the_same_however_many_seeds_they_have():
+    rows = rows_of(none=60.0, flow=60.0)
+    rows += [{"group": "few", "place": "other", "scores": {"none": 58.0, "flow": 58.0}}]
+    rows += [{"group": "few", "place": "few", "scores": {"flow": score}} for score in (62.0, 64.0)]
+    table = blind_choice(rows)["table"]
+    assert (table["none"]["few"], table["flow"]["few"]) == (59.0, 60.0)  # the flow's are (58 + 62) / 2
+
+
 def test_a_candidate_that_was_not_fitted_everywhere_is_left_out():
     rows = rows_of(none=50.0, whiten=90.0, flow=60.0)
     del rows[2]["scores"]["whiten"]
@@ -142,6 +150,9 @@ def test_the_page_says_what_size_and_how_few_texts():
     assert f"| flow | target | snli |\n| --- | ---: | ---: |\n{large}\n{small}\n" in page  # the best mean first
     assert "| 64 to 299 | 2 | +0.50 | +0.00 |" in page
     assert "1,000 and more" not in page
+    result = page_of(good_runs())
+    result["candidates"].append({"group": "few", "place": "snli, 100", "scores": {default_page.COLOURED: 62.0}})
+    assert "| 64 to 299 | 2 | +0.75 | +0.00 |" in markdown(result), "of the mean over the seeds"
 
 
 def test_the_page_says_where_the_default_is_not_the_choice():
@@ -181,6 +192,7 @@ def small(sentences, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "CORPORA", ("snli", "mix"))
         monkeypatch.setattr(module, "CUT_FROM", ("snli",))
     monkeypatch.setattr(default_places, "SIZES", (30, 70))
+    monkeypatch.setattr(default, "TRIED", range(2))
     monkeypatch.setattr(default, "SEEDS", {"target": 2, "corpora": 2, "few": 1, "subsets": 2})
     monkeypatch.setattr(default_fits, "FEWEST", 64)
     monkeypatch.setattr(default_candidates, "WEIGHTINGS", [default.EARLIER, default_candidates.FULL[0]])
@@ -221,8 +233,13 @@ def test_the_study_ends_in_its_page(bert, small):
         blind = next(row for row in result["candidates"] if row["place"] == place)
         scores = by[place, 0]["scores"]["the earlier default"]
         expected = np.mean([scores[name] for name in default_places.CHOOSING])
-        assert blind["scores"]["components:1, prior 0, a 0.001"] == pytest.approx(expected)
+        assert blind["scores"]["components:1, prior 0, a 0.001"] == pytest.approx(expected, abs=1e-4)
     assert {row["place"].partition(",")[0] for row in result["candidates"]}.isdisjoint(SEVEN[3:])
+    fits = [row for row in result["candidates"] if row["place"] == "snli"]
+    assert [any(label.startswith("none") for label in row["scores"]) for row in fits] == [True, False]
+    drawn = [row for row in result["candidates"] if row["place"] == "snli, 70"]
+    assert all(any(label.startswith("none") for label in row["scores"]) for row in drawn)
+    assert len(drawn) == 2
     assert {(row["group"], row["place"]) for row in result["priors"]} == {
         ("target", "target"), *(("subsets", f"{name}, a") for name in default_places.CHOOSING)
     }  # fmt: skip
