@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from fastflow.bench.research.study_data import read_texts
+from fastflow.bench.research.study_texts import read_texts
 from fastflow.train.data.corpus import clean
 
 KINDS = ("snli", "news", "wiki", "qnli", "novels")

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastflow.backends.torch import TorchBackend
-from fastflow.bench.research.study_data import read_texts
+from fastflow.bench.research.study_texts import read_texts
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.train.choice.separability import DROPOUT, TEXTS, Views

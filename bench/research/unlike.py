@@ -20,7 +20,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.bench.research.study_data import read_texts
+from fastflow.bench.research.study_texts import read_texts
 from fastflow.stages.density import density_of
 from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder

@@ -15,7 +15,7 @@ from fastflow.bench.research import (
     default_page,
     default_places,
     states,
-    study_data,
+    study_texts,
 )
 from fastflow.bench.research.default_choice import CLOSE, GROUPS, NOISE, SIMPLEST, blind_choice, claims, gains, rank
 from fastflow.bench.research.default_page import markdown
@@ -184,7 +184,7 @@ def small(sentences, tmp_path, monkeypatch):
         rows = [f"a\t{s:.2f}\t{sentences[i]}\t{sentences[-i - 1]}" for i, s in enumerate(rng.uniform(0, 5, 40))]
         (tmp_path / "data" / "sts" / f"{name}.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
     (tmp_path / "data" / "corpora" / "some.txt").write_text("\n".join(sentences) + "\n")
-    monkeypatch.setattr(study_data, "CORPORA", {"snli": ("some.txt", None)})
+    monkeypatch.setattr(study_texts, "CORPORA", {"snli": ("some.txt", None)})
     monkeypatch.setattr(states, "MIX", {"snli": 90})
     monkeypatch.setattr(states, "SENTENCES", 2600)
     monkeypatch.setattr(default, "DECIDING", {"corpora": {"snli", "mix"}})

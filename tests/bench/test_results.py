@@ -16,6 +16,7 @@ SUPERSEDED = {  # pages kept as history -> the module that made them, which is n
     **dict.fromkeys(
         ("layers.md", "layers.json", "layers-tuned.md", "layers-tuned.json"), "fastflow.bench.research.layers"
     ),
+    "study.md": "fastflow.bench.research.study",
 }
 
 
