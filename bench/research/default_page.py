@@ -76,8 +76,8 @@ Soft whitening by the statistics of single tokens is the best closed form ({_bes
 
 The layers: the weights alone, components:1 and the default's flow, on *target* and *corpora* of STS12-14, seed 0.
 *first-last* is the paper's, *first-last-avg* the embedding layer and the last. With the flow the first two layers do
-better still than the default's three, but without it they are 2 points worse, and the default must hold where no flow
-is fitted:
+better still than the default's three on three of five, but without it they are 2 points worse, and the default must
+hold where no flow is fitted:
 
 {table(["layers", "target", *_corpora(result["layers"])], _means(result["layers"]))}
 
