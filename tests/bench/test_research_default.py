@@ -20,11 +20,12 @@ from fastflow.bench.research import (
 from fastflow.bench.research.default_choice import CLOSE, GROUPS, NOISE, SIMPLEST, blind_choice, claims, gains, rank
 from fastflow.bench.research.default_page import markdown
 from fastflow.evaluation.evaluate import HEADER, SEVEN
+from fastflow.stages.calibration import apply
 from fastflow.train.choice.separability import TEXTS
 from fastflow.train.cli import main as train
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.data.token_weights import weigh
-from fastflow.train.options import POOLING
+from fastflow.train.options import POOLING, background_size
 
 
 def rows_of(**candidates):
@@ -276,6 +277,17 @@ def made(bert, small, *names):
     for pooling in (POOLING, default_places.PAPER):
         states.each(names, bench.pooled_as[pooling], lambda line: None)
     return bench
+
+
+def test_recolour_beside_the_background_has_its_statistics(bert, small):
+    bench = made(bert, small, "snli", states.BACKGROUND)
+    weighting = default_candidates.FULL[0]
+    ground = bench.ground("snli", None, weighting, background_size(256)).astype(np.float64)
+    for base in ("whiten words", "flow beside"):
+        stages, (alone, (ending,)) = default_fits.coloured(bench, "snli", None, weighting, base, 0, [(0.5, 0.2, 0)])
+        z = np.asarray(apply([stage.astype(np.float64) for stage in stages], ground))
+        assert alone == []
+        assert np.abs(ending.params["mean"] - z.mean(axis=0)).max() <= 1e-6
 
 
 def test_states_pool_to_what_the_encoder_gives(bert, small, sentences):
