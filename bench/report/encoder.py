@@ -28,6 +28,7 @@ def table(rows: Sequence[Row], aligned: Callable[[Sequence[tuple[str, ...]]], li
             "x ours": lambda r, own=own: f"{r['median_ms'] / own[r['dtype']]:.2f}" if r["dtype"] in own else "",  # type: ignore[misc]
             **COLUMNS[suite],
         }
+        columns = {name: cell for name, cell in columns.items() if any(cell(row) for row in of_shape)}
         title = f"{subject}; {rows[0]['threads']} threads; {suite} {heading(suite, batch, tokens)}"
         cells = [(" ".join((row["name"], row["dtype"])), *(cell(row) for cell in columns.values())) for row in of_shape]
         lines += [title, *aligned([("candidate", *columns), *cells]), ""]

@@ -4,9 +4,9 @@
 
 Cosines do not change under a rotation, so y = Q S P^T z + m, the matrix by its singular values, may as well be
 P Q^T y = P S P^T z + P Q^T m, and that matrix is s I plus the K directions of P whose scales deviate most from s, the
-geometric mean of the others. Scores are
-of STS12-14, seed 0, with the places of ``default``. Its time is that of a folded flow with a product of as many numbers
-behind it (nullspace, whose fold takes two hidden units a direction, with K/2), beside the flow alone and with recolour.
+geometric mean of the others. Scores are of STS12-14, seed 0, with the places of ``default``. Its time is that of a
+folded flow with a product of as many numbers behind it (nullspace, whose fold takes two hidden units a direction, with
+K/2), beside the flow alone and with recolour.
 """
 
 from __future__ import annotations

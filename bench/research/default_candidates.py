@@ -35,10 +35,8 @@ def candidates(bench: Bench, place: Place) -> dict[str, Any]:
                 for base in ("flow", "whiten", "whiten tokens", "whiten words"):
                     chains.append((base, *coloured(bench, name, rows, weighting, base, place.seed, COLOURS)))
             for method, stages, endings in chains:
-                rows_of = scores_of(bench, name, rows, weighting, stages, endings, scored)
-                for ending, scores in zip(endings, rows_of, strict=True):
-                    label = f"{method}{_colour(ending)}, prior {weighting.prior:g}, a {weighting.a:g}"
-                    found.setdefault(label, []).extend(scores)
+                scores = scores_of(bench, name, rows, weighting, stages, endings, scored)
+                _add(found, method, endings, scores, f", prior {weighting.prior:g}, a {weighting.a:g}")
     return _means(place, found)
 
 
@@ -48,10 +46,8 @@ def beside(bench: Bench, place: Place) -> dict[str, Any]:
     for name, rows, scored in deciding(place):
         for weighting in FULL:
             stages, endings = coloured(bench, name, rows, weighting, "flow beside", place.seed, COLOURS)
-            rows_of = scores_of(bench, name, rows, weighting, stages, endings[1:], scored)
-            for ending, scores in zip(endings[1:], rows_of, strict=True):
-                label = f"flow beside{_colour(ending)}, prior {weighting.prior:g}, a {weighting.a:g}"
-                found.setdefault(label, []).extend(scores)
+            scores = scores_of(bench, name, rows, weighting, stages, endings[1:], scored)
+            _add(found, "flow beside", endings[1:], scores, f", prior {weighting.prior:g}, a {weighting.a:g}")
     return _means(place, found)
 
 
@@ -60,8 +56,7 @@ def equal(bench: Bench, place: Place) -> dict[str, Any]:
     found: dict[str, list[list[float]]] = {}
     for name, rows, scored in deciding(place):
         stages, endings = coloured(bench, name, rows, EQUAL, "flow beside", place.seed, EQUAL_COLOURS)
-        for ending, scores in zip(endings, scores_of(bench, name, rows, EQUAL, stages, endings, scored), strict=True):
-            found.setdefault(f"flow beside{_colour(ending)}", []).extend(scores)
+        _add(found, "flow beside", endings, scores_of(bench, name, rows, EQUAL, stages, endings, scored))
     return _means(place, found)
 
 
@@ -107,6 +102,14 @@ def deciding(place: Place) -> list[tuple[str, Rows | None, tuple[tuple[str, str 
 def _means(place: Place, found: dict[str, list[list[float]]]) -> dict[str, Any]:
     scores = {label: round(float(np.mean(values)), 4) for label, values in found.items()}
     return {"group": place.group, "place": place.label, "scores": scores}
+
+
+def _add(
+    found: dict[str, list[list[float]]], method: str, endings: Any, scores: list[list[list[float]]], weighted: str = ""
+) -> None:
+    """Put the scores of each ending behind ``method`` under a label that names both."""
+    for ending, of_sets in zip(endings, scores, strict=True):
+        found.setdefault(f"{method}{_colour(ending)}{weighted}", []).extend(of_sets)
 
 
 def _colour(ending: list[Stage]) -> str:

@@ -31,6 +31,15 @@ def test_each_comparison_has_a_table_of_its_own():
     assert lines_of([]) == []
 
 
+def test_the_share_of_the_peak_is_a_column_where_it_was_measured():
+    known = {"suite": "end-to-end", "texts_per_s": 9.0, "gflops": 318.0, "least_cosine": 1.0}
+    rows = [row("fastflow", "float32", 3.0, tokens=9, **known)]
+    rows.append(row("kept", "float32", 5.0, tokens=9, compute_fraction=0.672, **known))
+    _, head, first, last = (line.split(" | ") for line in lines_of(rows)[:4])
+    assert (first[head.index("of peak")], last[head.index("of peak")]) == ("", "67%")
+    assert "of peak" not in lines_of(rows[:1])[1]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
