@@ -25,7 +25,7 @@
 #define LOW(a, b) _mm512_permutex2var_ps(a, INDEX(0), b)
 #define HIGH(a, b) _mm512_permutex2var_ps(a, INDEX(8), b)
 #define LARGEST(v) _mm512_reduce_max_ps(v)
-#define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 typedef __m512 vec;
 
 /* LOADI ... on lanes of 32-bit integers; LOWER and UPPER: the two bfloat16 in a lane, as floats. */
