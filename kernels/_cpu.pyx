@@ -143,6 +143,7 @@ cdef extern from "encoder/encoder.h":
     const ff_attention *ff_attention_of(int isa, int format)
     size_t ff_keys_floats(int64_t tokens, int head, int vector)
     size_t ff_attention_floats(int64_t tokens, int head, int vector)
+    int ff_slow_dots(int isa)
     void ff_tiles(int isa, int on) nogil
     void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
@@ -176,8 +177,10 @@ def trim():
 
 
 def formats(int isa):
-    """Numbers of the formats of ``c/gemm/gemm.h`` whose products can be computed on instruction set ``isa`` here."""
-    return [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
+    """Numbers of the formats of ``c/gemm/gemm.h`` whose products can be computed on instruction set ``isa`` here, in the
+    order of preference."""
+    found = [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
+    return sorted(found, key=lambda f: f == FF_BF16 and ff_slow_dots(isa))
 
 
 def attention_formats(int isa):

@@ -38,7 +38,7 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     if not LEAST_COSINE <= found <= 1:
         return "float32", f"dtype auto: float32, for bfloat16's least cosine was {found}, under {LEAST_COSINE}"
     if not multiplies_bfloat16():
-        return "float32", "dtype auto: float32, for this processor has no bfloat16 products"
+        return "float32", "dtype auto: float32, for this processor has no bfloat16 products that are faster"
     return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
 
 

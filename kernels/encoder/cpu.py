@@ -31,7 +31,7 @@ from fastflow.kernels.isa import forced_isa, usable_isas
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
 
-# dtype -> products in the order of preference, and what is said of them
+# dtype -> products that do for it, and what is said of them
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
 SAID = {
     FLOAT: "",
@@ -56,8 +56,8 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
     asked = forced_isa(isa)
     best = () if dtype == "float32" or amx_missing() else ("amx",)
     for name in (asked,) if asked else (*best, *usable_isas()):
-        for form in DTYPES[dtype]:
-            if form in formats(isas()[name][0]):
+        for form in formats(isas()[name][0]):
+            if form in DTYPES[dtype]:
                 return name, form
     raise ValueError(f"dtype {dtype!r} does not run on {asked} on this machine")
 
@@ -76,7 +76,7 @@ def attends(isa: int, form: int) -> int:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether ``choose`` gives bfloat16 products of the processor, not widened weights."""
+    """Whether ``choose`` gives bfloat16 products of the processor, not widened weights: only these help long texts."""
     try:
         return choose("bfloat16")[1] != BF16_WIDE
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import fastflow
 from fastflow.backends.precision import NORMALISED
 from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import BF16, BF16_WIDE, FLOAT, INT8, attention_formats, formats
+from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder, attends, choose, smoothed
 from fastflow.kernels.panels import quantised
@@ -48,6 +50,20 @@ def attended(dtype, isa):
 @pytest.mark.parametrize("dtype", REDUCED)
 @pytest.mark.parametrize(("hidden", "heads", "intermediate"), [(64, 4, 97), (256, 4, 1024), (48, 12, 33), (16, 1, 1)])
 def test_products_are_those_of_the_format(isa, dtype, hidden, heads, intermediate):
+    products_are_those_of_the_format(isa, dtype, hidden, heads, intermediate)
+
+
+@pytest.mark.parametrize("form", [BF16, BF16_WIDE])
+def test_products_of_bfloat16_that_another_processor_prefers(monkeypatch, form):
+    if form not in formats(instructions.isas()["avx512"][0]):
+        pytest.skip("this processor has no such products")
+    monkeypatch.setattr(cpu_encoder, "formats", lambda isa: [form])
+    assert choose("bfloat16", "avx512") == ("avx512", form)
+    products_are_those_of_the_format("avx512", "bfloat16", 64, 4, 97)
+
+
+def products_are_those_of_the_format(isa, dtype, hidden, heads, intermediate):
+    """The encoder is the emulation of the format that ``choose`` takes, within what ties may change."""
     weights, shape = random_encoder(3, 1, hidden, heads, intermediate, half=True)
     ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
     found = CpuEncoder(weights, shape, "mean", (1,), dtype, threads=2, isa=isa).states(ids, offsets)[1]
@@ -131,6 +147,11 @@ def test_what_runs_is_chosen_by_what_the_machine_has(monkeypatch):
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
     assert choose("bfloat16", "portable") == ("portable", BF16_WIDE)
     assert choose("bfloat16")[1] in (BF16, BF16_WIDE)
+    usable = formats(instructions.isas()["avx512"][0])
+    processor = Path("/proc/cpuinfo")
+    if BF16 in usable and processor.exists():
+        intel = "GenuineIntel" in processor.read_text(encoding="utf-8")  # whose dot products are slower than widening
+        assert choose("bfloat16", "avx512") == ("avx512", BF16_WIDE if intel else BF16)
     assert choose("int8")[0] in (*instructions.usable_isas(), *(["amx"] if not instructions.amx_missing() else []))
     with pytest.raises(ValueError, match="dtype 'int4' does not run here; usable are float32, bfloat16, int8"):
         choose("int4")
@@ -143,7 +164,7 @@ def test_attention_is_in_bfloat16_and_bytes_where_the_processor_multiplies_them(
     assert attended("float32", isa) == FLOAT
     bytewise = INT8 in attention_formats(number)
     assert bytewise == (isa == "avx512" and INT8 in formats(instructions.isas()["avx512"][0]))
-    assert attended("bfloat16", isa) == (BF16 if own else FLOAT)
+    assert attended("bfloat16", isa) == (BF16 if own and choose("bfloat16", isa)[1] == BF16 else FLOAT)
     assert attended("int8", isa) == (INT8 if bytewise else BF16 if own else FLOAT)
     assert attends(number, BF16_WIDE) == FLOAT  # whose operands are float32 everywhere
 

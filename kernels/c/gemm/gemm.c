@@ -29,6 +29,17 @@ ff_product ff_product_of(int isa, int format)
     return products[isa][format];
 }
 
+/* Intel issues two multiply-adds in the time of one dot product; widening costs less than that. */
+int ff_slow_dots(int isa)
+{
+#if defined(__x86_64__)
+    return isa == FF_AVX512 && __builtin_cpu_is("intel");
+#else
+    (void)isa;
+    return 0;
+#endif
+}
+
 void ff_tiles(int isa, int on)
 {
 #if FF_HAS_AMX
