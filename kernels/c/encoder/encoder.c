@@ -13,7 +13,6 @@
 #include <malloc.h>
 #endif
 
-#define THREAD_ROWS 48  /* a thread's rows of a group from which reading all weights costs less than exchanging rows */
 #define SHARE_ROWS 192  /* at most, in steps taken one after the other */
 #define SPINS 2000
 #define WORTH_A_THREAD 2000000  /* steps of products by columns: some ten times what it takes to wake one */
@@ -125,7 +124,7 @@ static void together(job *j, float *scratch)
     for (const ff_group *g = j->groups + j->shares.count, *stop = g + j->shares.shared; g < stop; g++) {
         const int64_t each = g->rows / j->threads;
         for (const ff_step *s = j->call.e->steps, *end; s < last; s = end, p++) {
-            const int rows = by_row(s) && each >= THREAD_ROWS;
+            const int rows = by_row(s) && each >= FF_THREAD_ROWS;
             const int64_t n = ff_elements(&j->call, s, g), grain = by_row(s) && s->kind != FF_LINEAR ? 8 : 1;
             int64_t shares = (n + grain - 1) / grain;
             shares = shares < 4 * (int64_t)j->threads ? shares : 4 * (int64_t)j->threads;

@@ -6,6 +6,7 @@
 #include "gemm/gemm.h"
 
 enum { FF_BUFFERS = 16 };  /* at most */
+#define FF_THREAD_ROWS 48  /* a thread's rows of a group from which reading all weights costs less than exchanging rows */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
 enum { FF_TILE_QUERIES = 32 };  /* in a tile of AMX; no instruction set has more */

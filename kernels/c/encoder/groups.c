@@ -5,6 +5,7 @@
 #define TILE_ROWS 384     /* the same for AMX, which needs the weights less often more than that */
 #define TOGETHER_ROWS 512
 #define WEIGHTS_ROWS 8     /* reading the weights once more takes a thread as long as so many tokens */
+#define TILE_WEIGHTS_ROWS 64  /* the same for AMX, which computes them so much sooner */
 #define MOST_TAILS 8       /* of so many tries with some last texts, or all, shared by all threads */
 
 /* Where the group of texts that begins at `text` ends: at most `limit` tokens, or one longer text. */
@@ -38,7 +39,7 @@ void ff_cut(const ff_texts *in, ff_shares *s, ff_group *groups)
 }
 
 /* How long the threads need for the first `stop` texts, in tokens, when each takes the next group as soon as it is free. */
-static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int threads)
+static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t again, int threads)
 {
     int64_t busy[64] = {0}, last = 0;
     const int lanes = threads < 64 ? threads : 64;
@@ -47,38 +48,49 @@ static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int thr
         int first = 0;
         for (int i = 1; i < lanes; i++)
             first = busy[i] < busy[first] ? i : first;
-        busy[first] += in->offsets[end] - in->offsets[text] + WEIGHTS_ROWS;
+        busy[first] += in->offsets[end] - in->offsets[text] + again;
         last = busy[first] > last ? busy[first] : last;
     }
     return last;
 }
 
-/* The groups in which the threads are done soonest when each takes its share of the first `alone` texts alone. */
-static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int64_t most, int threads)
+/* How long they need for the texts from `text` on together: sharing rows costs a fifth, sharing panels three. */
+static int64_t shared_span(const ff_texts *in, int64_t text, int64_t again, int threads)
 {
-    const int64_t rows = in->offsets[alone], tail = in->offsets[in->texts] - rows;
-    const int64_t each = (rows + threads - 1) / threads, parts = (each + most - 1) / most;
+    int64_t span = 0;
+    for (int64_t end; text < in->texts; text = end) {
+        end = group_end(in, text, in->texts, TOGETHER_ROWS);
+        const int64_t each = (in->offsets[end] - in->offsets[text]) / threads;
+        span += each >= FF_THREAD_ROWS ? each * 6 / 5 + again : each * 8 / 5 + again / threads;
+    }
+    return span;
+}
+
+/* The groups in which the threads are done soonest when each takes its share of the first `alone` texts alone. */
+static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int isa, int threads)
+{
+    const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS, again = isa >= FF_AMX ? TILE_WEIGHTS_ROWS : WEIGHTS_ROWS;
+    const int64_t each = (in->offsets[alone] + threads - 1) / threads, parts = (each + most - 1) / most;
     ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
     for (int64_t p = parts; alone && p < parts + 4; p++) {
         const int64_t limit = each / p + longest / 4;  /* groups end where a text does */
-        const int64_t end = makespan(in, alone, limit, threads);
+        const int64_t end = makespan(in, alone, limit, again, threads);
         if (end < s.end) {
             s.end = end;
             s.limit = limit;
         }
     }
-    s.end += tail ? tail * 8 / (7 * threads) + WEIGHTS_ROWS : 0;  /* sharing costs a tenth */
+    s.end += shared_span(in, alone, again, threads);
     return s;
 }
 
 ff_shares ff_share(const ff_texts *in, int64_t longest, int isa, int threads)
 {
-    const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS;
     int64_t tails = threads < MOST_TAILS ? threads : MOST_TAILS;
     tails = threads == 1 ? 0 : in->texts < tails ? in->texts : tails;
-    ff_shares best = shares_of(in, in->texts, longest, most, threads);
+    ff_shares best = shares_of(in, in->texts, longest, isa, threads);
     for (int64_t tail = 1; tail <= tails; tail++) {  /* the last try is all texts together */
-        const ff_shares s = shares_of(in, tail < tails ? in->texts - tail : 0, longest, most, threads);
+        const ff_shares s = shares_of(in, tail < tails ? in->texts - tail : 0, longest, isa, threads);
         if (s.end < best.end)
             best = s;
     }
