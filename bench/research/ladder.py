@@ -99,15 +99,16 @@ def main(out: Path) -> None:
             click.echo(f"ladder: building the kernels without {name}", err=True)
             builds[name] = build(name, Path(folder, str(number)))
     watch, peak = Neighbours(), [ceilings([1])[1].as_dict()]
-    with settings(1):
+    with settings(1), forced(usable_isas()[0]):  # AMX has rows of its own
         click.echo("ladder: the flow", err=True)
         rows = measure_flow(builds)
         click.echo("ladder: the encoder", err=True)
         rows += measure_encoder(builds)
+        sets = {dtype: body_of(dtype) for dtype in DTYPES}
     report = {
         "command": f"{ONE_THREAD} python -m fastflow.bench.research.ladder --out {out}",
         "machine": describe() | {"ceilings": peak, "processors_used_by_others": watch.processors()},
-        "instruction_sets": {dtype: body_of(dtype) for dtype in DTYPES}, "rows": rows,
+        "instruction_sets": sets, "rows": rows,
     }  # fmt: skip
     write_json(report, out)
 

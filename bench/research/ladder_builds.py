@@ -30,7 +30,7 @@ BUILDS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "            for (int r = 0; r < padded; r++) product_row(f, op, scratch + (ptrdiff_t)r * f->stride);",
         ),
         (FLOW, "static void product_rows(", "static __attribute__((unused)) void product_rows("),
-        (VECTORS, "_mm_prefetch((const char *)(p), _MM_HINT_T0)", "((void)(p))"),
+        (VECTORS, "_mm_prefetch((const char *)(p), _MM_HINT_T1)", "((void)(p))"),
     ),
     "several sums, groups": (
         (FLOW, "const int wide = op->mode & FF_SPLIT || full < 2 ? 1 : full < 4 ? full : 4;", "const int wide = 1;"),

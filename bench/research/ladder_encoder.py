@@ -18,6 +18,7 @@ from fastflow.bench.research.ladder_rows import SHIPPED, Builds, Call, Rows, sam
 from fastflow.bench.suites.encoder import DTYPES, forced, packed, vocabulary
 from fastflow.bench.suites.texts import real_texts
 from fastflow.bench.suites.workbench import workbench
+from fastflow.kernels.isa import amx_missing
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer, Tokens
 
@@ -38,6 +39,9 @@ def encoder_steps(subject: Subject, builds: Builds) -> dict[str, tuple[str, Any]
     for isa in ("avx2", "portable"):
         with forced(isa):
             steps[f"compiled, {isa}, float32"] = "float32", open_backend(model, "cpu", "cpu", "float32", 1)
+    for dtype in () if amx_missing() else DTYPES[1:]:
+        with forced("amx"):
+            steps[f"compiled, amx, {dtype}"] = dtype, open_backend(model, "cpu", "cpu", dtype, 1)
     return steps
 
 

@@ -35,8 +35,10 @@ ENCODER = {
     "compiled, portable, float32": "compiled, portable C, float32",
     "compiled, avx2, float32": "compiled, AVX2, float32",
     "as shipped, float32": "compiled, AVX-512, float32: as shipped",
-    "as shipped, bfloat16": "compiled, AVX-512, bfloat16: as shipped",
-    "as shipped, int8": "compiled, AVX-512 with VNNI, int8: as shipped",
+    "as shipped, bfloat16": "compiled, AVX-512, bfloat16: as shipped without AMX, weights widened",
+    "compiled, amx, bfloat16": "compiled, AMX, bfloat16: as shipped",
+    "as shipped, int8": "compiled, AVX-512 with VNNI, int8: as shipped without AMX",
+    "compiled, amx, int8": "compiled, AMX, int8: as shipped",
 }
 PADDING = ("as shipped", "padded, sorted by length", "padded, in the order given")
 Report = dict[str, Any]
