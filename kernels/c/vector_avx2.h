@@ -22,7 +22,7 @@
 #define REVERSE(v) _mm256_permutevar8x32_ps(v, _mm256_set_epi32(0, 1, 2, 3, 4, 5, 6, 7))
 #define LOW(a, b) _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20)
 #define HIGH(a, b) _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31)
-#define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
+#define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 typedef __m256 vec;
 
 /* LOADI ... on lanes of 32-bit integers; LOWER and UPPER: the two bfloat16 in a lane, as floats. */
