@@ -8,16 +8,22 @@ from typing import Any
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]
-FOOTNOTE = (
-    "encoder: GFLOP/s count the products, GB/s the layers' weights once a call; x floor is the time over the least "
-    "that the measured ceilings allow, on a CPU AMX's tiles, or 2 and 4 times float32's peak, for bfloat16 and int8;",
-    "cosine is the least of any text against PyTorch in float32; memory: resident, its peak, without mapped files.",
-)
+MEANING = {  # of a column, said below the tables that have it
+    "x ours": "x ours: the time over fastflow's in the same dtype",
+    "GFLOP/s": "GFLOP/s count the encoder's products",
+    "of peak": "of peak: GFLOP/s over the ceiling that was measured for that dtype, on a CPU AMX's tiles where there "
+    "are any, else 1, 2 and 4 times float32's for float32, bfloat16 and int8; wrong where others kept the machine busy",
+    "GB/s": "GB/s: the layers' weights once a call",
+    "of reads": "of reads: GB/s over what the machine reads from memory",
+    "x floor": "x floor: the time over the least that the ceilings of arithmetic and memory allow",
+    "cosine": "cosine: the least of any text against PyTorch in float32",
+    "anonymous": "memory: resident, its peak, without mapped files",
+}
 
 
 def table(rows: Sequence[Row], aligned: Callable[[Sequence[tuple[str, ...]]], list[str]], duration: Any) -> list[str]:
     """Lines for ``rows``, by suite, subject and shape, the fastest first; ``x ours`` is over ours of the same dtype."""
-    lines = []
+    lines, shown = [], set()
     for (suite, subject, batch, tokens), group in groupby(rows, key=shape):
         of_shape = sorted(group, key=lambda row: float(row["median_ms"]))
         own = {row["dtype"]: row["median_ms"] for row in of_shape if row["name"] == "fastflow"}
@@ -29,10 +35,11 @@ def table(rows: Sequence[Row], aligned: Callable[[Sequence[tuple[str, ...]]], li
             **COLUMNS[suite],
         }
         columns = {name: cell for name, cell in columns.items() if any(cell(row) for row in of_shape)}
+        shown |= set(columns)
         title = f"{subject}; {rows[0]['threads']} threads; {suite} {heading(suite, batch, tokens)}"
         cells = [(" ".join((row["name"], row["dtype"])), *(cell(row) for cell in columns.values())) for row in of_shape]
         lines += [title, *aligned([("candidate", *columns), *cells]), ""]
-    return [*lines, *FOOTNOTE, ""] if rows else []
+    return [*lines, *(f"{said}." for column, said in MEANING.items() if column in shown), ""] if rows else []
 
 
 def shape(row: Row) -> tuple[str, str, int, int | None]:

@@ -40,6 +40,16 @@ def test_the_share_of_the_peak_is_a_column_where_it_was_measured():
     assert "of peak" not in lines_of(rows[:1])[1]
 
 
+def test_the_columns_that_are_shown_are_explained_and_no_others():
+    known = {"suite": "end-to-end", "texts_per_s": 9.0, "gflops": 318.0, "least_cosine": 1.0}
+    rows = [row("kept", "float32", 5.0, tokens=9, compute_fraction=0.672, **known)]
+    shares = [line for line in lines_of(rows) if line.startswith("of peak: ")]
+    assert len(shares) == 1
+    assert not any(line.startswith(("GB/s", "x ours", "memory")) for line in lines_of(rows))  # nobody is ours here
+    del rows[0]["compute_fraction"]
+    assert not any(line.startswith("of peak") for line in lines_of(rows))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
