@@ -76,6 +76,9 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+AGAIN_S = 0.05  # until an interruption that Python dropped is sent once more
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which is an interruption too: finished work is kept and named."""
 
@@ -115,18 +118,29 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated meanwhile; one that was set to be ignored stays so."""
+    """SIGTERM raises Terminated meanwhile, one that was set to be ignored stays so; no interruption is lost."""
 
     def terminate(number: int, frame: Any) -> None:
         raise Terminated
+
+    def again(lost: Any) -> None:  # Python drops what is raised in a destructor or a weak reference's callback
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            before(lost)
+            return
+        number = signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT
+        timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))  # here it would be dropped once more
+        timer.daemon = True
+        timer.start()
 
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, terminate)
+    before, sys.unraisablehook = sys.unraisablehook, again
     try:
         yield
     finally:
+        sys.unraisablehook = before
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 
 import click
 import pytest
@@ -64,6 +65,29 @@ def test_sigterm_is_heard_during_a_command_and_let_go_of_afterwards():
     before = signal.getsignal(signal.SIGTERM)
     assert CliRunner().invoke(main, ["go"]).exit_code == 143
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_comes_in_a_destructor_is_not_lost(number, code):
+    class Held:
+        def __del__(self) -> None:
+            signal.raise_signal(number)  # Python drops what the handler raises here
+
+    @click.group(cls=Commands)
+    def main() -> None:
+        pass
+
+    @main.command()
+    def go() -> None:
+        held = Held()
+        del held
+        time.sleep(30)
+
+    hook = sys.unraisablehook
+    started = time.monotonic()
+    assert CliRunner().invoke(main, ["go"]).exit_code == code
+    assert time.monotonic() - started < 20
+    assert sys.unraisablehook is hook
 
 
 def test_json_has_null_where_a_figure_is_undefined(tmp_path, capsys):
