@@ -9,6 +9,11 @@
 
 #define CHUNK 16384              /* numbers that ff_convert takes at a time */
 #define STEPS 16                 /* of a panel, transposed together: a cache line of each row */
+#if defined(__x86_64__) && defined(__gnu_linux__)
+#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses */
+#else
+#define FF_CLONES
+#endif
 
 typedef struct {
     const ff_matrix *matrices;
@@ -36,7 +41,7 @@ int ff_stored_size(int stored)
 }
 
 /* `n` stored numbers as float32, which is exact; returns the bits of the largest magnitude, of NaN above infinity's. */
-static int32_t widen(const char *restrict from, int stored, int64_t n, float *restrict to)
+FF_CLONES static int32_t widen(const char *restrict from, int stored, int64_t n, float *restrict to)
 {
     int32_t largest = 0;
     if (stored == FF_STORED_FLOAT) {
@@ -65,14 +70,14 @@ static int32_t widen(const char *restrict from, int stored, int64_t n, float *re
     return largest;
 }
 
-static void to_bfloat16(const float *restrict from, int64_t n, uint16_t *restrict to)
+FF_CLONES static void to_bfloat16(const float *restrict from, int64_t n, uint16_t *restrict to)
 {
     for (int64_t i = 0; i < n; i++)
         to[i] = ff_bfloat16(ff_bits(from[i]));
 }
 
 /* Returns the sum. `inverse` is so that no product leaves -127 ... 127 by more than its rounding. */
-static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int8_t *restrict to)
+FF_CLONES static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int8_t *restrict to)
 {
     int32_t sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -83,7 +88,7 @@ static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int
     return sum;
 }
 
-static void to_half(const float *restrict from, int64_t n, char *restrict to)
+FF_CLONES static void to_half(const float *restrict from, int64_t n, char *restrict to)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = ff_bits(from[i]);
@@ -91,13 +96,14 @@ static void to_half(const float *restrict from, int64_t n, char *restrict to)
         bits &= 0x7fffffff;
         const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* the last place of 0.5 is worth half's least subnormal */
         const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
-        const uint16_t half = (uint16_t)(sign | (bits < 0x38800000 ? low - 0x3f000000 : normal));
+        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, for a branch would stop the vectoriser */
+        const uint16_t half = (uint16_t)(sign | (subnormal & (low - 0x3f000000)) | (~subnormal & normal));
         memcpy(to + 2 * i, &half, 2);
     }
 }
 
 /* (panel) rows of `bytes` bytes, `stride` apart -> [bytes / 4][panel] of 32-bit lanes */
-static void transpose(const char *restrict from, size_t stride, size_t bytes, int panel, char *restrict to)
+FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t bytes, int panel, char *restrict to)
 {
     const int64_t steps = (int64_t)bytes / 4;
     for (int64_t s = 0; s < steps; s += STEPS) {
@@ -221,7 +227,9 @@ static void convert(void *context, int thread)
             n = c->count - k < 256 ? c->count - k : 256;
             const int32_t found = widen(c->from + k * ff_stored_size(c->stored), c->stored, n, row);
             largest = found > largest ? found : largest;
-            if (c->to && c->half)
+            if (c->to && c->half && c->stored == FF_STORED_HALF)
+                memcpy(c->to + 2 * k, c->from + 2 * k, (size_t)n * 2);
+            else if (c->to && c->half)
                 to_half(row, n, c->to + 2 * k);
             else if (c->to)
                 memcpy(c->to + 4 * k, row, (size_t)n * 4);
