@@ -379,15 +379,15 @@ def test_similarity_refuses_and_says_why(rt, a, b, message):
 
 def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, backend, monkeypatch):
     opened = Runtime(model, backend=backend)
-    bad = iter((7, 0, None, 2))
+    bad, kind = iter((7, 0, None, 2)), BACKENDS[backend].load()
 
-    def spoilt(self, pooled, *options, inner=BACKENDS[backend].calibrate):
+    def spoilt(self, pooled, *options, inner=kind.calibrate):
         z = np.array(inner(self, pooled, *options))
         if (row := next(bad)) is not None:
             z[row, 3] = np.nan
         return z
 
-    monkeypatch.setattr(BACKENDS[backend], "calibrate", spoilt)
+    monkeypatch.setattr(kind, "calibrate", spoilt)
     with pytest.raises(FastflowError, match="text 7 gives NaN or infinity"):
         opened.encode(["a"] * 9)
     with pytest.raises(FastflowError, match="text 0 gives NaN or infinity"):
@@ -420,7 +420,7 @@ def test_transform_finds_what_overflows(model, backend):
 
 
 def test_float16_holds_what_is_asked_of_it(rt, monkeypatch):
-    kind = BACKENDS[rt.backend]
+    kind = BACKENDS[rt.backend].load()
     inner = kind.calibrate
     monkeypatch.setattr(kind, "calibrate", lambda *given: 1e5 * inner(*given))
     with pytest.raises(FastflowError, match="precision 'float16' ends at 65504"):

@@ -14,9 +14,9 @@ from typing import Any
 from unittest import mock
 
 from fastflow.backends import choose as choice
+from fastflow.backends import triton
 from fastflow.backends.gpu.device import Device
 from fastflow.backends.gpu.standin import StandIn
-from fastflow.backends.triton import TritonBackend
 from fastflow.bench import cli
 from fastflow.bench.measure.machine import Ceilings, describe
 from fastflow.bench.measure.subject import Subject
@@ -38,7 +38,7 @@ TINY = Sizes(
 )  # fmt: skip
 
 
-class DryBackend(TritonBackend):
+class DryBackend(triton.TritonBackend):
     """The triton backend on the stand-in, its kernels interpreted."""
 
     on = "cpu"
@@ -72,7 +72,7 @@ def run(folder: Path) -> dict[str, Any]:
         return real(model, ["torch-lean-eager"], sizes, "cpu", 1, say)
 
     changes = (
-        mock.patch.dict(choice.BACKENDS, {"triton": DryBackend}), mock.patch.object(choice, "_has_cuda", always(True)),
+        mock.patch.object(triton, "TritonBackend", DryBackend), mock.patch.object(choice, "_has_cuda", always(True)),
         mock.patch.object(workbench.Workbench, "named", base),
         mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(candidates_flow, "captured", replayed),
         mock.patch.object(encoder_gpu, "WHERE", peers_gpu.Gpu("cpu", cpu_watch, 32, replayed)),

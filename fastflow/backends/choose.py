@@ -8,32 +8,41 @@ reason and what can.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastflow.backends.base import Backend, Calibrator
-from fastflow.backends.cpu import CpuBackend, auto_dtype
-from fastflow.backends.reference import ReferenceBackend
-from fastflow.backends.torch import TorchBackend
-from fastflow.backends.triton import TritonBackend
-from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.reading import short
 from fastflow.stages.vectors import check_count
 
-BACKENDS: dict[str, type[Backend]] = {
-    "cpu": CpuBackend,
-    "triton": TritonBackend,
-    "torch": TorchBackend,
-    "reference": ReferenceBackend,
+
+class Kind(NamedTuple):
+    """A class of ``fastflow.backends``, imported when it is chosen, and the arithmetic that it has."""
+
+    module: str
+    name: str
+    dtypes: tuple[str, ...]
+
+    def load(self) -> Any:
+        """The class."""
+        return getattr(import_module(f"fastflow.backends.{self.module}"), self.name)
+
+
+BACKENDS = {
+    "cpu": Kind("cpu", "CpuBackend", ("float32", "bfloat16", "int8")),
+    "triton": Kind("triton", "TritonBackend", ("float32", "bfloat16", "float16")),
+    "torch": Kind("torch", "TorchBackend", ("float32", "bfloat16", "float64")),
+    "reference": Kind("reference", "ReferenceBackend", ("float32", "float64")),
 }
-OF_VECTORS: dict[str, type[CpuVectors] | type[ReferenceVectors] | type[TorchVectors]] = {
-    "cpu": CpuVectors,
-    "torch": TorchVectors,
-    "reference": ReferenceVectors,
+OF_VECTORS = {
+    "cpu": Kind("vectors", "CpuVectors", ("float32",)),
+    "torch": Kind("vectors", "TorchVectors", ("float32", "float64")),
+    "reference": Kind("vectors", "ReferenceVectors", ("float32", "float64")),
 }
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
@@ -55,22 +64,22 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         encoder_shape(read_config(model.encoder), model.encoder)
     except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations know it
         return _step_down("torch", reason, model, device, dtype, threads)
-    if device == "auto" and dtype in ("auto", *TritonBackend.dtypes) and _sees_gpu():
+    if device == "auto" and dtype in ("auto", *BACKENDS["triton"].dtypes) and _sees_gpu():
         try:
             return _open_named("triton", model, device, dtype, threads)
         except FastflowError as reason:
             opened = open_backend(model, backend, "cpu", dtype, threads)
             opened.notes.append(f"stepped down from the triton backend: {reason}")
             return opened
-    if dtype in ("auto", *CpuBackend.dtypes):
+    if dtype in ("auto", *BACKENDS["cpu"].dtypes):
         try:
             return _open_named("cpu", model, device, dtype, threads)
         except UsageError:
             raise
         except FastflowError as reason:
             return _step_down("reference", reason, model, device, dtype, threads)
-    if dtype not in ReferenceBackend.dtypes:
-        usable = ", ".join(("auto", *CpuBackend.dtypes, "float64"))
+    if dtype not in BACKENDS["reference"].dtypes:
+        usable = ", ".join(("auto", *BACKENDS["cpu"].dtypes, "float64"))
         raise UsageError(f"dtype {dtype!r} runs on a GPU alone (device cuda); on the CPU use {usable}")
     return _open_named("reference", model, device, dtype, threads)
 
@@ -95,7 +104,7 @@ def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, t
         )
     if reason := cannot_run(name, device):
         raise reason
-    opened = kind(model, dtype, device, threads)
+    opened: Calibrator = kind.load()(model, dtype, device, threads)
     opened.notes += notes
     return opened
 
@@ -125,13 +134,17 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
     if reason := cannot_run(name, device):
         raise reason
     kind = BACKENDS[name]
-    details = []
-    if dtype == "auto":
-        dtype, note = auto_dtype(model) if name == "cpu" else ("float32", "")
-        details = [note] if note else []
+    details: list[str] = []
+    if dtype == "auto" and name == "cpu":
+        from fastflow.backends.cpu import auto_dtype
+
+        dtype, note = auto_dtype(model)
+        details.append(note)
+    elif dtype == "auto":
+        dtype = "float32"
     if dtype not in kind.dtypes:
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
-    opened = kind(model, dtype, device, threads)
+    opened: Backend = kind.load()(model, dtype, device, threads)
     opened.details += details
     return opened
 

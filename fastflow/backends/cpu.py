@@ -122,7 +122,6 @@ class CpuBackend(CpuCalibrator, Backend):
     dtypes = ("float32", "bfloat16", "int8")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        from fastflow.backends.precision import int8_cost, trial
         from fastflow.kernels._cpu import trim
         from fastflow.kernels.encoder.cpu import CpuEncoder, smoothed
         from fastflow.kernels.panels import NotFinite
@@ -131,8 +130,11 @@ class CpuBackend(CpuCalibrator, Backend):
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
-        tried = trial(model) if dtype == "int8" else None
+        tried = None
+        if dtype == "int8":
+            from fastflow.backends.precision import trial
+
+            tried = trial(model)
         try:
             self._encoder = CpuEncoder(
                 weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
@@ -143,12 +145,16 @@ class CpuBackend(CpuCalibrator, Backend):
             raise weights.not_finite(error.name, error.part) from None
         except ValueError as error:  # as in CpuCalibration
             raise UsageError(str(error)) from error
+        # after the encoder, since NumPy's threads spin for a while after the products of folding
+        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         self.arithmetic = self._encoder.how
         trim()  # the copies made on the way would else stay in the C library's heap
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )
         if tried is not None:
+            from fastflow.backends.precision import int8_cost
+
             self.details.append(int8_cost(model, self, tried))
 
     def pool(self, tokens: Tokens) -> Floats:

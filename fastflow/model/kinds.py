@@ -96,7 +96,7 @@ class Model(Calibrated):
     def tokenizer(self) -> Tokenizer:
         """Texts -> tokens as the encoder takes them; raises a FastflowError for a tokenizer that cannot be used."""
         lower = self.modules is not None and self.modules.transformer.do_lower_case
-        return Tokenizer(self.encoder, self.max_length, lower)
+        return Tokenizer(self.encoder, self.max_length, lower, proved=bool(self.manifest))
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,12 @@ class Piece(NamedTuple):
 class Tokenizer:
     """A saved tokenizer with its special tokens and a length limit; no padding is ever made.
 
-    ``lower``: texts are lowercased first, as Sentence Transformers does for do_lower_case.
+    ``lower``: texts are lowercased first, as Sentence Transformers does for do_lower_case. ``proved``: the files have
+    the hashes of an export that loaded them, so not every id of the vocabulary is looked at again; kernels refuse one
+    that has no row.
     """
 
-    def __init__(self, directory: Path, max_length: int, lower: bool = False) -> None:
+    def __init__(self, directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> None:
         self.max_length, self._directory = max_length, directory
         self._tokenizer = load_tokenizer(directory)
         self._uncut: Any = None  # the same without a limit, made when first asked for
@@ -84,7 +86,8 @@ class Tokenizer:
                 self._tokenizer.enable_truncation(max_length)
                 added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
                 inserted = self._tokenizer.encode("", add_special_tokens=True).ids
-                ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+                self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+                ids = [] if proved else self._tokenizer.get_vocab(with_added_tokens=True).values()
         except Exception as error:  # as in load_tokenizer
             raise FastflowError(f"{directory}: the tokenizer cannot be used: {reason(error)}") from error
         if not added or not inserted:  # an empty text would have no token to pool
@@ -95,7 +98,6 @@ class Tokenizer:
             )
         if getattr(self._tokenizer.model, "dropout", None):  # of BPE, for training: ids would differ by chance
             raise FastflowError(f"{directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
-        self.size = len(ids)  # entries, added tokens included
         self._check_ids(max(*ids, *inserted))
 
     def _check_ids(self, largest: int) -> None:

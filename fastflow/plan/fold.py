@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import Plan
-from fastflow.plan.builder import Builder
+from fastflow.plan.builder import Builder, magnitude
 from fastflow.plan.in_place import LARGEST, in_place
 from fastflow.stages.calibration import Stage, check, keeps_mean
 
@@ -65,7 +65,7 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
 def _check_range(plans: Sequence[Plan]) -> None:
     for plan in plans:
         for array in plan.arrays().values():
-            if not np.abs(array).max(initial=0) <= LARGEST:  # NaN is not
+            if not magnitude(array) <= LARGEST:  # NaN is not
                 raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from transformers import AutoModel
 
 from fastflow import Runtime
 from fastflow.backends import choose as choice
+from fastflow.backends.choose import BACKENDS, OF_VECTORS
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.model.architecture import encoder_size, read_config
 
@@ -96,3 +99,21 @@ def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
 def test_a_config_without_sizes_names_the_field(tmp_path):
     with pytest.raises(FastflowError, match="field num_hidden_layers: missing"):
         encoder_size({"model_type": "gpt2"}, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [*BACKENDS.values(), *OF_VECTORS.values()], ids=lambda kind: kind.name)
+def test_the_table_of_kinds_has_the_dtypes_of_their_classes(kind):
+    assert kind.load().dtypes == kind.dtypes
+
+
+def test_opening_a_model_imports_no_backend_but_its_own():
+    script = """
+import sys
+import fastflow
+fastflow.Runtime(device="cpu", dtype="float32").encode("a")
+print(*sorted(name for name in sys.modules if name.startswith("fastflow.backends.")))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {f"fastflow.backends.{name}" for name in ("triton", "torch", "gpu", "vectors")} & set(
+        done.stdout.split()
+    )

@@ -46,7 +46,7 @@ def test_on_a_gpu_pytorch_runs_an_architecture_that_triton_does_not(standin, enc
             assert device == "cuda"
             super().__init__(model, dtype, "cpu", threads)
 
-    monkeypatch.setitem(encoder.BACKENDS, "torch", Here)
+    monkeypatch.setattr("fastflow.backends.torch.TorchBackend", Here)
     runtime = Runtime(encoders(family), device="cuda")
     assert runtime.backend == "torch"
     assert any(note.startswith("stepped down from the triton backend: ") for note in runtime.info()["notes"])

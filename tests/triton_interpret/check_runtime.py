@@ -29,7 +29,7 @@ def directory(tmp_path_factory):
 @pytest.fixture
 def runtime(directory, monkeypatch):
     if INTERPRETED:
-        monkeypatch.setitem(encoder.BACKENDS, "triton", DryBackend)
+        monkeypatch.setattr("fastflow.backends.triton.TritonBackend", DryBackend)
         monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
     return lambda dtype="float32", model=directory: Runtime(model, "cuda", dtype, backend="triton")
 
