@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
 from fastflow.stages.density import Densities, log_normal
 from fastflow.stages.truncation import Truncation
+
+if TYPE_CHECKING:
+    from fastflow.backends.precision import Trial
+    from fastflow.model.int8 import Int8
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
 
@@ -120,6 +124,8 @@ class CpuBackend(CpuCalibrator, Backend):
 
     name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
+    gated: ClassVar[bool] = True  # whether int8 is refused where it changes the embeddings too much
+    int8: Int8 | None = None  # what a trial of int8 found, of a backend in int8
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
@@ -130,16 +136,12 @@ class CpuBackend(CpuCalibrator, Backend):
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        tried = None
-        if dtype == "int8":
-            from fastflow.backends.precision import trial
-
-            tried = trial(model)
+        found = self._found(model, weights) if dtype == "int8" else None
         try:
             self._encoder = CpuEncoder(
                 weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
                 token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
-                smoothing=smoothed(tried.largest) if tried else None,
+                smoothing=smoothed(found.largest) if found else None,
             )  # fmt: skip
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
@@ -152,10 +154,30 @@ class CpuBackend(CpuCalibrator, Backend):
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )
-        if tried is not None:
-            from fastflow.backends.precision import int8_cost
+        if found is not None:
+            self._judge(model, found)
 
-            self.details.append(int8_cost(model, self, tried))
+    def _found(self, model: Model, weights: MappedWeights) -> Int8 | Trial:
+        """The trial of int8 that ``model`` was saved with, or one that is made now and is yet to be judged."""
+        from fastflow.backends.precision import recorded, trial
+
+        if (found := recorded(model)) is None:
+            return trial(model)
+        for name, largest in found.largest.items():
+            if (columns := weights.columns(f"{name}.weight")) != len(largest):
+                raise FastflowError(
+                    f"{model.path}: the recorded trial of int8 has {len(largest)} columns for the product {name}, and "
+                    f"the encoder has {columns}; train the model again"
+                )
+        return found
+
+    def _judge(self, model: Model, found: Int8 | Trial) -> None:
+        """Say what int8 costs, and refuse it if that is too much."""
+        from fastflow.backends.precision import Trial, concluded, int8_cost
+
+        self.int8 = concluded(found, self, self.pool(found.tokens)) if isinstance(found, Trial) else found
+        if self.gated:
+            self.details.append(int8_cost(model, self.int8))
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""

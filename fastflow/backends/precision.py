@@ -1,8 +1,8 @@
 """What int8 has to know of a model before it runs, and what it costs: a few sentences by the equations in float32.
 
-They show which columns of the products' operands are large, and how far int8 is from float32 for a model that records
-no cost, so that no model is silently poor in int8. Weights are read from the mapped file layer by layer and let go of,
-because a second encoder in memory would cost more than int8 saves.
+The trial shows which columns of the products' operands are large, and how far int8 is from float32, so that no model is
+silently poor in int8. A model that fastflow saved records its trial. Weights are read from the mapped file layer by
+layer and released, because a second encoder in memory would cost more than int8 saves.
 """
 
 from __future__ import annotations
@@ -13,36 +13,52 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Floats
+from fastflow.backends.base import Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
 from fastflow.kernels.panels import widen
+from fastflow.model.int8 import Int8
 from fastflow.model.kinds import Model
+from fastflow.model.reading import short
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.stages.vectors import paired_cosine
 
-LEAST_INT8 = 0.99  # to float32, of the worst of SENTENCES and SHORT
+VERSION = 1  # of the trial: raised when its texts change, or the numbers of int8's kernels
+LEAST_INT8 = 0.99  # to float32, of the worst of TEXTS and of the special tokens
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "WHY ARE YOU SHOUTING?!",
     "Shares fell sharply.",
 )
-SHORT = ("x", "?")  # one token between the special ones, whose states are the largest
+# texts of few tokens or of odd ones, whose states are the largest; and one that is long
+HARD = (
+    "",
+    "x",
+    "?",
+    "thank you",
+    "y" * 60,
+    "pneumonoultramicroscopicsilicovolcanoconiosis",
+    " ".join(SENTENCES[i % 3] for i in range(16)),
+)
+TEXTS = (*SENTENCES, *HARD)
 NORMALISED = (".qkv", ".up")  # products whose operands come from a LayerNorm
 
 
 class Trial(NamedTuple):
-    """A few sentences by the equations: their tokens, (n, P) pooled vectors, and {product: the largest operands}."""
+    """A few texts by the equations: their tokens, (n, P) pooled vectors, and {product: the largest operands}."""
 
+    texts: tuple[str, ...]
     tokens: Tokens
     exact: Floats
     largest: dict[str, Floats]
 
 
 def trial(model: Model) -> Trial:
-    """``model``'s encoder in float32 on SENTENCES and SHORT; the largest operands are those of SENTENCES."""
-    tokens = model.tokenizer()([*SENTENCES, *SHORT])
+    """``model``'s encoder in float32 on TEXTS and its special tokens; the largest operands are those of SENTENCES."""
+    tokenize = model.tokenizer()
+    texts = (*TEXTS, " ".join(tokenize.special))
+    tokens = tokenize(texts)
     rows, largest = tokens.offsets[len(SENTENCES)], {}
 
     def watch(name: str, operand: Floats) -> None:
@@ -51,24 +67,31 @@ def trial(model: Model) -> Trial:
 
     backend = Streamed(model, "float32", "cpu", None)
     backend.watch = watch
-    return Trial(tokens, backend.pool(tokens), largest)
+    return Trial(texts, tokens, backend.pool(tokens), largest)
 
 
-def int8_cost(model: Model, opened: Backend, tried: Trial) -> str:
-    """One line on the cost of int8 for ``model``, which is ``opened`` in it: as recorded, else as ``tried``.
+def recorded(model: Model) -> Int8 | None:
+    """The trial that ``model`` was saved with, if it is of these texts and kernels."""
+    return model.int8 if model.int8 is not None and model.int8.version == VERSION else None
 
-    Raises a UsageError where the least cosine that is measured is under LEAST_INT8.
-    """
-    recorded = model.manifest.get("least_cosine", {}).get("int8")
-    if isinstance(recorded, float):
-        return f"int8: its least cosine to float32 was {recorded} when the model was made"
-    least = float(paired_cosine(opened.pool(tried.tokens), tried.exact).min())
-    if not least >= LEAST_INT8:
+
+def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
+    """What ``tried`` found, given the ``pooled`` vectors of its tokens in int8; embeddings are compared."""
+    cosines = paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
+    worst = int(np.argmin(cosines))  # NaN is the least
+    return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest)
+
+
+def int8_cost(model: Model, found: Int8) -> str:
+    """One line on the cost of int8 for ``model``; raises a UsageError if the least cosine is below LEAST_INT8."""
+    cosine, text = f"{found.least_cosine:.4f}", short(found.text)
+    when = "recorded with the model" if recorded(model) else "measured at opening"
+    if not found.least_cosine >= LEAST_INT8:
         raise UsageError(
-            f"{model.path}: dtype int8 changes the embeddings too much, to a cosine of {least:.4f} to float32 where "
-            f"{LEAST_INT8} is the least allowed; use bfloat16"
+            f"{model.path}: dtype int8 changes the embeddings too much, to a cosine of {cosine} to float32 for the "
+            f"text {text}, and {LEAST_INT8} is the least allowed; use bfloat16"
         )
-    return f"int8: least cosine to float32 {least:.4f}, measured on {len(tried.exact)} texts when it was opened"
+    return f"int8: least cosine to float32 {cosine} over {len(TEXTS) + 1} texts, {when}; the worst is {text}"
 
 
 class Streamed(ReferenceBackend):

@@ -31,6 +31,7 @@ from fastflow.model.hashing import (
     is_file,
 )
 from fastflow.model.hub import hub_model, referenced_encoder
+from fastflow.model.int8 import read_int8
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.likelihood import read_likelihood
 from fastflow.model.manifest import (
@@ -225,6 +226,7 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
     return Model(
         directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest,
         truncation=truncation, spread=spread, likelihood=read_likelihood(directory, manifest, stages),
+        int8=read_int8(directory, manifest, arrays),
     )  # fmt: skip
 
 
@@ -257,10 +259,12 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
         raise FastflowError(f"{where} max_length: must be {model.max_length}, the limit of {MODULES_FOLDER}")
     if modules.truncate_dim is not None:
         raise FastflowError(f"{directory / MODULES_FOLDER}: a calibrated model has no truncate_dim of its own")
-    stages, truncation, spread = _calibration(directory, manifest, _arrays(directory, manifest), model.pooled_dim)
+    arrays = _arrays(directory, manifest)
+    stages, truncation, spread = _calibration(directory, manifest, arrays, model.pooled_dim)
     return replace(
         model, calibration=stages, fingerprint=manifest["fingerprint"], manifest=manifest, truncation=truncation,
         spread=spread, likelihood=read_likelihood(directory, manifest, stages),
+        int8=read_int8(directory, manifest, arrays),
     )  # fmt: skip
 
 

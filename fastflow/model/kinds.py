@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.texts import Head, head_width
 from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.int8 import Int8
 from fastflow.model.likelihood import Likelihood
 from fastflow.model.prompts import TASKS, Prompts
 from fastflow.model.tokens import Tokenizer
@@ -84,6 +85,7 @@ class Model(Calibrated):
     truncation: Truncation | None = None
     spread: NDArray[np.float32] | None = None
     likelihood: Likelihood | None = None
+    int8: Int8 | None = None  # the trial of int8 that it was saved with
     modules: Modules | None = None
     head: Head = ()  # the modules behind the pooling, with their weights
 

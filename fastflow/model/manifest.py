@@ -37,7 +37,9 @@ _FIELDS = {
     },
     VECTORS_VERSION: {"input_dim": int, "calibration": list, "dim": int, "files": dict, "fingerprint": str},
 }  # fmt: skip
-_OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood")  # fields that mean nothing without an encoder
+# fields that mean nothing without an encoder
+# fields that mean nothing without an encoder
+_OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -100,6 +100,12 @@ class Tokenizer:
             raise FastflowError(f"{directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
         self._check_ids(max(*ids, *inserted))
 
+    @property
+    def special(self) -> list[str]:
+        """The special tokens as they are written, in the order of their ids."""
+        known = self._tokenizer.get_added_tokens_decoder()
+        return [known[i].content for i in sorted(known) if known[i].special]
+
     def _check_ids(self, largest: int) -> None:
         """Raise where the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
         known = whole_number(read_config(self._directory), "vocab_size", self._directory)

@@ -76,6 +76,12 @@ class MappedWeights:
             width = np.shape(self.stored["word"])[1]
             self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
 
+    def columns(self, name: str) -> int:
+        """The columns of the canonical weight ``name``, a matrix; 0 if there is none."""
+        found = self.stored.get(name)
+        first = found[0] if isinstance(found, tuple) else found
+        return 0 if first is None or first.ndim != 2 else first.shape[1]
+
     def release(self) -> None:
         """Release the memory of the pages that were read so far."""
         for file in self._files:

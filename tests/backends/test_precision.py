@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from hashlib import sha256
+
 import numpy as np
 import pytest
 from builders import make_encoder, make_model, make_sentences
+from packed import random_encoder
 from safetensors.torch import load_file, save_file
 from sentence_dirs import NORMALIZE, make_directory, pooling
+from spoil import change_manifest, spoil_arrays
 
 from fastflow import Runtime
-from fastflow.backends.precision import LEAST_INT8, SENTENCES, SHORT, Streamed, trial
+from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, Streamed, trial
 from fastflow.backends.reference import ReferenceBackend
-from fastflow.errors import UsageError
+from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder.cpu import CpuEncoder, smoothed
 from fastflow.model.artifact import load_model
 
 
@@ -33,31 +39,88 @@ def outlier(tmp_path_factory):
     return path
 
 
-def test_the_cost_is_that_of_the_vectors(bert):
+def hard_texts(path):
+    return [*TEXTS, " ".join(load_model(path).tokenizer().special)]
+
+
+@pytest.mark.filterwarnings("ignore:texts longer than")
+def test_the_cost_is_that_of_the_worst_embedding(bert):
+    texts = hard_texts(bert)
     with Runtime(bert, dtype="float32") as rt:
-        exact = rt.encode([*SENTENCES, *SHORT], normalize_embeddings=True)
+        exact = rt.encode(texts, normalize_embeddings=True)
     with Runtime(bert, dtype="int8") as rt:
-        least = (rt.encode([*SENTENCES, *SHORT], normalize_embeddings=True).astype(np.float64) * exact).sum(1).min()
-        assert measured(rt) == [f"int8: least cosine to float32 {least:.4f}, measured on 5 texts when it was opened"]
-        assert LEAST_INT8 <= least < 1
+        found = (rt.encode(texts, normalize_embeddings=True).astype(np.float64) * exact).sum(1)
+        said = f"{found.min():.4f} over 11 texts, measured at opening; the worst is {texts[found.argmin()]!r:.80}"
+        assert measured(rt) == [f"int8: least cosine to float32 {said}"]
+        assert LEAST_INT8 <= found.min() < 1
+
+
+def test_the_trial_has_the_texts_that_hurt(bert):
+    texts = trial(load_model(bert)).texts
+    assert "" in texts  # no token but the special ones
+    assert any(len(text) == 1 for text in texts)
+    assert any(len(text) > 300 for text in texts)
+    assert any(len(set(text)) == 1 and len(text) > 50 for text in texts)  # one character again and again
+    assert any(" " not in text and len(set(text)) > 9 for text in texts)  # one word of many pieces
+    assert "[CLS] [SEP]" in texts[-1]
 
 
 @pytest.mark.parametrize("backend", ["auto", "cpu"])
 def test_a_model_that_int8_spoils_is_refused(outlier, tmp_path, backend):
     model = make_directory(tmp_path / "st", outlier, [pooling("mean"), NORMALIZE])
     for path in (outlier, model):
-        with pytest.raises(UsageError, match=r"int8 changes the embeddings too much, to a cosine of -?0\.\d{4} to"):
+        with pytest.raises(UsageError, match=r"too much, to a cosine of -?0\.\d{4} to float32 for the text '"):
             Runtime(path, dtype="int8", backend=backend)
         with Runtime(path, dtype="bfloat16", backend=backend) as rt:
             assert not measured(rt)
 
 
-def test_a_recorded_cost_is_not_measured_again(bert, tmp_path, monkeypatch):
+def test_a_recorded_trial_is_not_made_again(bert, tmp_path, monkeypatch):
     model = make_model(tmp_path / "model", bert, make_sentences(120))
-    monkeypatch.setattr("fastflow.backends.precision.LEAST_INT8", 2)
+    texts = make_sentences(9)
+    with Runtime(with_version(model, tmp_path / "tried", VERSION + 1), dtype="int8") as rt:
+        assert "measured at opening" in measured(rt)[0]
+        tried = rt.encode(texts)
+    monkeypatch.setattr("fastflow.backends.precision.trial", None)
     with Runtime(model, dtype="int8") as rt:
-        recorded = load_model(model).manifest["least_cosine"]["int8"]
-        assert f"int8: its least cosine to float32 was {recorded} when the model was made" in rt.info()["details"]
+        recorded = load_model(model).int8
+        assert f"{recorded.least_cosine:.4f} over 11 texts, recorded with the model" in measured(rt)[0]
+        assert np.array_equal(rt.encode(texts), tried)
+
+
+def with_version(model, copy, version):
+    shutil.copytree(model, copy)
+    return change_manifest(copy, int8=load_model(model).int8.entry() | {"version": version})
+
+
+def test_a_model_that_int8_spoils_says_so_from_its_record(outlier, tmp_path, monkeypatch):
+    model = make_model(tmp_path / "model", outlier, make_sentences(120))
+    monkeypatch.setattr("fastflow.backends.precision.trial", None)
+    with pytest.raises(UsageError, match="int8 changes the embeddings too much"):
+        Runtime(model, dtype="int8")
+
+
+def test_a_record_of_another_encoder_is_refused(bert, tmp_path):
+    model = make_model(tmp_path / "model", bert, make_sentences(120))
+    spoil_arrays(model, lambda arrays: arrays.update({"int8.layer.0.up": np.ones(7, np.float32)}))
+    with pytest.raises(FastflowError, match=r"recorded trial of int8 has 7 columns for the product layer\.0\.up, and"):
+        Runtime(model, dtype="int8")
+    spoil_arrays(model, lambda arrays: arrays.update({"int8.layer.99.up": arrays.pop("int8.layer.0.up")}))
+    with pytest.raises(FastflowError, match=r"for the product layer\.99\.up, and the encoder has 0"):
+        Runtime(model, dtype="int8")
+
+
+def test_the_version_of_the_trial_is_that_of_its_texts_and_of_the_kernels():
+    """Bits of the portable kernels, equal on every machine. If this fails, raise VERSION and put the new hash here."""
+    random, (drawn, shape) = np.random.default_rng(0), random_encoder(0, 2, 64, 4, 96)
+    weights = {name: random.random(array.shape, np.float32) - np.float32(0.5) for name, array in drawn.items()}
+    largest = {f"layer.{i}.{name}": np.arange(1, 65, dtype=np.float32) for i in (0, 1) for name in ("qkv", "up")}
+    encoder = CpuEncoder(
+        weights, shape, "mean", (2,), "int8", threads=1, isa="portable", smoothing=smoothed(largest)
+    )  # fmt: skip
+    ids = random.integers(0, len(weights["word"]), 120).astype(np.int32)
+    pooled = encoder(ids, np.array([0, 1, 3, 20, 120], np.int64))
+    assert (VERSION, sha256(repr(TEXTS).encode() + pooled.tobytes()).hexdigest()[:16]) == (1, "8440d938f6670539")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "mpnet", "modernbert"])
@@ -73,7 +136,7 @@ def test_a_trial_sees_what_the_layers_multiply(encoders, family):
     model = load_model(encoders(family))
     tried = trial(model)
     backend = ReferenceBackend(model, "float32", "cpu", None)
-    for text, row in zip((*SENTENCES, *SHORT), tried.exact, strict=True):
+    for text, row in zip(hard_texts(encoders(family)), tried.exact, strict=True):
         assert np.allclose(backend.pool(model.tokenizer()([text]))[0], row, atol=1e-5)
     seen = {}
     backend.watch = lambda name, operand: seen.setdefault(name, operand)

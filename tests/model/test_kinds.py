@@ -111,7 +111,14 @@ def test_files_of_an_encoder_do_not_belong_to_it(copy, bert):
 
 def test_a_model_of_texts_cannot_pass_for_one_of_vectors(model_copy):
     change_manifest(
-        model_copy, format_version=2, encoder=None, input_dim=32, pooling=..., max_length=..., least_cosine=...
+        model_copy,
+        format_version=2,
+        encoder=None,
+        input_dim=32,
+        pooling=...,
+        max_length=...,
+        least_cosine=...,
+        int8=...,
     )
     with pytest.raises(FastflowError, match=r"field files: '0_Transformer/.*' does not belong to a model without"):
         Runtime(model_copy)

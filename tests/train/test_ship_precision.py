@@ -8,11 +8,11 @@ from fastflow.kernels.encoder.cpu import DTYPES
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.ship import precision
-from fastflow.train.ship.precision import REDUCED, TEXTS, least_cosines
+from fastflow.train.ship.precision import REDUCED, TEXTS, measure_precision
 
 
 def test_the_least_cosine_is_that_of_the_vectors(model, sentences):
-    found = least_cosines(load_model(model), sentences)
+    found = measure_precision(load_model(model), sentences).least_cosines
     assert set(found) == set(REDUCED) == set(DTYPES) - {"float32"}
     exact = Runtime(model, backend="cpu", dtype="float32").encode(sentences, normalize_embeddings=True)
     for dtype in REDUCED:
@@ -28,7 +28,7 @@ def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
     monkeypatch.setattr(
         Tokenizer, "prompted", lambda self, texts, *rest: asked.append(list(texts)) or real(self, texts, *rest)
     )
-    least_cosines(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
+    measure_precision(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
     assert len(asked[0]) == TEXTS
     numbers = np.array([int(text.split()[1]) for text in asked[0]])
     assert numbers[0] == 0
@@ -37,4 +37,4 @@ def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
 
 def test_nothing_is_known_where_the_kernels_do_not_run_the_encoder(model, monkeypatch):
     monkeypatch.setattr(precision, "who_runs", lambda encoder, device: "torch")
-    assert least_cosines(load_model(model), ["a dog"]) == {}
+    assert measure_precision(load_model(model), ["a dog"]) == ({}, None)

@@ -18,6 +18,7 @@ from fastflow import __version__
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import open_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
+from fastflow.model.int8 import FIELD as INT8
 from fastflow.model.likelihood import FIELD as LIKELIHOOD
 from fastflow.model.manifest import (
     CALIBRATION,
@@ -41,7 +42,7 @@ from fastflow.stages.truncation import fit_truncation, write_truncation
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship.likelihood import usual
-from fastflow.train.ship.precision import least_cosines
+from fastflow.train.ship.precision import measure_precision
 from fastflow.train.ship.proof import prove, prove_vectors
 
 PROOF_ROWS = 32
@@ -148,16 +149,20 @@ def _write(
     arrays = _arrays(fitted, pooled)
     if encoder.pooling.weights is not None and encoder.head is None:
         arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
+    precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
+    if precision.int8 is not None:
+        arrays |= precision.int8.arrays()
     _save_arrays(directory, arrays)
     (directory / CARD).write_text(card, encoding="utf-8")
-    model = replace(encoder.model, path=directory, calibration=tuple(fitted.stages))
     entries: dict[str, Any] = {
         "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
         "encoder": identity,
         "pooling": encoder.pooling.as_dict() if encoder.head is None else MODULES_POOLING,
         "max_length": encoder.max_length,
-        "least_cosine": least_cosines(model, texts),
+        "least_cosine": precision.least_cosines,
     }
+    if precision.int8 is not None:
+        entries[INT8] = precision.int8.entry()
     if pooled is not None and (likelihood := usual(fitted.stages, pooled)) is not None:
         entries[LIKELIHOOD] = likelihood
     _save_manifest(directory, entries | _entries(fitted, encoder.dim, training))

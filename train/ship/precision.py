@@ -1,12 +1,17 @@
-"""The cost of reduced precision for one model, measured without labels; ``dtype="auto"`` later decides by it."""
+"""The cost of reduced precision for one model, measured without labels and saved with it.
+
+``dtype="auto"`` decides by the least cosine of bfloat16; int8 opens without a trial of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from fastflow.backends.cpu import CpuBackend
+from fastflow.model.int8 import Int8
 from fastflow.model.kinds import Model
 from fastflow.train.data.embeddings import who_runs
 
@@ -14,17 +19,32 @@ TEXTS = 256
 REDUCED = ("bfloat16", "int8")
 
 
-def least_cosines(model: Model, texts: Sequence[str]) -> dict[str, float]:
-    """{dtype: least cosine} over some ``texts`` between calibrated embeddings in that dtype and in float32.
+class Measured(CpuBackend):
+    """The backend, in int8 too where opening it would be refused: what is measured is what a model records."""
 
-    Empty where the compiled kernels do not run this encoder: then nothing is known, and ``auto`` stays with float32.
+    gated = False
+
+
+class Precision(NamedTuple):
+    """{dtype: least cosine} of embeddings in that dtype to those in float32, and the trial of int8.
+
+    Empty and None if the compiled kernels do not run the encoder: ``auto`` stays with float32 then.
     """
+
+    least_cosines: dict[str, float]
+    int8: Int8 | None
+
+
+def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
+    """The cost of each reduced dtype for ``model`` on some of ``texts``, and on the texts of int8's trial."""
     if who_runs(model.encoder, "cpu") != "cpu":
-        return {}
+        return Precision({}, None)
     some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
     tokens = model.tokenizer().prompted(some, model.prompts.resolve(), model.prompts.pooled)
-    found = {}
+    found, int8 = {}, None
     for dtype in ("float32", *REDUCED):
-        backend = CpuBackend(model, dtype, "cpu", None)
+        backend = Measured(model, dtype, "cpu", None)
         found[dtype] = backend.calibrate(backend.pool(tokens), normalize=True).astype(np.float64)
-    return {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
+        int8 = backend.int8
+    least = {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
+    return Precision(least, int8)

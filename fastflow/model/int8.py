@@ -1,0 +1,65 @@
+"""The trial of int8 that a saved model records: a field of the manifest and arrays of its calibration file, read and
+never trusted.
+
+With the record a model opens in int8 without computing its encoder in float32 first. The manifest's hashes tie it to
+the weights; ``version`` ties it to the kernels and the texts of the trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.model.hashing import MANIFEST
+from fastflow.model.reading import is_whole, short
+
+FIELD = "int8"
+PREFIX = "int8."  # of an array's name, before the product's
+
+
+class Int8(NamedTuple):
+    """What a trial found: the least cosine of an embedding to float32's, the text that has it, and {product: the
+    largest magnitude in each column of its operand, float32}."""
+
+    version: int
+    least_cosine: float
+    text: str
+    largest: dict[str, NDArray[np.float32]]
+
+    def entry(self) -> dict[str, Any]:
+        """The field of the manifest."""
+        return {"version": self.version, "least_cosine": self.least_cosine, "text": self.text}
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """The arrays of the calibration file."""
+        return {PREFIX + name: largest for name, largest in self.largest.items()}
+
+
+def read_int8(directory: Path, manifest: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Int8 | None:
+    """The record of the model in ``directory``; None for a model saved without one.
+
+    Raises a FastflowError that names the field or array for values that cannot be.
+    """
+    if FIELD not in manifest:
+        return None
+    where, entry = f"{directory / MANIFEST}, field {FIELD}", manifest[FIELD]
+    names = [name for name in Int8._fields if name != "largest"]
+    if not isinstance(entry, dict) or set(entry) != set(names):
+        raise FastflowError(f"{where}: must hold {', '.join(names)}, not {short(entry)}")
+    cosine = entry["least_cosine"]
+    if not is_whole(entry["version"], 1):
+        raise FastflowError(f"{where}, version: must be a whole number of at least 1, not {short(entry['version'])}")
+    if type(cosine) not in (int, float) or not -1 <= cosine <= 1:
+        raise FastflowError(f"{where}, least_cosine: must be a number from -1 to 1, not {short(cosine)}")
+    if not isinstance(entry["text"], str):
+        raise FastflowError(f"{where}, text: must be a text, not {short(entry['text'])}")
+    largest = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+    for name, array in largest.items():
+        if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
+            raise FastflowError(f"{directory}, array {PREFIX}{name}: must be one row of finite float32 from 0 up")
+    return Int8(entry["version"], float(cosine), entry["text"], largest)
