@@ -102,12 +102,12 @@ def weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     for where, label in (("target", "target"), ("snli", "corpus")):
         for column, name in (("weights", "token weights alone"), ("default", "the default of fastflow-train")):
             runs = [r["scores"][column] for r in found["runs"] if r["place"] == where and column in r["scores"]]
-            rows.append({"name": f"{name}, {label}", "runs": [run(scores) for scores in runs]})
+            rows.append({"name": f"{name}, {label}", "seeds": len(runs), "runs": [run(scores) for scores in runs]})
     return rows
 
 
-def markdown(result: dict[str, Any], beside: dict[str, Any] | None = None) -> str:
-    """The committed page; ``beside`` is default.json of the same encoder, where there is one."""
+def markdown(result: dict[str, Any]) -> str:
+    """The committed page."""
     columns, headings = [*SEVEN, "mean"], [*SEVEN, "seven-set mean"]
     lines = [
         "# Quality",
@@ -130,7 +130,7 @@ def markdown(result: dict[str, Any], beside: dict[str, Any] | None = None) -> st
         "| | " + " | ".join(headings) + " |",
         "| --- |" + " ---: |" * len(columns),
     ]
-    for row in [*result["rows"], *(weighted_rows(beside) if beside else [])]:
+    for row in result["rows"]:
         cells = [f"{summary(row, column, 'all')} / {summary(row, column, 'wmean')}" for column in columns]
         lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *published.section(headings)]) + "\n"
@@ -170,6 +170,8 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
             rows.append(fitted_row(f"{method}, {where}", method, base, sets, fit_on))
         rows.append(fitted_row(f"flow, {where}, glorot start", "flow", base, sets, fit_on, "glorot"))
     name = Path(encoder).name
+    if (default := out.with_name("default.json")).is_file():
+        rows += weighted_rows(json.loads(default.read_text()))
     result = {
         "command": f"python -m fastflow.bench.research.quality --encoder .../{name} --sts .../sts "
         f"--corpus .../{Path(corpus).name} --out {out}",
@@ -179,8 +181,7 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         "texts": len(texts),
         "rows": rows,
     }
-    beside = out.with_name("default.json")
-    write(out, result, markdown(result, json.loads(beside.read_text()) if beside.is_file() else None))
+    write(out, result, markdown(result))
 
 
 if __name__ == "__main__":

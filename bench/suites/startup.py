@@ -141,6 +141,8 @@ def _command(name: str, model: str, dtype: str, threads: int) -> list[str]:
 def start(name: str, dtype: str, command: Sequence[str], exact: Array) -> tuple[float, dict[str, float]]:
     """Seconds from the start of ``command`` to its first vector, and its memory in MB; the vector is checked."""
     environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    # the first round writes the bytecode of everybody, as an installation does: a checkout would be compiled each time
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as messages:
         began = perf_counter()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True, env=environment) as process:
