@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,12 +22,23 @@ if TYPE_CHECKING:
     from fastflow.runtime import Runtime
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # but tab and line end
+
+
 def say(message: str) -> None:
-    """A line for the person, on standard error; one that is closed or full takes nothing, and nobody can be told."""
+    """A line for the person, on standard error; one that is closed or full takes nothing, and nobody can be told.
+
+    Control characters, which names and keys in a file may hold, are escaped: a terminal would obey them.
+    """
     try:
-        click.echo(message, err=True)
+        click.echo(escaped(message), err=True)
     except OSError:
         drop_pending(sys.stderr)
+
+
+def escaped(text: str) -> str:
+    """``text`` with its control characters as Python writes them, tabs and line ends excepted."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def emit(text: str) -> None:
@@ -100,7 +112,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except FastflowError as error:
         if debug:
             raise
-        say(f"fastflow: {error}")
+        say("fastflow: " + str(error).replace("\n", "\\n"))  # a name with a line end could forge a line
         ctx.exit(2 if isinstance(error, UsageError) else 1)
     except MemoryError:
         if debug:

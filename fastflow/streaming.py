@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from typing import TypeVar
 
 from fastflow.errors import UsageError
 from fastflow.model.kinds import Model, VectorModel
@@ -14,6 +14,22 @@ from fastflow.stages.texts import check_text
 from fastflow.stages.vectors import check_count, check_precision, check_truncation
 
 WINDOW = 4096  # texts that stream() holds and sorts by length at a time
+CHARACTERS = 1 << 24  # of these texts, fewer if they are long: 16 to 64 MB
+Item = TypeVar("Item")
+
+
+def windowed(items: Iterator[Item], size: int, characters: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """``items`` in windows of ``size``; one whose items have CHARACTERS characters ends there."""
+    window: list[Item] = []
+    held = 0
+    for item in items:
+        window.append(item)
+        held += characters(item)
+        if len(window) == size or held >= CHARACTERS:
+            yield window
+            window, held = [], 0
+    if window:
+        yield window
 
 
 @dataclass(frozen=True)
@@ -55,10 +71,7 @@ class StreamOptions:
         return WINDOW if self.window is None else self.window
 
     def windows(self, texts: Iterator[str], tokenize: Tokenizer, seen: Callable[[list[str]], None]) -> Iterator[Tokens]:
-        """The tokens of ``size`` texts after another, the prompt before each; ``seen`` gets the texts without it."""
-        start = 0
-        while window := list(islice(texts, self.size)):
-            checked = [check_text(t, start + i) for i, t in enumerate(window)]
-            seen(checked)
-            yield tokenize.prompted(checked, self.prompt or "", self.pooled)
-            start += len(window)
+        """The tokens of a window of texts after another, the prompt before each; ``seen`` gets them without it."""
+        for window in windowed((check_text(t, i) for i, t in enumerate(texts)), self.size, len):
+            seen(window)
+            yield tokenize.prompted(window, self.prompt or "", self.pooled)

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fastflow.console import Commands, Terminated, check_stdout, emit, write_json
+from fastflow.console import Commands, Terminated, check_stdout, emit, say, write_json
 from fastflow.errors import FastflowError, UsageError
 
 NAN = float("nan")
@@ -111,3 +111,13 @@ def test_a_closed_standard_output_loses_no_data_in_silence(monkeypatch):
     for call in (check_stdout, lambda: emit("a line")):
         with pytest.raises(FastflowError, match="standard output is closed; name a file"):
             call()
+
+
+def test_names_in_a_message_cannot_drive_a_terminal(capsys):
+    say("a\x1b]0;title\x07b\x9b31m\u202ec\td\r")
+    assert capsys.readouterr().err == "a\\x1b]0;title\\x07b\\x9b31m\\u202ec\td\\r\n"
+
+
+def test_an_error_is_one_line_whatever_names_it_holds():
+    done = CliRunner().invoke(group_that(FastflowError("no column 'a\nfastflow: all is well\x1b[2K'")), ["go"])
+    assert done.stderr == "fastflow: no column 'a\\nfastflow: all is well\\x1b[2K'\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.tokens import Tokenizer
 from fastflow.streaming import WINDOW, StreamOptions
@@ -60,3 +61,19 @@ def test_options_that_cannot_be_are_refused_by_name(options, told):
     StreamOptions(1, True, "int8", 32, "so ", 1, 1).check(32)
     with pytest.raises(UsageError, match=told):
         StreamOptions(**options).check(32)
+
+
+def test_windows_of_long_texts_give_the_same_bits(model, sentences, monkeypatch):
+    with Runtime(model, backend="cpu") as runtime:
+        whole = runtime.encode(sentences[:40])
+        monkeypatch.setattr(streaming, "CHARACTERS", 100)
+        blocks = list(runtime.stream(iter(sentences[:40])))
+    assert len(blocks) > 4
+    assert [start for start, _ in blocks] == list(np.cumsum([0, *(len(block) for _, block in blocks[:-1])]))
+    assert np.array_equal(np.concatenate([block for _, block in blocks]), whole)
+
+
+def test_a_window_ends_at_its_size_or_with_its_characters():
+    found = list(streaming.windowed(iter(["a", "b", "c", "d" * (1 << 24), "e"]), 2, len))
+    assert [[text[0] for text in window] for window in found] == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(streaming.windowed(iter([]), 2, len)) == []

@@ -24,11 +24,11 @@ from fastflow.files.shards import check_beside, is_done, manifest_of
 from fastflow.files.sources import Row, Sources
 from fastflow.files.unlike import Unlike
 from fastflow.files.vector_cache import VectorCache
-from fastflow.files.windows import looked_at, one_text, windows
+from fastflow.files.windows import characters, looked_at, one_text, windows
 from fastflow.files.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
-from fastflow.streaming import WINDOW
+from fastflow.streaming import WINDOW, windowed
 
 
 def embed_file(
@@ -63,6 +63,8 @@ def embed_file(
                 return _run(runtime, sources, _standard_output(), None, settings, split, 0, quiet, judge, store)
         key = numbers_of(runtime, settings.precision, settings.normalize)
         options = vars(settings) | {"layout": settings.layout._asdict()}
+        if runtime.backend == "cpu":  # no size of batch changes its bits: a run may go on with another
+            options["batch_tokens"] = None
         state, part = State(target, sources.identity, key | {"options": options}, paths), None
         if settings.shard is not None and split is not None:
             part = manifest_of(target, settings.shard, paths, split.inputs, key | {"options": options}, list(given))
@@ -120,9 +122,9 @@ def _run(
     s, summary = settings, Summary(resumed=skip)
     unlike = Unlike(runtime.likelihood) if judge and not quiet and runtime.likelihood is not None else None
     rows = source.rows(s.layout) if split is None else _part(source, s.layout, split)
-    while skip and isinstance(writer, OutputFile) and (done := list(islice(rows, min(skip, WINDOW)))):
-        writer.skip(_block(done, [], None, None, s))
-        skip -= len(done)
+    if isinstance(writer, OutputFile):
+        for done in windowed(islice(rows, skip), WINDOW, characters):
+            writer.skip(_block(done, [], None, None, s))
     encoder = Encoder(
         runtime, settings, settings.log_prob or (unlike is not None and not runtime.overlaps), WINDOW, store
     )

@@ -26,6 +26,20 @@ class Made(NamedTuple):
     vectors: NDArray[Any]
     log_probs: NDArray[np.float64] | None
 
+    def joined(self, more: Made) -> Made:
+        """These rows and ``more``."""
+        scores = None
+        if self.log_probs is not None and more.log_probs is not None:
+            scores = np.concatenate([self.log_probs, more.log_probs])
+        return Made(np.concatenate([self.vectors, more.vectors]), scores)
+
+    def split(self, count: int) -> tuple[Made, Made | None]:
+        """The first ``count`` rows, and the others if there are any."""
+        if count == len(self.vectors):
+            return self, None
+        scores = (None, None) if self.log_probs is None else (self.log_probs[:count], self.log_probs[count:])
+        return Made(self.vectors[:count], scores[0]), Made(self.vectors[count:], scores[1])
+
 
 class Encoder:
     """texts -> vectors with the run's options; a text whose pooled vector is in ``store`` is not computed again.
@@ -47,8 +61,8 @@ class Encoder:
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
     def over(self, windows: Iterator[Window], source: Sources) -> Iterator[tuple[Window, Made]]:
-        """Each window with what is made of it; of a file without a store in one stream, so that the next can be
-        tokenised meanwhile.
+        """Yield (window, what is made of it). Without a store, a file is one stream, so that tokenising overlaps with
+        computing; the stream cuts windows of its own.
         """
         if self._store is not None or source.identity is None:
             yield from ((window, self(window.texts)) for window in windows)
@@ -60,8 +74,12 @@ class Encoder:
                 coming.append(window)
                 yield from window.texts
 
+        held: Made | None = None
         for made in self._stream(texts()):
-            yield coming.popleft(), made
+            held = made if held is None else held.joined(made)
+            while held is not None and len(coming[0].texts) <= len(held.vectors):
+                first, held = held.split(len(coming[0].texts))
+                yield coming.popleft(), first
 
     def __call__(self, texts: Sequence[str]) -> Made:
         """Vectors and log-densities of ``texts``, (0, D') and (0,) of none."""

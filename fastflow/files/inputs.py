@@ -14,6 +14,7 @@ from fastflow.errors import FastflowError
 from fastflow.files.packed import unpacked
 
 CHUNK = 1 << 16  # bytes read at a time
+LONGEST = 1 << 24  # bytes of a line: 16 MiB, hundreds of times what the largest limit of tokens can use
 PATIENCE = 50  # milliseconds in which the next line of a pipe still belongs to the lines before it
 
 
@@ -112,16 +113,24 @@ class Input:
     def raw_lines(self, end: bytes = b"\n") -> Iterator[bytes]:
         """The bytes between ``end`` and ``end``, unpacked; those after the last one too, if there are any."""
         start: list[bytes] = []  # of a line whose end has not been read
+        number = held = 0  # lines that were given, bytes of ``start``
         while chunk := self._handle.read1(CHUNK):
             if self.digest is not None:
                 self.digest.update(chunk)
             *whole, rest = chunk.split(end)
             if whole:
                 whole[0] = b"".join([*start, whole[0]])
-                start = []
+                start, held = [], 0
             for self._waiting, line in zip(range(len(whole) - 1, -1, -1), whole, strict=True):
                 yield line
             start.append(rest)
+            number, held = number + len(whole), held + len(rest)
+            if held > LONGEST:
+                unit = "text" if end == b"\0" else "line"
+                raise FastflowError(
+                    f"{self.path}, {unit} {number + 1}: is longer than {LONGEST >> 20} MB, which no model can use; cut "
+                    "it, or end each text with a line end"
+                )
         if last := b"".join(start):
             yield last
 

@@ -12,6 +12,7 @@ SUFFIXES = (".gz", ".zst")
 MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # the first bytes of a packed file
 CUT_SHORT = "the file is cut short; fetch it again"
 PIECE = 1024  # bytes that are unpacked at once: zstd makes at most 32,768 of each
+LARGEST_WINDOW = 1 << 27  # bytes that a frame of zstd may look back, and that are held: the zstd command's own limit
 
 
 class Readable(Protocol):
@@ -72,11 +73,21 @@ class Zstd:
             import zstandard
         except ImportError:
             raise missing_extra("zstd", "zstandard", f"{path}: reading .zst") from None
-        self._error, self._unpacker, self._file = zstandard.ZstdError, zstandard.ZstdDecompressor(), file
+        self._error, self._file = zstandard.ZstdError, file
+        self._unpacker = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
         self._frame: Any = None
         self._rest = b""  # read and not unpacked
+        self._made = memoryview(b"")  # unpacked and not given
 
     def read1(self, size: int = -1, /) -> bytes:
+        """At most ``size`` of the next bytes of the content, all of a piece if it is negative; b"" at the end."""
+        if not self._made:
+            self._made = memoryview(self._content())
+        given = self._made if size < 0 else self._made[:size]
+        self._made = self._made[len(given) :]
+        return bytes(given)
+
+    def _content(self) -> bytes:
         """The content of the next piece, of any length; b"" at the end."""
         while piece := self._rest or self._file.read(PIECE):
             self._frame = self._frame or self._unpacker.decompressobj()

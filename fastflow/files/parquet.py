@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.inputs import Input
 from fastflow.files.records import Layout, Record, listed, text_fields
+from fastflow.model.reading import reason
 
 BATCH = 4096  # rows that become Python values at a time
+BYTES = 1 << 24  # of these rows, fewer rows if they are long
+DICTIONARIES = ("PLAIN_DICTIONARY", "RLE_DICTIONARY")  # encodings that store a repeated value once
 
 
 def arrow(purpose: str) -> Any:
@@ -30,6 +33,7 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
     """
     file = _opened(source)
     fields, columns = columns_of(source.path, file.schema_arrow, layout)
+    file = _opened(source, _repeating(file, fields))
     row, total = 0, file.metadata.num_rows
     try:
         for group in range(file.metadata.num_row_groups):
@@ -37,15 +41,36 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
             if row + count <= skip:
                 row += count
                 continue
-            for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns):
+            size = _rows_at_once(file.metadata.row_group(group), columns)
+            for batch in file.iter_batches(size, row_groups=[group], columns=columns):
                 first = max(0, skip - row)
                 yield from _records(batch.slice(first), fields, source.path, row + first, layout)
                 row += batch.num_rows
                 source.done = row / total
     except (OSError, ValueError) as error:
         source.check_unchanged()
-        raise FastflowError(f"{source.path}, row {row}: cannot be read: {error}") from error
+        raise FastflowError(f"{source.path}, row {row}: cannot be read: {reason(error)}") from error
     source.check_unchanged()
+
+
+def _rows_at_once(group: Any, columns: list[str]) -> int:
+    """The rows of ``group`` whose ``columns`` have about BYTES when they are unpacked, at most BATCH."""
+    chunks = (group.column(i) for i in range(group.num_columns))
+    size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in columns)
+    return max(1, min(BATCH, BYTES * group.num_rows // max(1, size)))
+
+
+def _repeating(file: Any, fields: Iterable[str]) -> list[str]:
+    """Those of the text columns ``fields`` that store a repeated value once, and are read so: else a few bytes of a
+    file could stand for gigabytes.
+    """
+    metadata, found = file.metadata, set()
+    for at in range(metadata.num_row_groups):
+        group = metadata.row_group(at)
+        for i in range(group.num_columns):
+            if set(DICTIONARIES) & set(group.column(i).encodings):
+                found.add(group.column(i).path_in_schema)
+    return [name for name in fields if name in found]
 
 
 def row_count(source: Input) -> int:
@@ -89,15 +114,16 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
             )
 
 
-def _opened(source: Input) -> Any:
+def _opened(source: Input, dictionaries: Sequence[str] = ()) -> Any:
+    """The file, whose columns ``dictionaries`` are read as the dictionaries they are stored as."""
     pa, parquet = arrow(f"{source.path}: reading Parquet")
     if source.identity is None:
         raise UsageError(f"{source.path}: Parquet is read from its end, which a pipe does not have yet; give a file")
     try:
-        return parquet.ParquetFile(source.file, pre_buffer=False)
+        return parquet.ParquetFile(source.file, pre_buffer=False, read_dictionary=list(dictionaries))
     except (OSError, ValueError, pa.ArrowException) as error:
-        reason = str(error).split(".")[0].split("\n")[0]
-        raise FastflowError(f"{source.path} is no Parquet file, or damaged: {reason}") from error
+        why = reason(error).split(".")[0]
+        raise FastflowError(f"{source.path} is no Parquet file, or damaged: {why}") from error
 
 
 def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
@@ -127,7 +153,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
         found = batch.column(name)
         return found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
 
-    texts = [column(name).to_pylist() for name in fields]
+    texts = [_values(batch.column(name)) for name in fields]
     ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
     kept = [[value if value.is_valid else None for value in column(name)] for name in layout.keep]
     for at, row in enumerate(range(first, first + batch.num_rows)):
@@ -139,6 +165,14 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
         if isinstance(identity := ids[at], float) and not math.isfinite(identity):
             raise FastflowError(f"{path}, row {row}: field {layout.id_field!r} must be a finite number")
         yield Record(found, identity, row, tuple(values[at] for values in kept))
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column in Python; those of a dictionary are made once, however often they come."""
+    if not hasattr(column, "dictionary"):
+        return list(column.to_pylist())
+    values = column.dictionary.to_pylist()
+    return [None if at is None else values[at] for at in column.indices.to_pylist()]
 
 
 def plain_type(kind: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.inputs import LONGEST
 from fastflow.files.records import Layout, Record, known_fields, listed, text_fields
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}  # of a csv, and their names in messages
@@ -19,12 +20,12 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
     first line that may be a header or a text, two possible delimiters, a column that is used and comes twice.
     """
     # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
-    csv.field_size_limit(1 << 30)
+    csv.field_size_limit(LONGEST)
     first = next(lines, None)
     if first is None:
         return
     delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(first, path, layout))
-    ended = (line + "\n" for line in chain([first], lines))
+    ended = _Ended(chain([first], lines), path)
     rows = csv.reader(
         ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL, strict=True
     )
@@ -38,6 +39,7 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
             yield _record(head, fields, key, keep, rows.line_num)
         blank, model = 0, "the header" if layout.header else "line 1"
         for values in rows:
+            ended.held = 0
             if not values and len(names) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
                 blank = blank or rows.line_num
                 continue
@@ -52,6 +54,29 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
             yield _record(values, fields, key, keep, rows.line_num)
     except csv.Error as error:
         raise FastflowError(f"{path}, line {rows.line_num}: {error}") from error
+
+
+class _Ended:
+    """Lines with their ends for csv.reader, which takes more of them until a row is whole.
+
+    ``held`` counts the characters since it was last set to 0. Raises a FastflowError for a row of more than LONGEST.
+    """
+
+    def __init__(self, lines: Iterator[str], path: str) -> None:
+        self._lines, self._path, self._number, self.held = lines, path, 0, 0
+
+    def __iter__(self) -> _Ended:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines) + "\n"
+        self._number += 1
+        self.held += len(line)
+        if self.held > LONGEST:
+            raise FastflowError(
+                f"{self._path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not closed?"
+            )
+        return line
 
 
 def check_delimiter(given: str | None) -> str | None:

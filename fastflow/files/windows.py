@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from fastflow.console import say
@@ -14,6 +13,7 @@ from fastflow.files.texts import unit_of
 from fastflow.files.unlike import Unlike
 from fastflow.model.fragmentation import unsuited
 from fastflow.runtime import Runtime
+from fastflow.streaming import windowed
 
 
 class Window(NamedTuple):
@@ -25,10 +25,10 @@ class Window(NamedTuple):
 
 
 def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, size: int) -> Iterator[Window]:
-    """``size`` rows after another, fewer where a pipe has no more for now; raises for a text that is too long, if
-    that is an error.
+    """``size`` rows after another, fewer if they are long or a pipe has no more for now; raises for a text that is too
+    long, if that is an error.
     """
-    while window := list(_while_ready(islice(rows, size), source)):
+    for window in _windowed(rows, source, size):
         texts = [one_text(row) for row in window]
         if s.truncate == "error" and len(cut := runtime.tokenize([(s.prompt or "") + t for t in texts]).cut):
             _, path, record = window[cut[0]]
@@ -60,8 +60,23 @@ def one_text(row: Row) -> str:
     return row.record.texts[0]
 
 
-def _while_ready(rows: Iterator[Row], source: Sources) -> Iterator[Row]:
-    for row in rows:
-        yield row
-        if source.waits():
-            return
+def characters(row: Row) -> int:
+    """The characters of a row that are held: of its texts, and of strings to keep."""
+    return sum(len(value) for value in (*row.record.texts, *row.record.kept) if isinstance(value, str))
+
+
+def _windowed(rows: Iterator[Row], source: Sources, size: int) -> Iterator[list[Row]]:
+    """``windowed``, of the rows that are there: a window ends before its reader waits."""
+    ready = True
+    while ready:
+        ready = False
+
+        def there() -> Iterator[Row]:
+            nonlocal ready
+            for row in rows:
+                yield row
+                if source.waits():
+                    ready = True
+                    return
+
+        yield from windowed(there(), size, characters)

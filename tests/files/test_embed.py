@@ -13,7 +13,7 @@ from builders import make_sentences
 from databases import vectors_in
 from safetensors.numpy import load_file
 
-from fastflow import Runtime
+from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
@@ -245,6 +245,22 @@ def test_resume_refuses_what_is_not_the_same_run(model, bert, tmp_path, target, 
     with pytest.raises(FastflowError, match=message):
         embed_file(runtime, source, target, settings, resume=True, quiet=True)
     assert partial.read_bytes() == before
+
+
+def test_a_resumed_run_may_have_another_size_of_batch(model, tmp_path, target, sentences, monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", 16)
+    source = write(tmp_path / "in.txt", sentences)
+    interrupted(model, source, target, batch_tokens=512)
+    summary = embed_file(Runtime(model), source, target, Settings(batch_tokens=64), resume=True, quiet=True)
+    assert summary.resumed == 48
+    assert np.array_equal(np.load(target), Runtime(model).encode(sentences))
+
+
+def test_long_texts_are_embedded_in_windows_of_fewer(model, tmp_path, target, sentences, monkeypatch):
+    monkeypatch.setattr(streaming, "CHARACTERS", 200)
+    source = write(tmp_path / "in.txt", sentences)
+    embed_file(Runtime(model), source, target, Settings(), quiet=True)
+    assert np.array_equal(np.load(target), Runtime(model).encode(sentences))
 
 
 @pytest.mark.parametrize("late", [KeyboardInterrupt, FastflowError])

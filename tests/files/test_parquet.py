@@ -16,6 +16,7 @@ from commands import assert_one_sentence, run
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files import parquet
 from fastflow.files.inputs import Input
 from fastflow.files.parquet import footer, parquet_records, row_count
 from fastflow.files.records import Layout
@@ -205,3 +206,45 @@ def test_two_files_of_two_types_are_refused(model, tmp_path):
     assert_one_sentence(
         result, 1, "b.parquet: the column 'n' is string, and int64 in an input before; give it one type"
     )
+
+
+def test_a_repeated_text_is_held_once(tmp_path):
+    """3,000 rows of one megabyte each are more than an array of Arrow can hold, and 3 GB as text."""
+    text = "word " * 200_000
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 1000, pa.int32()), pa.array([text, "other"]))
+    pq.write_table(pa.table({"text": repeated}), tmp_path / "in.parquet")
+    with Input(str(tmp_path / "in.parquet")) as source:
+        records = parquet_records(source, Layout())
+        first = next(records)
+        assert first.texts == (text,)
+        assert next(records).texts == ("other",)
+        with pytest.raises(FastflowError, match="row 2: field 'text' is null"):
+            next(records)
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array([text]))
+    pq.write_table(pa.table({"text": repeated}), tmp_path / "in.parquet")
+    found = read(tmp_path / "in.parquet")
+    assert len(found) == 3000
+    assert sum(1 for _ in {id(record.texts[0]) for record in found}) <= 2  # one of each batch
+
+
+def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    texts = [f"{i} " * 500 for i in range(200)]
+    pq.write_table(pa.table({"text": texts, "n": range(200)}), tmp_path / "in.parquet", use_dictionary=False)
+    sizes = []
+    plain = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda self, n, **o: sizes.append(n) or plain(self, n, **o))
+    monkeypatch.setattr(parquet, "BYTES", 10_000)
+    assert [record.texts[0] for record in read(tmp_path / "in.parquet", Layout(field="text"))] == texts
+    assert 1 <= sizes[0] <= 20
+    monkeypatch.setattr(parquet, "BYTES", 1)
+    assert [record.line for record in read(tmp_path / "in.parquet", Layout(field="text"))] == list(range(200))
+
+
+def test_a_damaged_file_is_one_line(tmp_path, path):
+    content = bytearray(path.read_bytes())
+    for place in range(4, len(content) - 600, 97):
+        content[place] ^= 0xFF
+    (tmp_path / "bad.parquet").write_bytes(content)
+    with pytest.raises(FastflowError, match=r"bad\.parquet") as raised:
+        read(tmp_path / "bad.parquet", Layout(field="text"))
+    assert "\n" not in str(raised.value)

@@ -101,3 +101,10 @@ def test_delimiters(given, want):
 def test_what_is_no_delimiter(given):
     with pytest.raises(UsageError, match="must be one character"):
         check_delimiter(given)
+
+
+def test_a_quote_that_is_never_closed_ends_before_memory_does(tmp_path, monkeypatch):
+    monkeypatch.setattr("fastflow.files.tables.LONGEST", 1000)
+    (tmp_path / "x.csv").write_text("text,n\n" + "a fine row,1\n" * 200 + '"open,2\n' + "more,3\n" * 400)
+    with pytest.raises(FastflowError, match=r"x\.csv, line 344: the row is longer than .* is a quote not closed\?"):
+        list(read_records(str(tmp_path / "x.csv")))

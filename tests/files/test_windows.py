@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from fastflow import Runtime
+from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.records import Layout
 from fastflow.files.settings import Settings
@@ -45,3 +47,13 @@ def test_pairs_are_named_by_their_file(model, tmp_path):
     (tmp_path / "b.tsv").write_text("sentence1\tsentence2\na\tb\n")
     with pytest.raises(UsageError, match=r"/b\.tsv holds pairs of texts"):
         listed(Runtime(model), [tmp_path / "a.tsv", tmp_path / "b.tsv"], Settings())
+
+
+def test_long_rows_end_a_window(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "CHARACTERS", 20)
+    path = tmp_path / "a.jsonl"
+    rows = [("a", ""), ("b" * 19, ""), ("c" * 25, ""), ("d", "e" * 18), ("f" * 4, ""), ("g", "")]
+    path.write_text("".join(json.dumps({"text": text, "note": note}) + "\n" for text, note in rows))
+    texts, _ = listed(Runtime(model), [path], Settings(Layout(keep=("note",))), 4)
+    assert [[text[0] for text in window] for window in texts] == [["a", "b"], ["c"], ["d", "f"], ["g"]]
+    assert all(sum(len(text) for text in window[:-1]) < 20 for window in texts)
