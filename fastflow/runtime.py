@@ -32,6 +32,7 @@ from fastflow.stages.vectors import (
     check_finite,
     check_pooled,
     check_precision,
+    check_ranges,
     check_truncation,
     quantise,
 )
@@ -95,6 +96,7 @@ class Runtime(Prompting):
         *,
         prompt_name: str | None = None,
         sentences: str | Iterable[str] | None = None,
+        ranges: Any = None,
     ) -> Any:
         """Embed one text, (D',), or many, (B, D') in their order; an empty list gives (0, D').
 
@@ -103,7 +105,9 @@ class Runtime(Prompting):
         ``batch_size`` caps the texts in a batch (None: batches are cut by tokens). ``truncate_dim`` keeps the leading
         directions of a model that holds their order (``info()["truncation"]``), else the first dimensions; all D' of
         them keep every cosine. ``normalize_embeddings`` divides by the L2 norm after. ``precision``: float32, float16,
-        int8, uint8, binary or ubinary. ``prompt`` is put before every text, or the model's prompt ``prompt_name``, or
+        int8, uint8, binary or ubinary. ``ranges`` (2, D') are the minima and maxima that int8 and uint8 cut into 256
+        steps, as ``quantize_embeddings`` of Sentence Transformers does; without them the model's own range, which is
+        one for all dimensions, is taken. ``prompt`` is put before every text, or the model's prompt ``prompt_name``, or
         else the model's default. ``convert_to_numpy=False`` gives a list of vectors. ``sentences`` is the older name of
         ``inputs``.
         Raises a FastflowError for a text that is no str, and where a text's vector is not finite; both name its index.
@@ -111,12 +115,13 @@ class Runtime(Prompting):
         texts = one_of(inputs, sentences)
         if isinstance(texts, str):
             given = (batch_size, normalize_embeddings, True, False, precision, truncate_dim, prompt)
-            return self.encode([texts], *given, prompt_name=prompt_name)[0]
+            return self.encode([texts], *given, prompt_name=prompt_name, ranges=ranges)[0]
         texts = list(in_order(texts))
         options: dict[str, Any] = {
             "normalize_embeddings": normalize_embeddings,
             "precision": precision,
             "truncate_dim": truncate_dim,
+            "ranges": ranges,
         }
         with Progress("embed", len(texts), "texts", shown=bool(show_progress_bar)) as progress:
             blocks = []
@@ -138,14 +143,16 @@ class Runtime(Prompting):
         batch_tokens: int | None = None,
         window: int | None = None,
         prompt_name: str | None = None,
+        ranges: Any = None,
     ) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory.
 
         ``batch_tokens``: the tokens of a batch, padding counted; None leaves it to the backend. ``window``: the texts
-        of a block, which are held and sorted by length together. Raises as ``encode`` does.
+        of a block, which are held and sorted by length together. ``ranges`` are those of ``encode``.
+        Raises as ``encode`` does.
         """
         options = StreamOptions(
-            batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window, prompt_name
+            batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window, prompt_name, ranges
         )  # fmt: skip
 
         def embed(*batch: Any) -> tuple[NDArray[Any]]:
@@ -186,7 +193,7 @@ class Runtime(Prompting):
             batches = self._batches(tokens, o.batch_size, o.batch_tokens)
             found = embed(tokens, batches, o.normalize_embeddings, o.truncate_dim)
             z, *rest = (check_finite(each, "text", start) for each in found)
-            yield start, (quantise(z, o.precision, o.normalize_embeddings, spread), *rest)
+            yield start, (quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges), *rest)
             start += len(z)
 
     def transform(
@@ -196,18 +203,21 @@ class Runtime(Prompting):
         normalize_embeddings: bool = False,
         precision: str = "float32",
         truncate_dim: int | None = None,
+        ranges: Any = None,
     ) -> NDArray[Any]:
         """Calibrate pooled vectors (B, D) made elsewhere: (B, D'), shortened and stored as ``encode`` does.
 
+        ``ranges`` are those of ``encode``.
         Raises a FastflowError on a wrong shape, and on NaN or infinity, naming the row.
         """
         check_truncation(truncate_dim, self._width)
         check_precision(precision)
         truncate_dim = truncate_dim or self._model.truncate_dim
+        ranges = check_ranges(ranges, precision, truncate_dim or self._width)
         pooled = check_pooled(array, self._calibrator.pooled_dim, self.dtype)
         z = np.asarray(self._calibrator.calibrate(pooled, normalize_embeddings, truncate_dim))
         spread = self._model.spread_of(self._width, truncate_dim)
-        return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread)
+        return quantise(check_finite(z, "transform: row"), precision, normalize_embeddings, spread, ranges)
 
     def log_prob(
         self, inputs: Any, batch_size: int | None = None, prompt: str | None = None

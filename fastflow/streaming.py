@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastflow.errors import UsageError
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.stages.texts import check_text
-from fastflow.stages.vectors import check_count, check_precision, check_truncation
+from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 
 WINDOW = 4096  # texts that stream() holds and sorts by length at a time
 CHARACTERS = 1 << 24  # of these texts, fewer if they are long: 16 to 64 MB
@@ -44,6 +44,7 @@ class StreamOptions:
     batch_tokens: int | None = None
     window: int | None = None
     prompt_name: str | None = None
+    ranges: Any = None
     pooled: bool = True  # whether the tokens of the prompt are pooled
 
     def check(self, dim: int) -> None:
@@ -58,11 +59,13 @@ class StreamOptions:
     def settled(self, dim: int, model: Model | VectorModel) -> StreamOptions:
         """The options as ``model``, of ``dim`` dimensions, completes them. Raises as ``check`` does."""
         self.check(dim)
+        kept = model.truncate_dim if self.truncate_dim is None else self.truncate_dim
         return replace(
             self,
             prompt=model.prompts.resolve(self.prompt, self.prompt_name),
             pooled=model.prompts.pooled,
-            truncate_dim=model.truncate_dim if self.truncate_dim is None else self.truncate_dim,
+            truncate_dim=kept,
+            ranges=check_ranges(self.ranges, self.precision, kept or dim),
         )
 
     @property

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fastflow.bench.measure.compare import Candidate
+from fastflow.bench.measure.compare import Candidate, least_cosine
 from fastflow.bench.measure.machine import Ceilings
 from fastflow.bench.measure.timing import Effort
+from fastflow.bench.peers.encoder import PEERS, open_peers
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
+from fastflow.bench.suites.workbench import workbench
 from fastflow.bench.suites.workloads import trained_like
 from fastflow.errors import missing_extra
 from fastflow.stages.calibration import Stage
@@ -37,6 +39,20 @@ ENCODER = Sizes(
 def absent(modules: str) -> str:
     """The reason for a peer whose modules are not installed."""
     return str(missing_extra("peers", modules, "this peer"))
+
+
+def check_agreement(family: str) -> None:
+    """The vectors of ``family``, in all of its precisions, are PyTorch's."""
+    with workbench(None, SMALL) as bench:
+        subject, skipped = bench.base(), []
+        engines = list(open_peers(subject, [(family, dtype) for dtype in PEERS[family][1]], 2, skipped))
+        assert [entry for entry in skipped if "bfloat16" not in entry["name"]] == []
+        ids = np.random.default_rng(0).integers(5, 30000, (3, 17))
+        mask = np.ones_like(ids)
+        mask[1, 9:], mask[2, 1:] = 0, 0
+        exact = reference(subject)(ids, mask)
+        for engine in engines:
+            assert least_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
 
 
 def plain(subject):

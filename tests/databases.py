@@ -12,7 +12,7 @@ import numpy as np
 from fastflow.files.database import DatabaseFile
 from fastflow.files.printing import Block
 
-DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1", "ubinary": "u1"}
+DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

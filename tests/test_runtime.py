@@ -141,8 +141,30 @@ def test_precisions(rt, sentences, dim, normalize):
 def test_precisions_that_cannot_be(rt, bert, sentences):
     with pytest.raises(UsageError, match=r"unknown precision 'int4'; known are float32, float16"):
         rt.encode(sentences[:3], precision="int4")
-    with pytest.raises(UsageError, match="precision 'int8' needs a flow, whiten or standardize model"):
+    with pytest.raises(UsageError, match="precision 'int8' needs the range of each dimension, and this model stores"):
         Runtime(bert).encode(sentences[:3], precision="int8")
+
+
+@pytest.mark.parametrize(("dim", "normalize"), [(None, False), (20, True)])
+def test_ranges_are_of_every_call_that_quantises(rt, sentences, dim, normalize):
+    options = {"normalize_embeddings": normalize, "truncate_dim": dim}
+    z = rt.encode(sentences, **options)
+    ranges = np.stack([z.min(axis=0), z.max(axis=0)]).astype(np.float64)
+    for precision, zero in (("int8", -128), ("uint8", 0)):
+        options |= {"precision": precision, "ranges": ranges}
+        found = rt.encode(sentences, **options)
+        assert (found.min(axis=0) == zero).all()
+        assert (found.max(axis=0) >= zero + 254).all()
+        assert np.array_equal(np.concatenate([block for _, block in rt.stream(sentences, window=50, **options)]), found)
+        assert np.array_equal(rt.transform(rt.pool(sentences), **options), found)
+        assert np.array_equal(rt.encode_query(sentences[3], **options), found[3])
+        assert rt.encode([], **options).shape == (0, z.shape[1])
+
+
+def test_ranges_of_another_width_are_refused_before_anything_is_computed(rt):
+    for call in (rt.encode, rt.stream, rt.transform):
+        with pytest.raises(UsageError, match=r"ranges must be \(2, 12\) numbers"):
+            call(iter(()), precision="int8", truncate_dim=12, ranges=np.zeros((2, 32)))
 
 
 def test_a_prompt_is_put_before_every_text(rt, sentences):

@@ -40,6 +40,8 @@ PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 TEXTS = tuple(family for family in PEERS if family.startswith(("sentence", "fastembed")))  # they take texts
 COMPILED = ("torch-compile", "zentorch")  # nothing for a quick run
 MODULES = {("openvino", "int8"): ("nncf",)}  # needed besides
+# families that never share a process with zentorch -> why
+CLASHES = {"ctranslate2": "ctranslate2 gives wrong vectors", "xllamacpp": "xllamacpp aborts the interpreter"}
 # modules that want older versions of transformers than the extra brings -> the command for an environment of their own
 APART = {
     "optimum.onnxruntime": "pip install 'sentence-transformers[onnx]'",
@@ -48,10 +50,12 @@ APART = {
 
 
 def chosen(against: Sequence[str] | None) -> list[str]:
-    """The families that ``against`` picks, None for all; raises a UsageError for an unknown one."""
+    """The families that ``against`` picks, None for all; raises a UsageError for an unknown one, and for a clash."""
     for word in against or ():
         if word not in PEERS:
             raise UsageError(f"unknown peer {word!r} for the encoder suites; known: {', '.join(PEERS)}")
+    if clashes := clashing(against or ()):
+        raise UsageError(f"--against {','.join(against or ())}: {_why(clashes)}")
     return [name for name in PEERS if against is None or name in against]
 
 
@@ -91,21 +95,37 @@ def open_peers(
     }
 
     def make(family: str, dtype: str) -> Candidate:
+        check_process(family)
         backend = peers_llama.backend() if family == "xllamacpp" else family.partition("-")[0]
         return Candidate(family, dtype, backend, makers[family](subject, dtype, threads))
 
     return opened(subject, together(subject, list(wanted), skipped), skipped, make)
 
 
+def clashing(families: Iterable[str]) -> list[str]:
+    """Those of the installed ``families`` that cannot share a process with zentorch, if that is among them too."""
+    there = [family for family in families if missing(family, PEERS[family][1][0]) is None]
+    return [family for family in there if family in CLASHES] if "zentorch" in there else []
+
+
+def _why(clashes: Iterable[str]) -> str:
+    found = " and ".join(CLASHES[family] for family in clashes)
+    return f"in one process with zentorch {found}; measure zentorch in a run of its own, with --against zentorch"
+
+
 def together(subject: Subject, wanted: list[tuple[str, str]], skipped: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """``wanted`` without zentorch where CTranslate2 runs too, whose vectors are wrong in one process with it."""
-    if not any(family == "ctranslate2" and missing(family, dtype) is None for family, dtype in wanted):
-        return wanted
-    reason = "CTranslate2 gives wrong vectors in a process that loaded it: name the others with --against"
-    for family, dtype in wanted:
-        if family == "zentorch":
-            skipped.append(left_out(subject, family, dtype, missing(family, dtype) or reason))
-    return [(family, dtype) for family, dtype in wanted if family != "zentorch"]
+    """``wanted`` without zentorch if it clashes with others of them; it is added to ``skipped`` with the reason."""
+    clashes = clashing(dict(wanted))
+    kept = [(family, dtype) for family, dtype in wanted if not clashes or family != "zentorch"]
+    skipped.extend(left_out(subject, *one, _why(clashes)) for one in wanted if one not in kept)
+    return kept
+
+
+def check_process(family: str) -> None:
+    """Raise ValueError if this process has loaded an engine that ``family`` cannot share a process with."""
+    others = CLASHES if family == "zentorch" else ["zentorch"] if family in CLASHES else []
+    if loaded := [other for other in others if other in sys.modules]:
+        raise ValueError(f"this process has loaded {', '.join(loaded)}; give {family} a run of its own, with --against")
 
 
 def opened(
@@ -172,8 +192,6 @@ def ctranslate2(subject: Subject, dtype: str, threads: int) -> Callable[[Array, 
     """CTranslate2's encoder, which gives the last layer's states; the mean is NumPy's."""
     import ctranslate2 as library
 
-    if "zentorch" in sys.modules:
-        raise ValueError("in a process that loaded zentorch its vectors are wrong: measure it without, by --against")
     if subject.saved is not None or subject.mode != "mean":
         raise ValueError("the mean of the last layer is all that this peer pools, without modules behind it")
     if subject.layers != (subject.depth,):

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 PRECISION = click.option(
     "--precision",
-    type=click.Choice(["float32", "float16", "int8", "ubinary"]),
+    type=click.Choice(["float32", "float16", "int8", "uint8", "binary", "ubinary"]),
     default="float32",
     show_default=True,
-    help="Numbers in the output: int8 has one fixed range, ubinary packs the signs, eight to a byte.",
+    help="Numbers in the output: int8 has one fixed range about 0, which the model stores, and uint8 is int8 plus 128; "
+    "ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
 )
 DIM = click.option(
     "--dim",

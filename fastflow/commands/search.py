@@ -59,7 +59,8 @@ def search(
     refused. VECTORS.npy stores none: give the model that made it. Its rows are numbers alone without --texts.
 
     QUERY is embedded with the model's prompt for queries, if it has one, and compared with every row: by cosine, or by
-    the similarity that a model of Sentence Transformers names. A .db of --precision ubinary is compared by its bits.
+    the similarity that a model of Sentence Transformers names. A .db of --precision binary or
+    ubinary is compared by its bits.
 
     \b
     fastflow embed input.jsonl --keep url -o input.db

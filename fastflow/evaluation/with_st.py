@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +18,9 @@ from fastflow.runtime import Runtime
 from fastflow.stages.vectors import paired_cosine
 
 TOLERANCE = 2e-6  # of a difference, relative to the longest vector where that is longer than 1
+# A module may shorten vectors and not their rounding: WordWeights and max make them long, tanh of a Dense ends at 1.
+# Then this many times the distance of Sentence Transformers' own float32 from its float64 is allowed; 3.8 was measured.
+ROUNDINGS = 10.0
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "Shares fell sharply after the central bank raised interest rates by 0.25%.",
@@ -32,24 +36,28 @@ WORDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far float32 vectors of ``texts`` texts lie apart: the largest difference and the least cosine."""
+    """How far float32 vectors of ``texts`` texts lie apart: the largest difference, the least cosine, and the largest
+    difference that rounding explains.
+    """
 
     texts: int
     difference: float
     cosine: float
+    allowed: float = TOLERANCE
 
     def __str__(self) -> str:
+        wide = f"; {self.allowed:.1e} is allowed, for its own float32 rounds as much" * (self.allowed > TOLERANCE)
         return (
             f"{self.texts} texts in float32: largest difference to Sentence Transformers {self.difference:.1e}, least "
-            f"cosine {self.cosine:.7f}"
+            f"cosine {self.cosine:.7f}{wide}"
         )
 
     def check(self, path: Path) -> None:
         """Raise a FastflowError for vectors that are further apart than rounding explains."""
-        if not self.difference <= TOLERANCE:
+        if not self.difference <= self.allowed:
             raise FastflowError(
                 f"{path}: fastflow and Sentence Transformers give different vectors, {self.difference:.1e} apart where "
-                f"{TOLERANCE:g} is allowed; open it with Sentence Transformers, and please report it"
+                f"{self.allowed:.2g} is allowed; open it with Sentence Transformers, and please report it"
             )
 
 
@@ -68,15 +76,21 @@ def compare(path: Path) -> Agreement:
     from sentence_transformers import SentenceTransformer
 
     theirs = SentenceTransformer(str(path), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
-    texts, differences, cosines = probe_texts(), [], []
+    texts, names = probe_texts(), (None, *modules.prompts)
+
+    def wanted() -> list[NDArray[Any]]:
+        return [np.asarray(theirs.encode(texts, show_progress_bar=False, prompt_name=name)) for name in names]
+
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # texts that are cut
-        for name in (None, *modules.prompts):
-            wanted = theirs.encode(texts, show_progress_bar=False, prompt_name=name)
-            difference, cosine = _apart(ours.encode(texts, prompt_name=name), np.asarray(wanted))
-            differences.append(difference)
-            cosines.append(cosine)
-    return Agreement(len(texts) * len(differences), max(differences), min(cosines))
+        found = [ours.encode(texts, prompt_name=name) for name in names]
+    single = wanted()
+    differences, cosines = zip(*map(_apart, found, single), strict=True)
+    allowed = TOLERANCE
+    if TOLERANCE < max(differences) < math.inf:
+        theirs.double()
+        allowed = max(TOLERANCE, ROUNDINGS * max(_apart(a, b)[0] for a, b in zip(single, wanted(), strict=True)))
+    return Agreement(len(texts) * len(names), max(differences), min(cosines), allowed)
 
 
 def _apart(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:

@@ -19,7 +19,9 @@ FORMAT = 1
 PAGE = 16_384  # bytes: a row of 768 floats takes 3.3 kB with it, 4.1 kB with SQLite's 4,096
 TABLE = "texts"
 ROWS = 512  # read at a time: more would leave the caches
-DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1", "ubinary": "u1"}  # of a vector, by the run's precision
+DTYPES = {  # of a vector, by the run's precision
+    "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
+}  # fmt: skip
 
 
 def quoted(name: str) -> str:
@@ -67,7 +69,7 @@ def columns_of(db: sqlite3.Connection) -> list[str]:
 
 def width_of(run: dict[str, Any]) -> int:
     """The numbers in a stored vector; of bits the bytes."""
-    return -(-run["dim"] // 8) if run["precision"] == "ubinary" else run["dim"]
+    return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
 
 
 def about_of(path: Path) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from fastflow.search.condition import checked, read_only, refused
 from fastflow.search.source import Hit, Rows, Source
 
 AT_ONCE = 500  # values in a list of SQL
+KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # by precision; floats else
+FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit of each byte is the other one
 
 
 class Database(Source):
@@ -33,6 +35,7 @@ class Database(Source):
             self.columns = columns_of(db)
         self._identity = self._stat()
         self.dim, self.precision = self.run["dim"], self.run["precision"]
+        self.kind = KINDS.get(self.precision, self.kind)
         self.fingerprint, self.normalized = self.run.get("fingerprint"), bool(self.run.get("normalized"))
         self.truncated = self.run.get("truncate_dim") is not None
         self._dtype, self._width = np.dtype(DTYPES[self.precision]), width_of(self.run)
@@ -85,9 +88,12 @@ class Database(Source):
 
     def _matrix(self, row: int, vectors: Sequence[Any]) -> NDArray[Any]:
         try:
-            return matrix(vectors, self._dtype, self._width)
+            found = matrix(vectors, self._dtype, self._width)
         except ValueError as error:
             raise FastflowError(f"{self.path} is damaged at row {row} or soon after: {error}; make it again") from error
+        if self.precision in FLIPPED:
+            return (found.view(np.uint8) ^ np.uint8(128)).view(FLIPPED[self.precision])
+        return found
 
     @contextmanager
     def _reading(self, where: str | None = None) -> Iterator[sqlite3.Connection]:

@@ -26,12 +26,11 @@ class Held:
     def __init__(self, source: Source, hold: str, similarity: str, threads: int | None) -> None:
         if hold not in HOLDS:
             raise UsageError(f"hold is {', '.join(HOLDS)} or None, not {short(hold)}")
-        stored = {"int8": "int8", "ubinary": "bits"}.get(source.precision)
-        if stored == "bits" and hold == "int8":
+        if source.kind == "bits" and hold == "int8":
             raise UsageError(f"{source.path} holds bits, of which no int8 can be made: open it with hold='vectors'")
         if hold == "int8" and similarity not in ("cosine", "dot"):
             raise UsageError(f"int8 codes cannot rank by {similarity}: open {source.path} with hold='vectors'")
-        kind = stored or hold
+        kind = hold if source.kind == "floats" else source.kind
         self._source, self._similarity, count = source, similarity, source.count()
         self._rows, self._threads = np.empty(count, np.int64), threads
         self._codes: Codes | None = None

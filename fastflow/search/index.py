@@ -65,7 +65,7 @@ class Index:
 
     @property
     def precision(self) -> str:
-        """The numbers that the file holds: float32, float16, int8 or ubinary."""
+        """The numbers that the file holds: float32, float16, int8, uint8, binary or ubinary."""
         return self._source.precision
 
     def search(self, queries: Any, k: int = 10, where: str | None = None) -> list[Any]:
@@ -133,13 +133,12 @@ class Index:
 
     def _similarity(self, runtime: Runtime | None) -> str:
         name = "cosine" if runtime is None else str(runtime.info()["similarity"])
-        coarse = self._source.precision in ("int8", "ubinary")
-        if coarse and name != "cosine":
+        if self._source.kind != "floats" and name != "cosine":
             raise FastflowError(
                 f"{self._source.path} holds {self._source.precision}, of which cosines can be computed, and the model "
                 f"compares by {name}: embed with --precision float32"
             )
-        return SIGNS if self._source.precision == "ubinary" else name
+        return SIGNS if self._source.kind == "bits" else name
 
     def _check_model(self, runtime: Runtime) -> None:
         path, made = self._source.path, self._source.fingerprint

@@ -28,6 +28,7 @@ class Hit(NamedTuple):
 class Source(ABC):
     """Rows, each a number and a vector of ``dim`` numbers, stored as ``precision`` says.
 
+    ``kind``: the rows that ``blocks`` and ``vectors`` give: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte.
     ``fingerprint``: of the model that made them, None where the file does not know. ``truncated``: the vectors were
     shortened to ``dim``. ``normalized``: divided by their L2 norm.
     """
@@ -35,6 +36,7 @@ class Source(ABC):
     path: Path
     dim: int
     precision: str = "float32"
+    kind: str = "floats"
     fingerprint: str | None = None
     truncated: bool = False
     normalized: bool = False
@@ -45,14 +47,14 @@ class Source(ABC):
 
     @abstractmethod
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        """The row numbers (b,), ascending over all blocks, and the vectors as stored (b, width).
+        """The row numbers (b,), ascending over all blocks, and their vectors (b, width).
 
         ``where``: rows for which the SQL condition holds. Raises a FastflowError for a file that was changed.
         """
 
     @abstractmethod
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """The stored vectors (n, width) of ``rows``, which are there, in that order."""
+        """The vectors (n, width) of ``rows``, which are there, in that order."""
 
     @abstractmethod
     def numbers(self, where: str) -> Rows:

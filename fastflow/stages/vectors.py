@@ -67,12 +67,47 @@ def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
     return z
 
 
-def quantise(z: NDArray[Any], precision: str, normalized: bool, spread: NDArray[Any] | None) -> NDArray[Any]:
+def check_ranges(ranges: Any, precision: str, dim: int) -> NDArray[np.float32] | None:
+    """``ranges`` (2, ``dim``) as float32, None as it is; raises for another shape, and for another precision."""
+    if ranges is None:
+        return None
+    if precision not in ("int8", "uint8"):
+        raise UsageError(f"ranges= are those of int8 and uint8, and precision is {precision!r}: leave ranges out")
+    try:
+        array = np.asarray(ranges)
+    except ValueError as error:
+        raise UsageError(f"ranges must be (2, {dim}) numbers, the minima and the maxima: {error}") from error
+    if array.dtype.kind not in "fiu" or array.shape != (2, dim):
+        raise UsageError(
+            f"ranges must be (2, {dim}) numbers, the minima and the maxima of the embeddings that are stored, not "
+            f"{array.dtype} of shape {array.shape}"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold is infinite, and refused as such
+        array = array.astype(np.float32, copy=False)
+        bad = ~(np.isfinite(array[1] - array[0]) & (array[0] <= array[1]))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        low, high = array[:, at].tolist()
+        raise UsageError(
+            f"ranges: dimension {at} goes from {low:g} to {high:g}; give a finite minimum, then the maximum"
+        )
+    return array
+
+
+def quantise(
+    z: NDArray[Any],
+    precision: str,
+    normalized: bool,
+    spread: NDArray[Any] | None,
+    ranges: NDArray[np.float32] | None = None,
+) -> NDArray[Any]:
     """(B, D') in ``precision``; the names and packings are those of Sentence Transformers.
 
-    int8 and uint8 need ``spread`` (D',), the root mean square of each dimension before normalisation, which is 1 for
-    most calibrations: one fixed range for all holds 4 times the largest (4/sqrt(D') of normalised vectors that spread
-    equally), so that cosines keep. None: not known, and refused. binary and ubinary pack the signs, eight to a byte.
+    int8 and uint8 cut ``ranges`` (2, D'), the minimum and the maximum of each dimension, into 256 steps, with the bits
+    of ``quantize_embeddings``. Without ranges they need ``spread`` (D',), the root mean square of each dimension before
+    normalisation, which is 1 for most calibrations: one fixed range about 0 for all dimensions holds 4 times the
+    largest (4/sqrt(D') of normalised vectors that spread equally), so that cosines keep. Neither: refused.
+    binary and ubinary pack the signs, eight to a byte.
     """
     if precision == "float32":
         return z
@@ -88,15 +123,28 @@ def quantise(z: NDArray[Any], precision: str, normalized: bool, spread: NDArray[
     if precision in ("binary", "ubinary"):
         packed = np.packbits(z > 0, axis=1)
         return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
+    if ranges is not None:
+        return _in_ranges(z, precision, ranges)
     if spread is None:
         raise UsageError(
-            f"precision {precision!r} needs a flow, whiten or standardize model, or one that stores how wide its "
-            "outputs spread, and this one stores none; train it again with fastflow-train"
+            f"precision {precision!r} needs the range of each dimension, and this model stores none (fastflow-train "
+            f"stores one): in Python give Runtime.encode ranges=, the minima and the maxima of embeddings, "
+            f"(2, {z.shape[1]}), as quantize_embeddings of Sentence Transformers takes them; or take float16 or ubinary"
         )
     wide = spread.astype(np.float64)
     span = INT8_SIGMAS * float(wide.max()) / (float(np.linalg.norm(wide)) if normalized else 1.0)
     levels = np.clip(np.rint(z * (127 / span)), -127, 127)
     return levels.astype(np.int8) if precision == "int8" else (levels + 128).astype(np.uint8)
+
+
+def _in_ranges(z: NDArray[Any], precision: str, ranges: NDArray[np.float32]) -> NDArray[Any]:
+    """The arithmetic of ``quantize_embeddings`` in its order and its types, so that every bit is the same."""
+    starts = ranges[0]
+    steps = (ranges[1] - starts) / 255
+    steps = np.where(steps == 0, 1, steps)
+    with np.errstate(over="ignore"):  # far outside of its range a number ends at the last step
+        levels = np.clip(np.floor((z - starts) / steps), 0, 255)
+    return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
 
 def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDArray[Any]:

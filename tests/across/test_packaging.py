@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from places import ROOT
 
 ROOMS = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
@@ -63,6 +64,30 @@ def test_readme_and_ci_run_the_same_commands():
     assert len(commands) == 2
     for command in commands:
         assert re.search(rf"^{re.escape(command)}( >.*)?$", ci, re.M), command
+
+
+def requirements(lines: list[str], python: str) -> list[Requirement]:
+    """What ``lines`` ask for on Linux under that Python."""
+    where = {"python_version": python, "python_full_version": f"{python}.0", "platform_system": "Linux"}
+    where |= {"platform_machine": "x86_64", "sys_platform": "linux"}
+    found = map(Requirement, lines)
+    return [each for each in found if each.marker is None or each.marker.evaluate(where)]
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_requirement_of_every_extra_is_pinned_once(python):
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    pins = requirements([line for line in lines if line], python)
+    for extra, asked in {"": project["dependencies"], **project["optional-dependencies"]}.items():
+        for each in requirements(asked, python):
+            found = [str(pin.specifier) for pin in pins if pin.name == each.name]
+            if each.name != "fastflow":
+                assert len(found) == 1, f"{extra}: {each.name} has {len(found)} pins in constraints.txt"
+                assert each.specifier.contains(found[0].removeprefix("==")), f"{extra}: {each}, and pinned {found[0]}"
+    torch, zentorch = (next(str(p.specifier) for p in pins if p.name == name) for name in ("torch", "zentorch"))
+    assert zentorch.split(".")[:2] == torch.split(".")[:2], "zentorch loads the torch of its own version alone"
 
 
 def packages() -> dict[str, Path]:

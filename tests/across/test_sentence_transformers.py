@@ -101,6 +101,30 @@ def test_lower_precisions(directory, wanted, dtype):
         assert cosines.min() >= COSINE[dtype]
 
 
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+@pytest.mark.parametrize("dim", [None, 5])
+def test_ranges_give_the_bits_of_quantize_embeddings(directory, precision, dim):
+    quantize = pytest.importorskip("sentence_transformers.util.quantization", exc_type=ImportError).quantize_embeddings
+    rt, texts = fastflow.Runtime(directory("dense"), dtype="float32"), make_sentences(300, seed=5)
+    z = rt.encode(texts, truncate_dim=dim)
+    ranges = np.vstack([z[:100].min(axis=0), z[:100].max(axis=0)])  # some of the others are outside of it
+    found = rt.encode(texts, precision=precision, truncate_dim=dim, ranges=ranges)
+    np.testing.assert_array_equal(found, quantize(z, precision, calibration_embeddings=z[:100]), strict=True)
+    ranges[:, 3] = z[0, 3]  # a dimension that does not change
+    for given in (ranges, ranges.astype(np.float64), np.array([[-1], [1]]).repeat(z.shape[1], axis=1)):
+        found = rt.encode(texts, precision=precision, truncate_dim=dim, ranges=given)
+        np.testing.assert_array_equal(found, quantize(z, precision, ranges=given), strict=True)
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_without_ranges_such_a_directory_has_no_int8(directory, precision):
+    needed = (
+        rf"precision '{precision}' needs .* Runtime\.encode ranges=, .* \(2, 32\), as quantize_embeddings of Sentence"
+    )
+    with pytest.raises(UsageError, match=needed):
+        fastflow.Runtime(directory("mean")).encode(TEXTS[:5], precision=precision)
+
+
 PROMPTS = {"query": "the old dog: ", "title": "Title ", "document": None}
 
 

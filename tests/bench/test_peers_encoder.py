@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+from importlib.util import find_spec
 
-import numpy as np
 import pytest
-from benches import SMALL, absent
+from benches import absent, check_agreement
+from places import ROOT, USERS
 
-from fastflow.bench.measure.compare import least_cosine
 from fastflow.bench.peers import encoder as peers_encoder
-from fastflow.bench.peers.encoder import PEERS, chosen, left_out, missing, open_peers, together
-from fastflow.bench.peers.pooled import reference
-from fastflow.bench.suites import workbench
+from fastflow.bench.peers.encoder import CLASHES, PEERS, chosen, left_out, missing, open_peers, together
 from fastflow.errors import UsageError
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
@@ -58,39 +55,64 @@ def test_a_backend_that_wants_older_libraries_is_sent_to_an_environment_of_its_o
     assert missing("sentence-transformers-openvino", "float32") is None
 
 
-def test_zentorch_and_ctranslate2_are_never_in_one_process(small_bench, monkeypatch):
+@pytest.mark.parametrize("other", CLASHES)
+def test_zentorch_shares_no_process_with_engines_that_it_breaks(small_bench, monkeypatch, other):
     subject, skipped = small_bench.base(), []
-    wanted = [("zentorch", "float32"), ("torch-eager", "float32"), ("ctranslate2", "int8")]
-    assert together(subject, wanted, skipped) == wanted  # CTranslate2 is not installed
+    wanted = [("zentorch", "float32"), ("torch-eager", "float32"), (other, "int8")]
+    assert together(subject, wanted, skipped) == wanted  # neither is installed
+    assert chosen(["zentorch", other]) == ["zentorch", other]
     monkeypatch.setattr(peers_encoder, "find_spec", lambda name: object())
     assert together(subject, wanted[:2], skipped) == wanted[:2]
     assert skipped == []
     assert together(subject, wanted, skipped) == wanted[1:]
     assert [entry["name"] for entry in skipped] == ["zentorch float32"]
-    assert "CTranslate2 gives wrong vectors in a process that loaded it" in skipped[0]["reason"]
-    monkeypatch.setitem(sys.modules, "ctranslate2", object())
-    monkeypatch.setitem(sys.modules, "zentorch", object())
-    assert list(open_peers(subject, wanted[2:], 1, skipped)) == []
-    assert "in a process that loaded zentorch its vectors are wrong" in skipped[1]["reason"]
+    assert f"in one process with zentorch {CLASHES[other]}; measure zentorch in a run of its" in skipped[0]["reason"]
+    assert chosen(None) == list(PEERS)
+    with pytest.raises(UsageError, match=rf"^--against zentorch,{other}: in one process with zentorch {other} "):
+        chosen(["zentorch", other])
+    for first, second in ((wanted[0], wanted[2]), (wanted[2], wanted[0])):
+        monkeypatch.setitem(sys.modules, first[0], object())
+        assert list(open_peers(subject, [second], 1, skipped)) == []
+        assert f"this process has loaded {first[0]}; give {second[0]} a run of its own" in skipped[-1]["reason"]
+        monkeypatch.delitem(sys.modules, first[0])
+
+
+def test_the_two_that_abort_together_are_opened_one_without_the_other(small_bench, tmp_path, run_python):
+    """In a process of its own: where both are installed, and the rule fails, the interpreter ends with 134."""
+    for module in {*PEERS["zentorch"][0], *PEERS["xllamacpp"][0]}:
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    code = """
+from pathlib import Path
+import sys
+from fastflow.bench.peers.encoder import open_peers
+from fastflow.bench.suites.workbench import Workbench
+skipped = []
+wanted = [("zentorch", "float32"), ("xllamacpp", "float32")]
+print([c.name for c in open_peers(Workbench(Path(sys.argv[1]), sys.argv[2]).named(), wanted, 1, skipped)])
+print([entry["name"] for entry in skipped])
+"""
+    done = run_python(code, tmp_path, small_bench.base().encoder)
+    assert (done.returncode, done.stdout) == (0, "['xllamacpp']\n['zentorch float32']\n"), done.stderr[-2000:]
 
 
 @pytest.mark.usefixtures("as_in_a_run")
-@pytest.mark.parametrize(
-    "family", ["onnxruntime", "onnxruntime-plain", "openvino", "ctranslate2", "zentorch", "xllamacpp"]
-)
+@pytest.mark.parametrize("family", ["onnxruntime", "onnxruntime-plain", "openvino", "ctranslate2", "xllamacpp"])
 def test_installed_peers_agree_with_pytorch(family):
     for module in (*PEERS[family][0], *peers_encoder.MODULES.get((family, "int8"), ())):
         pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
-    if family == "ctranslate2" and "zentorch" in sys.modules:
-        pytest.skip("zentorch was loaded before, beside which its vectors are wrong")
-    importlib.import_module("fastflow.bench.peers.onnx")
-    with workbench.workbench(None, SMALL) as bench:
-        subject, skipped = bench.base(), []
-        engines = list(open_peers(subject, [(family, dtype) for dtype in PEERS[family][1]], 2, skipped))
-        assert [entry for entry in skipped if "bfloat16" not in entry["name"]] == []
-        ids = np.random.default_rng(0).integers(5, 30000, (3, 17))
-        mask = np.ones_like(ids)
-        mask[1, 9:], mask[2, 1:] = 0, 0
-        exact = reference(subject)(ids, mask)
-        for engine in engines:
-            assert least_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
+    check_agreement(family)
+
+
+def test_zentorch_agrees_with_pytorch_in_a_process_of_its_own(run_python):
+    """This process may have loaded the engines that clash with it."""
+    if find_spec("zentorch") is None:
+        pytest.skip("this peer is not installed")
+    code = """
+from benches import check_agreement
+from fastflow.bench.peers.pytorch import settings
+with settings(1):
+    check_agreement("zentorch")
+"""
+    done = run_python(code, env=USERS | {"PYTHONPATH": str(ROOT / "tests")})
+    assert done.returncode == 0, done.stderr[-2000:]

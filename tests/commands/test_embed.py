@@ -11,6 +11,7 @@ from commands import assert_one_sentence, run
 from places import ROOT
 
 from fastflow import Runtime
+from fastflow.stages.vectors import PRECISIONS
 
 
 def rows(result: Result) -> list[dict]:
@@ -48,7 +49,7 @@ def test_embed_options_reach_the_vectors(model, tmp_path):
     assert np.array_equal(np.array([row["embedding"] for row in found], np.float32), want)
 
 
-@pytest.mark.parametrize("precision", ["float16", "int8", "ubinary"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_embed_precisions_are_numbers_in_json(model, corpus, sentences, precision):
     found = rows(run("embed", corpus, "-m", model, "--quiet", "--precision", precision))
     want = Runtime(model).encode(sentences, precision=precision)

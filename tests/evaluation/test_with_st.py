@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from builders import VOCABULARY, make_encoder
 from click.testing import CliRunner
-from sentence_dirs import NORMALIZE, expected, make_directory, pooling
+from sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 from fastflow.cli import main
 from fastflow.errors import FastflowError
@@ -37,6 +39,9 @@ def stand_in(monkeypatch):
 
             prompt = {None: "", "query": "the old "}[prompt_name]
             return expected(Path(self.path), texts, prompt) + Model.off
+
+        def double(self):
+            """It is exact already."""
 
     monkeypatch.setattr(with_st, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=Model))
@@ -86,3 +91,18 @@ def test_a_directory_of_another_kind(bert, monkeypatch):
 def test_the_real_one(saved):
     pytest.importorskip("sentence_transformers", exc_type=ImportError)
     compare(saved).check(saved)
+
+
+def test_rounding_that_tanh_does_not_shorten(tmp_path):
+    """Weighted and not divided, the largest states are long, and tanh leaves their rounding alone."""
+    pytest.importorskip("sentence_transformers", exc_type=ImportError)
+    drawn = np.random.default_rng(0).uniform(0.2, 240, len(VOCABULARY)).tolist()
+    weights = ("WordWeights", {"vocab": VOCABULARY, "weights": dict(zip(VOCABULARY, drawn, strict=True))})
+    encoder = make_encoder(tmp_path / "encoder")
+    path = make_directory(tmp_path / "m", encoder, [weights, pooling("max"), dense(200)], length=128)
+    found = compare(path)
+    assert with_st.TOLERANCE < found.difference <= found.allowed <= 1e-3
+    found.check(path)
+    assert f"; {found.allowed:.1e} is allowed, for its own float32 rounds as much" in str(found)
+    with pytest.raises(FastflowError, match=r"4.0e-03 apart where .* is allowed"):
+        replace(found, difference=4e-3).check(path)

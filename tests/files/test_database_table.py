@@ -69,7 +69,7 @@ def test_no_database_at_all(tmp_path):
 def test_names_and_widths():
     assert quoted('a "b"') == '"a ""b"""'
     assert folded("ÄbC") == "Äbc"
-    assert [width_of({"precision": p, "dim": 12}) for p in ("float32", "ubinary")] == [12, 2]
+    assert [width_of({"precision": p, "dim": 12}) for p in ("uint8", "binary", "ubinary")] == [12, 2, 2]
 
 
 @pytest.mark.parametrize("vectors", [[b"1234567"], [b"12345678", "a text"], [b"12345678", None]])

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from builders import make_sentences
 from databases import vectors_in
@@ -19,6 +20,7 @@ from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.records import Layout
 from fastflow.files.settings import Settings, Summary, parse_shard
+from fastflow.stages.vectors import PRECISIONS
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,9 @@ def load(path: Path) -> np.ndarray:
         return np.array([json.loads(line)["embedding"] for line in path.read_text().splitlines()], np.float32)
     if path.suffix == ".db":
         return vectors_in(path)
+    if path.suffix == ".parquet":
+        column = pq.read_table(path)["embedding"].combine_chunks()
+        return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
     loaded = np.load(path)
     return loaded if path.suffix == ".npy" else loaded["embeddings"]
 
@@ -69,12 +74,12 @@ def test_empty_lines_are_texts_and_counted(runtime, tmp_path, target):
     assert np.array_equal(np.load(target), runtime.encode(["the dog", "", "  ", "a cat"]))
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "ubinary"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("dim", "normalize"), [(None, False), (12, True)])
 def test_precisions_after_cutting_and_normalising(runtime, corpus, sentences, target, precision, dim, normalize):
     found = embed(runtime, str(corpus), target, precision=precision, dim=dim, normalize=normalize)
     want = runtime.encode(sentences, None, normalize, precision=precision, truncate_dim=dim)
-    assert found.dtype == want.dtype == {"ubinary": "uint8"}.get(precision, precision)
+    assert found.dtype == want.dtype == {"ubinary": "uint8", "binary": "int8"}.get(precision, precision)
     assert np.array_equal(found, want)
 
 
@@ -211,6 +216,27 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, tmp_path, target, s
     assert target.read_bytes() == whole
     beside = [target.name + ".shard.json"] * (shard is not None)
     assert sorted(path.name for path in target.parent.iterdir()) == [target.name, *beside]
+
+
+@pytest.mark.parametrize("precision", ["uint8", "binary"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".parquet", ".safetensors", ".db"])
+def test_every_format_holds_every_precision_resumed_or_not(
+    model, runtime, corpus, sentences, target, monkeypatch, suffix, precision
+):
+    monkeypatch.setattr(module, "WINDOW", 16)
+    target, options = target.with_suffix(suffix), {"precision": precision, "dim": 12, "normalize": True}
+    found = embed(runtime, str(corpus), target, **options)
+    want = runtime.encode(sentences, None, True, precision=precision, truncate_dim=12)
+    assert found.dtype == (np.float32 if suffix == ".jsonl" else want.dtype)
+    assert np.array_equal(found, want)
+    whole = target.read_bytes()
+    target.unlink()
+    interrupted(model, str(corpus), target, **options)
+    other = Settings(precision="int8" if precision == "uint8" else "ubinary", dim=12, normalize=True)
+    with pytest.raises(FastflowError, match=r"from a run with another .*; give the same again"):
+        embed_file(runtime, str(corpus), target, other, resume=True, quiet=True)
+    assert embed_file(runtime, str(corpus), target, Settings(**options), resume=True, quiet=True).resumed == 48
+    assert target.read_bytes() == whole
 
 
 def interrupted(model, source, target, **settings) -> None:

@@ -56,6 +56,16 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
     )
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("precision", ["uint8", "binary"])
+def test_parts_of_every_precision(model, desk, suffix, precision):
+    embed(model, "-o", f"whole{suffix}", "--precision", precision)
+    for number in (1, 2):
+        embed(model, "--shard", f"{number}/2", "-o", f"parts/{number}{suffix}", "--precision", precision)
+    assert run("merge", "parts", "-o", f"out{suffix}").exit_code == 0
+    assert (desk / f"out{suffix}").read_bytes() == (desk / f"whole{suffix}").read_bytes()
+
+
 def make(model, suffix=".npy", of=3):
     for number in range(1, of + 1):
         embed(model, "--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}")

@@ -16,6 +16,7 @@ from fastflow.cli import main
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import transform as module
 from fastflow.files.transform import Settings, Summary, transform_file
+from fastflow.stages.vectors import PRECISIONS
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_every_form_of_a_matrix(runtime, x, tmp_path, target, form):
     assert np.array_equal(np.load(target), runtime.transform(exact))
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "ubinary"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("dim", "normalize"), [(None, False), (12, True)])
 def test_precisions_after_cutting_and_normalising(runtime, x, npy, target, precision, dim, normalize):
     transform_file(runtime, str(npy), target, Settings(precision, dim, normalize), quiet=True)

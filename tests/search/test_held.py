@@ -10,6 +10,7 @@ from rows import data
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search import Index, held
 from fastflow.search.codes import Bytes
+from fastflow.stages.vectors import quantise
 
 X = data(400, dim=32, seed=5).astype(np.float32)
 
@@ -49,9 +50,18 @@ def test_files_of_other_precisions(tmp_path, dtype, hold):
         assert kept.search(X[:5], 10) == read.search(X[:5], 10)
 
 
-def test_bits_are_held_as_bits(tmp_path):
-    packed = np.packbits(X > 0, axis=1)
-    path = make(tmp_path / "x.db", packed, {"precision": "ubinary", "dim": 32})
+@pytest.mark.parametrize("hold", ["vectors", "int8"])
+def test_uint8_is_int8_with_another_zero(tmp_path, hold):
+    x = (X / np.abs(X).max() * 127).astype(np.int8)
+    path = make(tmp_path / "x.db", (x.astype(int) + 128).astype(np.uint8), {"precision": "uint8"})
+    with Index(make(tmp_path / "y.db", x)) as signed, Index(path) as read, Index(path, hold=hold) as kept:
+        assert signed.search(X[:5], 10) == kept.search(X[:5], 10) == read.search(X[:5], 10)
+
+
+@pytest.mark.parametrize("precision", ["ubinary", "binary"])
+def test_bits_are_held_as_bits(tmp_path, precision):
+    packed = quantise(X, precision, False, None)
+    path = make(tmp_path / "x.db", packed, {"precision": precision, "dim": 32})
     with Index(path) as read, Index(path, hold="vectors") as kept:
         for where in (None, "row % 3 = 0"):
             assert kept.search(X[:5], 30, where) == read.search(X[:5], 30, where)

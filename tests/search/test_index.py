@@ -61,7 +61,7 @@ def test_texts_of_an_npy(runtime, made, corpus, sentences):
         assert index.search(sentences[4], 1)[0].text == sentences[4]
 
 
-@pytest.mark.parametrize("precision", ["float16", "int8", "ubinary"])
+@pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "binary", "ubinary"])
 @pytest.mark.parametrize("options", [(), ("--normalize",), ("--dim", 12), ("--dim", 32)])
 def test_other_precisions_and_shortened_vectors(runtime, made, sentences, precision, options):
     with Index(made(".db", "--precision", precision, *options), runtime) as index:
@@ -72,11 +72,16 @@ def test_other_precisions_and_shortened_vectors(runtime, made, sentences, precis
     dim = options[1] if "--dim" in options else None
     queries = runtime.encode(sentences[:4], truncate_dim=dim).astype(np.float64)
     rows = runtime.encode(sentences, truncate_dim=dim, precision=precision)
-    if precision == "ubinary":
+    if precision in ("binary", "ubinary"):
+        rows = (rows.astype(int) + 128 * (precision == "binary")).astype(np.uint8)
         signs = np.where(np.unpackbits(rows, axis=1, count=queries.shape[1]), 1.0, -1.0)
         assert np.isclose(best[1].score, np.sort(cosine(np.where(queries > 0, 1.0, -1.0), signs)[3])[-2])
     elif not options:
-        assert np.isclose(best[1].score, np.sort(cosine(queries, rows.astype(np.float64))[3])[-2], atol=1e-6)
+        assert np.isclose(
+            best[1].score,
+            np.sort(cosine(queries, rows.astype(np.float64) - 128 * (precision == "uint8"))[3])[-2],
+            atol=1e-6,
+        )
 
 
 @pytest.mark.parametrize("suffix", [".db", ".npy"])

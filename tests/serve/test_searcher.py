@@ -54,7 +54,8 @@ def test_a_file_of_another_model_is_refused(bert, tmp_path, corpus, runtime):
     ("precision", "similarity", "hold"),
     [
         ("float32", "cosine", "int8"), ("float16", "dot", "int8"), ("float32", "euclidean", "vectors"),
-        ("int8", "cosine", "vectors"), ("ubinary", "cosine", "vectors"),
+        ("int8", "cosine", "vectors"), ("uint8", "cosine", "vectors"), ("ubinary", "cosine", "vectors"),
+        ("binary", "cosine", "vectors"),
     ],
 )  # fmt: skip
 def test_it_holds_codes_where_they_rank(
@@ -70,7 +71,7 @@ def test_it_holds_codes_where_they_rank(
 
     monkeypatch.setattr(module, "Index", Noted)
     directory = model  # int8 needs a calibration
-    if precision != "int8":
+    if not precision.endswith("int8"):
         directory = make_directory(tmp_path / "st", bert, [pooling("mean")], similarity_fn_name=similarity)
     options = ["-m", directory, "-o", tmp_path / "x.db", "--precision", precision, "--quiet"]
     assert run("embed", corpus, *options).exit_code == 0

@@ -94,7 +94,7 @@ def test_other_calibrations_store_none(tmp_path, bert, sentences, method):
 def test_a_model_saved_without_is_refused(tmp_path, bert, sentences, method, precision):
     made = make_model(tmp_path / "m", bert, sentences, method)
     assert (made / CALIBRATION).is_file() == (method != "none")
-    with pytest.raises(UsageError, match=f"precision '{precision}' needs .* stores how wide its outputs spread"):
+    with pytest.raises(UsageError, match=f"precision '{precision}' needs .* this model stores none"):
         Runtime(made).encode(sentences[:3], precision=precision)
     assert Runtime(made).encode(sentences[:3], precision="ubinary").shape == (3, 4)
 

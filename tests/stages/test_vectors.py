@@ -10,6 +10,7 @@ from fastflow.stages.vectors import (
     check_count,
     check_finite,
     check_pooled,
+    check_ranges,
     check_truncation,
     check_vectors,
     cosine,
@@ -77,6 +78,41 @@ def test_int8_and_uint8_are_one_range_around_zero(normalized):
     assert quantise(z, "uint8", normalized, spread).tolist() == [[255, 1, 255, 1, 128, 129, 128, 128, 128, 128]]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_ranges_are_cut_into_256_steps_a_dimension(dtype):
+    ranges = check_ranges([[-128, 0, 2, 5], [127, 255, 2, 5.5]], "int8", 4)
+    z = np.array([[-128, 0, 2, 5], [127, 255, 2.5, 5.499], [-999, 0.999, 1.5, 9], [0.5, 3e38, 3.5, 5.25]], dtype)
+    levels = quantise(z, "uint8", False, None, ranges)
+    assert levels.dtype == np.uint8
+    assert levels.tolist() == [[0, 0, 0, 0], [255, 255, 0, 254], [0, 0, 0, 255], [128, 255, 1, 127]]
+    coded = quantise(z, "int8", True, np.ones(4), ranges)  # they come before the range that the model stores
+    assert coded.dtype == np.int8
+    assert np.array_equal(coded.astype(int) + 128, levels)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        (np.zeros((2, 9)), r"ranges must be \(2, 10\) numbers, the minima and the maxima .* float64 of shape \(2, 9\)"),
+        (np.zeros(10), r"of shape \(10,\)"), ("int8", r"ranges must be \(2, 10\) numbers"),
+        ([[0.0], [0.0, 1.0]], r"ranges must be \(2, 10\) numbers"), (np.zeros((2, 10), bool), "not bool of shape"),
+        (np.stack([Z[0], np.where(np.arange(10) == 4, Z[0] - 1, Z[0])]), "ranges: dimension 4 goes from"),
+        (np.full((2, 10), np.nan), "ranges: dimension 0 goes from nan to nan; give a finite minimum"),
+        (np.outer([-1e300, 1], np.ones(10)), "dimension 0 goes from -inf to 1"),
+        (np.outer([-3e38, 3e38], np.ones(10)), "dimension 0 goes from -3e.38 to 3e.38"),
+    ],
+)  # fmt: skip
+def test_ranges_that_are_none(ranges, message):
+    with pytest.raises(UsageError, match=message):
+        check_ranges(ranges, "int8", 10)
+
+
+def test_ranges_are_of_int8_and_uint8_alone():
+    assert check_ranges(None, "float32", 10) is None
+    with pytest.raises(UsageError, match=r"ranges= are those of int8 and uint8, and precision is 'ubinary': leave"):
+        check_ranges(np.zeros((2, 10)), "ubinary", 10)
+
+
 def test_signs_are_packed_eight_to_a_byte():
     z = np.array([[1, -1, 1, 0, 2, 3, -4, 1, 5]])
     assert quantise(z, "ubinary", False, None).tolist() == [[0b10101101, 0b10000000]]
@@ -85,7 +121,10 @@ def test_signs_are_packed_eight_to_a_byte():
 
 
 def test_precisions_that_cannot_be_had():
-    with pytest.raises(UsageError, match="precision 'int8' needs"):
+    needed = (
+        r"precision 'int8' needs the range of each dimension, and this model stores none .* Runtime\.encode ranges=, "
+    )
+    with pytest.raises(UsageError, match=needed + r"the minima and the maxima .* \(2, 10\), as quantize_embeddings"):
         quantise(Z, "int8", False, None)
     with pytest.raises(UsageError, match="unknown precision 'int4'; known are float32"):
         quantise(Z, "int4", False, None)
