@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
 def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken."""
     config = uvicorn.Config(
-        make_app(service), http=protocol(service.settings), ws="none", lifespan="on", log_config=None,
+        make_app(service), http=protocol(service.settings, service.metrics), ws="none", lifespan="on", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
         timeout_graceful_shutdown=5, loop="asyncio",
     )  # fmt: skip
