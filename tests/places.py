@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -15,3 +16,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would c
 USERS = dict(os.environ)
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # matrices this small only lose by more, above all on a busy machine
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite that a script started with &: children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 WORD = re.compile(r"[^\W\d_]+")
@@ -34,12 +35,7 @@ def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
 
     Of at most SAMPLE words, letters alone; fewer than FEWEST pieces are not judged.
     """
-    words: list[str] = []
-    for text in texts:
-        words += WORD.findall(text)
-        if len(words) >= SAMPLE:
-            break
-    words = words[:SAMPLE]
+    words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
     total, unknown = vocabulary.pieces(words)
     if total < FEWEST:
         return None

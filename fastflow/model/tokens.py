@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.bombs import check_tokenizer_file
 from fastflow.model.reading import panics, read_object, reason, short
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+LONGEST_WORD = 1000  # letters of a word that are looked at, to judge the vocabulary
 UNKNOWN = ("[UNK]", "<unk>")  # the unknown token in BERT's and in SentencePiece's vocabularies
 
 
@@ -75,8 +78,11 @@ class Tokenizer:
     """
 
     def __init__(self, directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> None:
+        from fastflow.model.long_texts import LongTexts
+
         self.max_length, self._directory = max_length, directory
         self._tokenizer = load_tokenizer(directory)
+        self._long = LongTexts(self._tokenizer, max_length)
         self._uncut: Any = None  # the same without a limit, made when first asked for
         if lower:
             lowercase_first(self._tokenizer)
@@ -116,23 +122,43 @@ class Tokenizer:
             raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest}, {said}")
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents."""
-        encodings = self._encoded(self._tokenizer.encode_batch_fast, texts, True)
-        rows = [encoding.ids for encoding in encodings]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        ids = np.fromiter((i for row in rows for i in row), np.int32, int(offsets[-1]))
-        cut = np.flatnonzero([bool(encoding.overflowing) for encoding in encodings])
-        return Tokens(ids, offsets, cut)
+        """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents.
 
-    def _encoded(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
-        """The library's encodings; raises a FastflowError for a text that it cannot take."""
+        Raises a FastflowError for a text that the tokenizer cannot take.
+        """
+        heads = [self._head(text) if len(text) > self._long.size else text for text in texts]
+        rows, cut = [np.empty(0, np.int32)], []
+        for start, stop in self._long.together(heads):
+            for i, encoding in enumerate(self._encoded(heads[start:stop]), start):
+                if heads[i] is not texts[i] and not self._is_cut(encoding):
+                    encoding = self._encoded([self._long.enough(texts[i], self._is_full)])[0]
+                rows.append(np.array(encoding.ids, np.int32))
+                cut += [i] if self._is_cut(encoding) else []
+        offsets = np.cumsum([len(row) for row in rows], dtype=np.int64)
+        return Tokens(np.concatenate(rows), offsets, np.array(cut, np.int64))
+
+    def _head(self, text: str) -> str:
+        """The start of a long text that is tokenized first; raises a FastflowError if the text has no UTF-8 form."""
+        if not text.isascii() and (half := SURROGATE.search(text)):
+            raise no_utf8(text[max(0, half.start() - 20) :])
+        return self._long.head(text)
+
+    def _is_full(self, text: str) -> bool:
+        return self._is_cut(self._encoded([text])[0])
+
+    def _is_cut(self, encoding: Any) -> bool:
+        return len(encoding) == self.max_length and bool(encoding.overflowing)
+
+    def _encoded(self, texts: Sequence[str]) -> list[Any]:
+        """The library's encodings, cut at ``max_length``; raises a FastflowError for a text that it cannot take."""
+        return self._checked(self._tokenizer.encode_batch_fast, texts, True)
+
+    def _checked(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
         try:
             with panics():
                 return encode(list(texts), add_special_tokens=special)
         except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
-            broken = next((text for text in texts if text != text.encode("utf-8", "replace").decode()), "")
-            raise FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {broken!r:.80}") from error
+            raise no_utf8(next(filter(SURROGATE.search, texts), "")) from error
         except Exception as error:  # a bare Exception, such as for an unknown word where there is no [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
@@ -156,7 +182,7 @@ class Tokenizer:
             self._uncut = type(self._tokenizer).from_str(self._tokenizer.to_str())
             self._uncut.no_truncation()
         known = {i for i, token in self._uncut.get_added_tokens_decoder().items() if token.special}
-        encodings = self._encoded(self._uncut.encode_batch, texts, special)
+        encodings = self._checked(self._uncut.encode_batch, texts, special)
         return [
             [Piece(i, piece, i in known, *span) for i, piece, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
             for e in encodings
@@ -164,10 +190,17 @@ class Tokenizer:
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
         """How many pieces ``words`` fall into, each as it would inside a text, and how many are the unknown token."""
-        encodings = self._tokenizer.encode_batch_fast([f" {word}" for word in words], add_special_tokens=False)
+        encodings = self._tokenizer.encode_batch_fast(
+            [f" {word[:LONGEST_WORD]}" for word in words], add_special_tokens=False
+        )
         unknown = {self._tokenizer.token_to_id(name) for name in UNKNOWN}
         ids = [i for encoding in encodings for i in encoding.ids]
         return len(ids), sum(i in unknown for i in ids)
+
+
+def no_utf8(text: str) -> FastflowError:
+    """The error for a text that holds half a surrogate pair."""
+    return FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {text[:80]!r:.80}")
 
 
 def lowercase_first(tokenizer: Any) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
+import signal
 import socket
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -39,6 +41,15 @@ class Server(uvicorn.Server):
             notify("READY=1")
             self._ready()
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Listen to signals, but to no Ctrl-C that the process was started to ignore, as a script does with &."""
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        with super().capture_signals():
+            if ignored:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            yield
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second ends at once."""
         if self._service.draining:
@@ -57,7 +68,7 @@ class Server(uvicorn.Server):
 def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken."""
     config = uvicorn.Config(
-        make_app(service), http=protocol(service.settings), ws="none", lifespan="on", log_config=None,
+        make_app(service), http=protocol(service.settings, service.metrics), ws="none", lifespan="on", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
         timeout_graceful_shutdown=5, loop="asyncio",
     )  # fmt: skip

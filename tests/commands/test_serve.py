@@ -48,6 +48,19 @@ def test_ctrl_c_ends_it_too(tmp_path):
         assert server.process.wait(WAIT) == 0
 
 
+def test_one_that_a_script_started_in_the_background_ignores_ctrl_c(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a child inherits it
+    try:
+        with serving_process(folder=tmp_path) as server:
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            assert server.get("/health").status == 200
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(WAIT) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_key_from_the_environment_and_a_warning_without_one(tmp_path):
     with serving_process("--host", "0.0.0.0", folder=tmp_path, env={"FASTFLOW_API_KEY": "k"}) as server:
         server.host = "127.0.0.1"

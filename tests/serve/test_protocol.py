@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import logging
 import socket
 import time
+import urllib.error
+import urllib.request
 
+import httpx
 import pytest
 from servers import WAIT, serving
+
+from fastflow.serve import protocol
 
 HEAD = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 
@@ -107,3 +115,106 @@ def test_what_is_no_http_is_400(hasty):
     with connect(hasty) as connection:
         connection.sendall(b"\x16\x03\x01 tls\r\n\r\n")
         assert everything(connection).startswith(b"HTTP/1.1 400 ")
+
+
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "more"), [(b"0\r\n", b"x-y: z\r\n"), (b"0\r\nx: ", b"yyyyyyyy"), (b"1;a=", b"bbbbbbbb")],
+    ids=["trailers", "one trailer", "chunk extension"],
+)  # fmt: skip
+def test_trailers_and_chunk_extensions_that_do_not_end_are_refused(hasty, start, more):
+    with connect(hasty) as connection:
+        connection.sendall(CHUNKED + start)
+        time.sleep(0.05)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                connection.sendall(more * 1000)
+        assert everything(connection).startswith(b"HTTP/1.1 431 ")
+    assert not hasty.service.active
+
+
+def test_small_chunks_are_no_chunk_extensions(hasty):
+    body = b'{"inputs": "a"}' + b" " * 20_000
+    with connect(hasty) as connection:
+        connection.sendall(CHUNKED + b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\nx-y: z\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+def test_trailers_are_no_headers(hasty):
+    body = b'0f\r\n{"inputs": "a"}\r\n0\r\ncontent-type: application/json\r\n\r\n'
+    with connect(hasty) as connection:
+        connection.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + body)
+        assert connection.recv(12) == b"HTTP/1.1 415"
+
+
+@pytest.fixture(scope="module")
+def usual():
+    with serving(rate=50_000.0) as server:
+        yield server
+
+
+def by_urllib(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=WAIT) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def by_http_client(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    host, path = url.removeprefix("http://").split("/", 1)
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=WAIT)) as connection:
+        connection.request("POST", "/" + path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def by_httpx(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    answer = httpx.post(url, content=body, headers=headers, timeout=WAIT)
+    return answer.status_code, answer.content
+
+
+@pytest.mark.parametrize("post", [by_urllib, by_http_client, by_httpx])
+def test_a_client_that_sends_too_much_reads_the_refusal(usual, post):
+    body = b'{"inputs": "' + b"a" * 17_000_000 + b'"}'
+    for _ in range(3):
+        status, said = post(usual.url + "/embed", body, {"content-type": "application/json"})
+        assert status == 413
+        assert b"the body is larger than 16777216 bytes" in said
+
+
+def test_a_refused_body_is_read_for_a_while_and_not_for_ever(usual, monkeypatch):
+    monkeypatch.setattr(protocol, "LINGER", 1_000_000)
+    with connect(usual) as connection:
+        connection.sendall(HEAD + b"content-length: 1000000000000\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 413"
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 2**30:
+                sent += connection.send(b" " * 65536)
+    assert 500_000 < sent < 2**30
+
+
+def test_a_request_that_was_refused_is_not_said_to_be_late(hasty):
+    with connect(hasty) as connection:
+        connection.sendall(HEAD + b"content-length: 1000000000000\r\n\r\n {")
+        found = everything(connection)
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert found.startswith(b"HTTP/1.1 413 ")
+
+
+def test_what_is_no_http_is_counted_and_logged_once_with_its_sender(caplog):
+    with serving(rate=50_000.0) as server, caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            with connect(server) as connection:
+                connection.sendall(b"\x16\x03\x01 tls\r\n\r\n")
+                assert everything(connection).startswith(b"HTTP/1.1 400 ")
+        with connect(server) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        assert server.service.metrics.value("te_request_failure", err="http") == 20
+    lines = [record.getMessage() for record in caplog.records if record.name in ("fastflow.serve", "uvicorn.error")]
+    assert len(lines) == 1
+    assert lines[0].startswith("1 requests since the last such line were not HTTP; this one is from 127.0.0.1 port ")

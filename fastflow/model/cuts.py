@@ -1,0 +1,139 @@
+"""Where a text surely splits into tokens, whatever follows: read from the rules of a tokenizer, None if one is unknown.
+
+Tokens are made in steps, and each step has to split there: added tokens are found in the raw text, each segment between
+them is normalized, split into words, and each word into tokens by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # of ASCII, but the underline, which counts as a letter elsewhere
+IDEOGRAPHS = "\u4e00-\u9fff"
+SPACES = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+CONTROLS = "\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
+ACCENTS = "\u0300-\u036f\ufe00-\ufe0f"
+# characters that BERT's rules neither drop nor split at
+WORD = (
+    "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0621-\u063a\u3041-\u3096"
+    "\u30a1-\u30fa\uac00-\ud7a3\U0001f300-\U0001f64f\U0001f680-\U0001f6c5\U0001f910-\U0001f9ff"
+)
+# letters and digits; those left out are one grapheme with what follows (U+0D4E) or precedes them
+LETTERS = r"[^\W\u0d4e\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f\U00010000-\U0010ffff]"
+LATIN = "[0-9A-Za-z]"
+FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
+GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "Strip"}  # change a grapheme by itself
+AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}  # before each, after a letter
+
+
+class Cuts(NamedTuple):
+    """``at`` matches, with no width, where a text may be cut. ``runs`` matches repeated characters, whose first ones,
+    the group that matched, give the same tokens.
+    """
+
+    at: re.Pattern[str]
+    runs: re.Pattern[str] | None = None
+
+
+def find_cuts(tokenizer: Any) -> Cuts | None:
+    """The rule for a ``tokenizers.Tokenizer``; None if none is known."""
+    normalizers = _parts(tokenizer.normalizer, "normalizers")
+    splitters = _parts(tokenizer.pre_tokenizer, "pretokenizers")
+    if not splitters:
+        return None
+    tokens = tokenizer.get_added_tokens_decoder().values()
+    added = [token.content for token in tokens]
+    plain = all(re.fullmatch("[!-~]+", each) for each in added) and not any(token.single_word for token in tokens)
+    kinds = {each["type"] for each in normalizers}
+    if plain and kinds <= {"BertNormalizer", "Lowercase"} and splitters == [{"type": "BertPreTokenizer"}]:
+        return _of_bert(tokenizer, normalizers, added)
+    return _between_words(tokenizer.normalizer, normalizers, splitters[0], added)
+
+
+def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]) -> Cuts:
+    """BERT's rules drop spaces, controls and accents, and split before punctuation and ideographs."""
+    bert = next((each for each in normalizers if each["type"] == "BertNormalizer"), {})
+    ideographs = IDEOGRAPHS if bert.get("handle_chinese_chars") else ""
+    at = re.compile(f"(?=[ \\t\\n\\r{re.escape(_between(added))}{ideographs}])")
+    if not bert.get("clean_text"):
+        return Cuts(at)
+    stripped = bert["lowercase"] if bert["strip_accents"] is None else bert["strip_accents"]
+    dropped = CONTROLS + (ACCENTS if stripped else "")
+    runs = f"([{SPACES}])[{SPACES}]+|([{dropped}])[{dropped}]+"
+    longest = getattr(tokenizer.model, "max_input_chars_per_word", None)  # of WordPiece: a longer word is unknown
+    if longest and not any(re.search(f"^[{WORD}]|[{WORD}]$|.{{{longest}}}", each) for each in added):
+        runs += f"|(?<![{WORD}])([{WORD}]{{{longest + 1}}})[{WORD}]+"
+    return Cuts(at, re.compile(runs))
+
+
+def _between_words(
+    normalizer: Any, normalizers: list[dict[str, Any]], splitter: dict[str, Any], added: list[str]
+) -> Cuts | None:
+    """A space between two letters, if no added token has one, and each letter is normalized by itself."""
+    kind = splitter["type"]
+    if kind == "Metaspace" and splitter.get("split", True):
+        breaks = "\n" if _normalized(normalizer, "a\nb") == "a b" else ""
+    elif kind in AT_SPACES and splitter.get("use_regex", True):
+        breaks = "\n" if _normalized(normalizer, "a\nb") in ("a\nb", "a b") else ""
+    else:
+        return None
+    if not all(map(_is_local, normalizers)) or _normalized(normalizer, "a b") != "a b":
+        return None
+    letters = next((each for each in (LETTERS, LATIN) if _keeps(normalizer, each)), None)
+    both = [*added, *(_normalized(normalizer, each) for each in added)]
+    if letters is None or any(re.search(r"\w\s", each) for each in both):
+        return None
+    at = f"(?<={letters})(?=[ {breaks}]{letters})"
+    marks = re.escape(_between(both))
+    if kind == "ByteLevel" and {each["type"] for each in normalizers} <= FORMS and marks:
+        at += f"|(?<={LATIN})(?=[{marks}])"
+    return Cuts(re.compile(at))
+
+
+def _parts(component: Any, name: str) -> list[dict[str, Any]]:
+    """The settings of a normalizer or pre-tokenizer, or of each part of a Sequence."""
+    if component is None:
+        return []
+
+    def flat(settings: dict[str, Any]) -> list[dict[str, Any]]:
+        if settings["type"] != "Sequence":
+            return [settings]
+        return [each for part in settings[name] for each in flat(part)]
+
+    return flat(json.loads(component.__getstate__()))
+
+
+def _between(added: list[str]) -> str:
+    """The punctuation that no added token holds but as its first character."""
+    return "".join(mark for mark in PUNCTUATION if not any(mark in each[1:] for each in added))
+
+
+def _is_local(settings: dict[str, Any]) -> bool:
+    """Whether a normalizer changes each grapheme by itself, or replaces what no letter or space is part of."""
+    if settings["type"] != "Replace":
+        return settings["type"] in GRAPHEMES
+    content, pattern = settings["content"], settings["pattern"]
+    if "String" not in pattern:
+        return bool(pattern == {"Regex": " {2,}"} and content == " ")
+    return not re.search(r"[\w\s]", pattern["String"]) and content == content.strip() != ""
+
+
+def _normalized(normalizer: Any, text: str) -> str:
+    return text if normalizer is None else normalizer.normalize_str(text)
+
+
+def _keeps(normalizer: Any, letters: str) -> bool:
+    """Whether none of ``letters`` is dropped, or becomes what ends with a space."""
+    if normalizer is None:
+        return True
+    every = _every(letters)
+    found = _normalized(normalizer, "|".join(every)).split("|")
+    return len(found) == len(every) and all(each and not each[-1].isspace() for each in found)
+
+
+@cache
+def _every(letters: str) -> list[str]:
+    return re.findall(letters, "".join(map(chr, range(0x10000))))
