@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.replacing import replace_text
 
 if TYPE_CHECKING:
     from fastflow.model.kinds import Model
@@ -190,12 +191,9 @@ def write_json(path: str, value: Any) -> None:
     if path == "-":
         emit(text)
         return
-    temporary = Path(path + ".partial")
     try:
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(path)
+        replace_text(Path(path), text + "\n")
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FastflowError(f"{path} cannot be written: {error.strerror}") from error
 
 

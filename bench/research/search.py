@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from fastflow import Runtime
 from fastflow.bench.measure.machine import describe
 from fastflow.files.database import DatabaseFile
-from fastflow.files.database_table import connect
 from fastflow.files.printing import Block
 from fastflow.search import Index
 from fastflow.search.codes import Bits, Bytes, Codes, largest
@@ -171,7 +170,7 @@ def engines(work: Path, threads: int) -> Iterator[tuple[str, str, Callable[[Arra
     if (work / "rows.usearch").exists():
         graph = Graph.restore(str(work / "rows.usearch"))
         yield "usearch, HNSW of int8", "fast", lambda q: graph.search(q, K, threads=threads).keys.tolist()
-    plain = connect(work / "rows.db")
+    plain = sqlite3.connect(work / "rows.db", isolation_level=None)
     with_vec(plain)
     ordered = "SELECT row FROM texts ORDER BY vec_distance_cosine(vector, ?) LIMIT 10"
     yield "sqlite-vec on our table", "slow", lambda q: [row for (row,) in plain.execute(ordered, (q.tobytes(),))]

@@ -23,11 +23,13 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.files.locks import open_locked, try_lock
+from fastflow.replacing import replace_text
 
 OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial)")
 MAGIC = b"\x93NUMPY"
 WAIT = 0.5  # seconds between looks at a lock that another process holds
 DAY = 86_400.0
+OWN = 0o600  # the mode of an entry: texts can be guessed from their embeddings
 
 
 def cache_directory(given: str | Path | None) -> Path:
@@ -51,25 +53,19 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
     ``waiting`` is called once if another holds the lock; then this waits for it. Raises OSError where a file cannot be
     made or locked.
     """
-    handle = open_locked(path)
+    handle = open_locked(path, OWN)
     if handle is None:
         waiting()
     while handle is None:
         time.sleep(WAIT)
-        handle = open_locked(path)
+        handle = open_locked(path, OWN)
     with handle:
         yield handle
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
     """Write the origin of an entry beside its array or partial ``path``, for ``entries``."""
-    target = path.with_suffix(".json")
-    temporary = target.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps({"fastflow_cache": 1, **about}), encoding="utf-8")
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_text(path.with_suffix(".json"), json.dumps({"fastflow_cache": 1, **about}), OWN)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ def try_lock(handle: IO[bytes] | FileIO) -> bool:
     return True
 
 
-def open_locked(path: Path) -> FileIO | None:
-    """``path`` to read and write, locked, made where it is absent, its content untouched; None if it is held.
+def open_locked(path: Path, mode: int = 0o666) -> FileIO | None:
+    """``path`` to read and write, locked, made with ``mode`` if it is absent, its content untouched; None if it is
+    held.
 
-    A link is not followed. Raises OSError where the file cannot be made or locked.
+    A link is not followed. Raises OSError if the file cannot be made or locked.
     """
     while True:
-        handle = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
+        handle = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "r+b")
         try:
             if not try_lock(handle):
                 handle.close()

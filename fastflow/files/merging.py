@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import zipfile
@@ -23,6 +24,7 @@ from fastflow.files.parquet_output import ParquetOutput
 from fastflow.files.printing import Block
 from fastflow.files.shards import CHUNK, Manifest, check_bytes, is_whole, manifests
 from fastflow.files.writers import writer_for
+from fastflow.model.reading import open_regular, reason
 
 ROWS = 4096  # read at a time
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}  # of safetensors
@@ -52,8 +54,14 @@ def merge(folder: Path, target: Path) -> list[Manifest]:
             if isinstance(writer, ParquetOutput):
                 try:
                     _join_parquet(writer, paths)
-                except ValueError as error:  # such as ArrowInvalid
-                    raise FastflowError(f"{folder}: the parts cannot be joined: {error}; make them again") from error
+                except FastflowError:
+                    raise
+                except Exception as error:  # as in _append
+                    if isinstance(error, OSError) and error.errno is not None:
+                        raise
+                    raise FastflowError(
+                        f"{folder}: the parts cannot be joined: {reason(error)}; make them again"
+                    ) from error
             else:
                 for path, manifest in zip(paths, found, strict=True):
                     _append(writer, path, manifest)
@@ -78,7 +86,7 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:
     """The rows of one part behind those before."""
     rows, (start, stop) = 0, manifest.rows
     try:
-        with path.open("rb") as handle:
+        with open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
             if isinstance(writer, JsonLinesFile):
                 while chunk := handle.read(CHUNK):
                     writer.append(chunk)
@@ -89,8 +97,12 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:
             for block in of_part:
                 writer.write(block)
                 rows += len(block.rows)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, struct.error) as error:
-        raise FastflowError(f"{path} cannot be joined: {error}; make the part again") from error
+    except FastflowError:
+        raise
+    except Exception as error:  # a body that was spoilt before it was hashed: the libraries raise anything for it
+        if isinstance(error, OSError) and error.errno is not None:  # of a disk
+            raise
+        raise FastflowError(f"{path} cannot be joined: {reason(error)}; make the part again") from error
     if rows != stop - start:
         raise FastflowError(f"{path} has {rows:,} rows, and its manifest names {stop - start:,}; make the part again")
 

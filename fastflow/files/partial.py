@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.locks import open_locked
+from fastflow.replacing import replace_text
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -141,12 +142,9 @@ class State:
         """Record that ``rows`` rows, ``position`` bytes, are safely written."""
         if not self._again:
             return
-        temporary = self.path.with_suffix(".json.tmp")
         try:
-            temporary.write_text(json.dumps({"rows": rows, "bytes": position, "run": self._run}), encoding="utf-8")
-            temporary.replace(self.path)
+            replace_text(self.path, json.dumps({"rows": rows, "bytes": position, "run": self._run}))
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise cannot_write(self.path, error) from error
         self.rows = rows
 

@@ -18,10 +18,14 @@ from typing import Any
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.counting import Counted, span
 from fastflow.files.partial import cannot_write, check_unfinished, partial_path, state_path
+from fastflow.files.shard_fields import wrong
+from fastflow.model.reading import open_regular, read_object, short
+from fastflow.replacing import replace_text
 
 VERSION = 1
 ENDING = ".shard.json"
 CHUNK = 1 << 20
+LARGEST = 1 << 26  # bytes of a manifest
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,10 @@ class Manifest:
     def write(self, part: Path) -> None:
         """Write the manifest of ``part``, by way of a temporary name."""
         target = manifest_path(part)
-        temporary = target.with_name(target.name + ".tmp")
+        text = json.dumps({"fastflow_shard": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
         try:
-            text = json.dumps({"fastflow_shard": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
-            temporary.write_text(text + "\n", encoding="utf-8")
-            temporary.replace(target)
+            replace_text(target, text + "\n")
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise cannot_write(target, error) from error
 
     def describe(self) -> str:
@@ -124,23 +125,16 @@ def manifest_of(
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest at ``path``; raises a FastflowError for one that is damaged or of another version."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        version = found.pop("fastflow_shard")
-        manifest = Manifest(**found | {"shard": tuple(found["shard"]), "rows": tuple(found["rows"])})
-        whole = [len(manifest.shard) == len(manifest.rows) == 2, Path(manifest.part).name == manifest.part]
-        numbers = all(isinstance(n, int) for n in (*manifest.shard, *manifest.rows, manifest.total))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise FastflowError(
-            f"{path} is damaged, or no manifest of a part; remove it and make the part again"
-        ) from error
+    found = read_object(path, LARGEST)
+    version = found.pop("fastflow_shard", None)
     if version != VERSION:
         raise FastflowError(
-            f"{path} is of version {version} of the manifest, and this fastflow reads {VERSION}; update"
+            f"{path} is of version {short(version)} of the manifest, and this fastflow reads {VERSION}; update, or "
+            "remove it and make the part again"
         )
-    if not (all(whole) and numbers and manifest.rows == span(manifest.total, manifest.shard)):
-        raise FastflowError(f"{path} is damaged; remove it and make the part again")
-    return manifest
+    if found_wrong := wrong(found):
+        raise FastflowError(f"{path} is damaged, field {found_wrong}; remove it and make the part again")
+    return Manifest(**found | {"shard": tuple(found["shard"]), "rows": tuple(found["rows"])})
 
 
 def manifests(folder: Path) -> list[Manifest]:
@@ -221,7 +215,7 @@ def file_sha256(path: Path) -> str:
     """The sha256 of a file's bytes, which are read a piece at a time."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as handle:
+        with open_regular(path) as handle:
             while chunk := handle.read(CHUNK):
                 digest.update(chunk)
     except OSError as error:

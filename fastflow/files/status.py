@@ -9,6 +9,7 @@ from pathlib import Path
 from fastflow.files.locks import try_lock
 from fastflow.files.partial import partial_path, state_path
 from fastflow.files.shards import Manifest, is_whole, manifests, part_name, unfinished
+from fastflow.model.reading import open_regular
 
 PRESENT = "present"  # in full, by its size; its bytes are not read
 
@@ -62,9 +63,9 @@ def _state(folder: Path, manifest: Manifest | None) -> str:
 
 def _is_held(path: Path) -> bool:
     try:
-        with path.open("rb") as handle:
+        with open_regular(path) as handle:
             return not try_lock(handle)
-    except FileNotFoundError:
+    except OSError:  # none is there, or it is no file of a run
         return False
 
 

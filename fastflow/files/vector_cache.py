@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.cache import bytes_for_people
+from fastflow.files.cache import OWN, bytes_for_people
 from fastflow.files.reuse import CHECK, Store, check_of
 
 APPLICATION = 0x66665643  # "ffVC", in the header of the file
@@ -153,6 +153,9 @@ def _opened(path: Path, mode: str) -> Any:
         import sqlite3
     except ImportError as error:
         raise FastflowError("--cache needs sqlite3, which this Python was built without; leave it out") from error
+    if mode == "rwc":  # SQLite makes the files beside it alike; what this cannot make, SQLite names the reason of
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWN))
     with _plain(path):
         uri = f"{Path(os.path.abspath(path)).as_uri()}?mode={mode}"
         return sqlite3.connect(uri, timeout=WAIT, isolation_level=None, uri=True)

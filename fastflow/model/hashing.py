@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.model.reading import open_regular
 from fastflow.model.weights import WEIGHT_INDEX, weight_files
 
 MANIFEST = "fastflow.json"
@@ -22,8 +23,8 @@ def file_hash(path: Path) -> str:
     block = bytearray(BLOCK)
     view = memoryview(block)
     try:
-        with path.open("rb", buffering=0) as handle:
-            while count := handle.readinto(block):
+        with open_regular(path) as handle:
+            while count := handle.readinto(block):  # type: ignore[attr-defined]
                 digest.update(view[:count])
         return digest.hexdigest()
     except OSError as error:

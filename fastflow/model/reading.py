@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fastflow.errors import FastflowError
 
 MOST = 2**31 - 1  # sizes and ids are 32-bit in every kernel
 
 
-def read_json(path: Path) -> Any:
-    """The JSON value in a file; raises a FastflowError that names the file for anything else."""
+def open_regular(path: Path) -> BinaryIO:
+    """``path`` to read, unbuffered; raises OSError for what is no regular file, such as a pipe, which is not waited
+    for.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb", buffering=0)
+    os.close(handle)
+    raise OSError(errno.EINVAL, "it is not a file", str(path))
+
+
+def read_json(path: Path, most: int | None = None) -> Any:
+    """The JSON value in a file of at most ``most`` bytes; raises a FastflowError that names the file otherwise."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise FastflowError(f"{path} cannot be read: it is not a file")
-        return json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as handle:
+            content = handle.read() if most is None else handle.read(most + 1)
+        if most is not None and len(content) > most:
+            raise FastflowError(f"{path} cannot be read: it has more than {most >> 20} MB")
+        return json.loads(content.decode("utf-8"))
     except OSError as error:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
     except RecursionError:
@@ -27,9 +43,9 @@ def read_json(path: Path) -> Any:
         raise FastflowError(f"{path} is not JSON: {error}") from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
     """The JSON object in a file; raises as ``read_json`` does, and for a value of another kind."""
-    found = read_json(path)
+    found = read_json(path, most)
     if not isinstance(found, dict):
         raise FastflowError(f"{path} cannot be read: it does not hold a JSON object")
     return found

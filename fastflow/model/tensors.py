@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.panels import BFLOAT16, widen
-from fastflow.model.reading import panics, reason
+from fastflow.model.reading import open_regular, panics, reason
 
 Arrays = dict[str, NDArray[Any]]
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -66,9 +66,12 @@ def _checked_map(path: Path) -> mmap.mmap:
     """The mapping of a file that the safetensors library accepts."""
     from safetensors import safe_open
 
-    with panics(), safe_open(str(path), "numpy"):  # reads the header alone, and raises for whatever is wrong with it
-        pass
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:  # the library would wait for a pipe
+        with (
+            panics(),
+            safe_open(str(path), "numpy"),
+        ):  # reads the header alone, and raises for whatever is wrong with it
+            pass
         return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
 
 

@@ -14,6 +14,7 @@ from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.evaluate import find_sets, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
+from fastflow.replacing import replace_text
 from fastflow.report import geometry as report_geometry
 from fastflow.report import sections as report_sections
 from fastflow.report import verdict as report_verdict
@@ -167,11 +168,7 @@ def check_matplotlib() -> None:
 
 def write_page(path: Path, text: str) -> None:
     """Write the page under a temporary name beside ``path``, then give it its name."""
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        replace_text(path, text)
     except OSError as error:
-        if partial.is_file():
-            partial.unlink()
         raise FastflowError(f"{path} cannot be written: {error.strerror}; choose another --html") from error

@@ -1,13 +1,12 @@
-"""An SQL condition that a user gives: checked to be one condition, and run where it can only read one table."""
+"""An SQL condition that a user gives: checked to be one condition."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
 
 from fastflow.errors import UsageError
-from fastflow.files.database_table import TABLE, folded
+from fastflow.files.database_table import folded
 from fastflow.model.reading import short
 
 TOKEN = re.compile(
@@ -42,14 +41,3 @@ def refused(where: str, why: object, columns: Sequence[str]) -> UsageError:
     if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis is ours
         why = "it ends too soon"
     return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")
-
-
-def read_only(db: sqlite3.Connection) -> None:
-    """From now on ``db`` reads the table of texts and calls functions; all else is refused when it is prepared."""
-
-    def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
-        reads = action == sqlite3.SQLITE_READ and first == TABLE
-        calls = action == sqlite3.SQLITE_FUNCTION and second != "load_extension"
-        return sqlite3.SQLITE_OK if reads or calls or action == sqlite3.SQLITE_SELECT else sqlite3.SQLITE_DENY
-
-    db.set_authorizer(allow)

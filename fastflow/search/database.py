@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.files.database_table import DTYPES, ROWS, TABLE, columns_of, connect, matrix, quoted, run_of, width_of
-from fastflow.search.condition import checked, read_only, refused
+from fastflow.files.database_table import (
+    DTYPES,
+    ROWS,
+    TABLE,
+    check_rows,
+    check_texts,
+    columns_of,
+    matrix,
+    quoted,
+    read_only,
+    reading,
+    run_of,
+    width_of,
+)
+from fastflow.search.condition import checked, refused
 from fastflow.search.source import Hit, Rows, Source
 
 AT_ONCE = 500  # values in a list of SQL
@@ -30,7 +43,7 @@ class Database(Source):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with closing(connect(path)) as db:
+        with reading(path) as db:
             self.run = run_of(db, path)
             self.columns = columns_of(db)
         self._identity = self._stat()
@@ -47,19 +60,25 @@ class Database(Source):
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
         condition = "" if where is None else f" WHERE {checked(where, self.columns)}"
         with self._reading(where) as db:
+            last = -1
             cursor = db.execute(f"SELECT row, vector FROM {TABLE}{condition} ORDER BY row")  # noqa: S608 (checked)
             while found := cursor.fetchmany(ROWS):
                 rows, vectors = zip(*found, strict=True)
-                yield np.array(rows, np.int64), self._matrix(rows[0], vectors)
+                with self._sound():
+                    last = check_rows(rows, last)
+                yield np.array(rows, np.int64), self._matrix(rows, vectors)
 
     def numbers(self, where: str) -> Rows:
         with self._reading(where) as db:
             sql = f"SELECT row FROM {TABLE} WHERE {checked(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
-            return np.fromiter((row for (row,) in db.execute(sql)), np.int64)
+            rows = [row for (row,) in db.execute(sql)]
+        with self._sound():
+            check_rows(rows, -1)
+        return np.array(rows, np.int64)
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
         found = self._some("row, vector", rows.tolist())
-        return self._matrix(rows[0], [found[row][1] for row in rows.tolist()])
+        return self._matrix(rows.tolist(), [found[row][1] for row in rows.tolist()])
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
         rest = [name for name in self.columns if name not in ("row", "text", "id")]
@@ -69,6 +88,10 @@ class Database(Source):
         hits = []
         for row, score in found:
             _, text, identity, *values = rows[row]
+            with self._sound():
+                check_texts([row], [text])
+                if isinstance(identity, bytes):
+                    raise ValueError(f"row {row}: its id is bytes, neither text nor a number")
             hits.append(Hit(row, score, text, identity, dict(zip(rest, values, strict=True))))
         return hits
 
@@ -86,11 +109,17 @@ class Database(Source):
                 out |= {each[0]: each for each in db.execute(sql, some)}
         return out
 
-    def _matrix(self, row: int, vectors: Sequence[Any]) -> NDArray[Any]:
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """A ValueError about the content as the sentence of a damaged file."""
         try:
-            found = matrix(vectors, self._dtype, self._width)
+            yield
         except ValueError as error:
-            raise FastflowError(f"{self.path} is damaged at row {row} or soon after: {error}; make it again") from error
+            raise FastflowError(f"{self.path} is damaged: {error}; make it again") from error
+
+    def _matrix(self, rows: Sequence[int], vectors: Sequence[Any]) -> NDArray[Any]:
+        with self._sound():
+            found = matrix(rows, vectors, self._dtype, self._width)
         if self.precision in FLIPPED:
             return (found.view(np.uint8) ^ np.uint8(128)).view(FLIPPED[self.precision])
         return found
@@ -98,16 +127,16 @@ class Database(Source):
     @contextmanager
     def _reading(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
         """The database, in which nothing but the table can be read; an error in it, or in ``where``, is a sentence."""
-        with closing(connect(self.path)) as db:
-            read_only(db)
-            if self._stat() != self._identity:
-                raise FastflowError(f"{self.path} was changed since it was opened; open it again")
-            try:
+        try:
+            with reading(self.path) as db:
+                if self._stat() != self._identity:
+                    raise FastflowError(f"{self.path} was changed since it was opened; open it again")
+                read_only(db, TABLE)
                 yield db
-            except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-                if where is not None:
-                    raise refused(where, error, self.columns) from error
-                raise FastflowError(f"{self.path} cannot be read: {error}; make it again") from error
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            if where is not None:
+                raise refused(where, error, self.columns) from error
+            raise FastflowError(f"{self.path} cannot be read: {error}; make it again") from error
 
     def _stat(self) -> tuple[int, ...]:
         try:

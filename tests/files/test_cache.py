@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from fastflow.cli import main
 from fastflow.errors import FastflowError
 from fastflow.files import cache
+from fastflow.files.cache import describe, locked
 from fastflow.train.data.embeddings import embed_corpus, open_encoder
 
 DAYS = 86_400
@@ -186,3 +188,14 @@ def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
     monkeypatch.setattr(type(kept), "unlink", refuse)
     with pytest.raises(FastflowError, match=r"\.npy cannot be removed: Permission denied"):
         cache.clear(cache.entries(kept.parent))
+
+
+def test_an_entry_is_its_owners_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        path = tmp_path / ("0" * 64 + ".partial")
+        with locked(path, lambda: None):
+            describe(path, {"corpus": "in.txt"})
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}

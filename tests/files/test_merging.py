@@ -140,7 +140,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
         for number in (1, 2):
             part = tmp_path / name / f"{number}{suffix}"
             shard = (number, 2)
-            found = [Counted(2 * rows, 1, "0")]
+            found = [Counted(2 * rows, 1, "0" * 64)]
             manifest = manifest_of(part, shard, ["in.txt"], found, meta, [])
             with writer_for(part)(part, {"fingerprint": "f"}) as writer:
                 writer.begin()

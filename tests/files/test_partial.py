@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.outputs import (
     NpyFile,
 )
-from fastflow.files.partial import check_unfinished, partial_path, state_path
+from fastflow.files.partial import State, check_unfinished, partial_path, state_path
 
 
 def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):
@@ -68,3 +69,12 @@ def test_a_partial_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(FastflowError, match=r"x\.npy\.partial cannot be written: Too many levels of symbolic links"):
         NpyFile(tmp_path / "x.npy", META)
     assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "out.npy.partial.json.tmp").symlink_to(precious)
+    State(tmp_path / "out.npy", [1, 2], {}).save(3, 7)
+    assert precious.read_text() == "kept"
+    assert json.loads((tmp_path / "out.npy.partial.json").read_text())["rows"] == 3

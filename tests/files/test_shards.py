@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ from commands import assert_one_sentence, run
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.shards import (
+    check_bytes,
     file_sha256,
     make_folder,
     manifest_path,
@@ -154,10 +156,35 @@ def test_equal_content_under_another_name_is_one_input(model, desk):
     ("change", "message"),
     [
         (lambda m: m | {"fastflow_shard": 2}, "is of version 2 of the manifest, and this fastflow reads 1; update"),
-        (lambda m: m | {"rows": [0, 26]}, "is damaged; remove it"),
-        (lambda m: m | {"part": "../x.npy"}, "is damaged; remove it"),
-        (lambda m: {k: v for k, v in m.items() if k != "run"}, "is damaged, or no manifest of a part"),
-        (lambda m: [m], "is damaged, or no manifest of a part"),
+        (lambda m: m | {"fastflow_shard": [1]}, r"is of version \[1\] of the manifest"),
+        (lambda m: m | {"rows": [0, 26]}, r"field rows: \[0, 26\] of 50 are not those of part 1 of 2; remove it"),
+        (lambda m: m | {"rows": [0, 25, 25]}, r"field rows: \[0, 25, 25\]; remove it"),
+        (lambda m: m | {"shard": [1, True]}, r"field shard: \[1, True\]; remove it"),
+        (lambda m: m | {"shard": [1, 10**12]}, r"field shard: \[1, 1000000000000\]; remove it"),
+        (lambda m: m | {"shard": [0, 2]}, r"field rows: "),
+        (lambda m: m | {"part": "../x.npy"}, r"field part: '\.\./x\.npy'; remove it"),
+        (lambda m: m | {"part": ".."}, r"field part: '\.\.'; remove it"),
+        (lambda m: m | {"part": 7}, "field part: 7; remove it"),
+        (lambda m: m | {"total": -1}, "field total: -1; remove it"),
+        (lambda m: m | {"total": "50"}, "field total: '50'; remove it"),
+        (lambda m: m | {"inputs": {}}, r"field inputs: \{\}; remove it"),
+        (lambda m: m | {"inputs": [{**m["inputs"][0], "rows": None}]}, "field inputs: .*; remove it"),
+        (lambda m: m | {"inputs": [{**m["inputs"][0], "name": 1}]}, "field inputs: .*; remove it"),
+        (
+            lambda m: m | {"inputs": [{**m["inputs"][0], "rows": 49}]},
+            "field total: 50 rows are not those of the inputs",
+        ),
+        (lambda m: m | {"run": {**m["run"], "options": 3}}, "field run: .*; remove it"),
+        (lambda m: m | {"run": {**m["run"], "options": {"layout": "txt"}}}, "field run: .*; remove it"),
+        (lambda m: m | {"run": {**m["run"], "fingerprint": [1]}}, "field run: .*; remove it"),
+        (lambda m: m | {"arguments": "in.txt"}, "field arguments: 'in.txt'; remove it"),
+        (lambda m: m | {"arguments": [None]}, r"field arguments: \[None\]; remove it"),
+        (lambda m: m | {"bytes": 1.5}, r"field bytes: 1\.5; remove it"),
+        (lambda m: m | {"bytes": None}, "field sha256: a part that is whole has bytes and sha256; remove it"),
+        (lambda m: m | {"sha256": "F" * 64}, "field sha256: 'F+'; remove it"),
+        (lambda m: m | {"more": 1}, "field 'more', which no manifest has; remove it"),
+        (lambda m: {k: v for k, v in m.items() if k != "run"}, "field run: None; remove it"),
+        (lambda m: [m], "cannot be read: it does not hold a JSON object"),
     ],
 )
 def test_manifests_that_are_damaged(model, desk, change, message):
@@ -190,3 +217,34 @@ def test_more_parts_than_rows_have_manifests_too(model, desk):
     for number in (1, 2):
         make(model, f"{number}/2", source="few.txt")
     assert [manifest.rows for manifest in manifests(desk / "parts")] == [(0, 0), (0, 1)]
+
+
+def test_a_pipe_in_the_place_of_a_manifest_or_a_part_is_not_waited_for(model, desk):
+    make(model, "1/2")
+    part = desk / "parts" / "part-00001-of-00002.npy"
+    whole = manifests(desk / "parts")
+    part.unlink()
+    os.mkfifo(part)
+    with pytest.raises(FastflowError, match=r"part-00001-of-00002\.npy cannot be read: it is not a file"):
+        check_bytes(desk / "parts", whole)
+    manifest_path(part).unlink()
+    os.mkfifo(manifest_path(part))
+    with pytest.raises(FastflowError, match=r"shard\.json cannot be read: it is not a file"):
+        manifests(desk / "parts")
+
+
+def test_a_manifest_has_a_largest_size(model, desk, monkeypatch):
+    make(model, "1/2")
+    monkeypatch.setattr("fastflow.files.shards.LARGEST", 100)
+    with pytest.raises(FastflowError, match=r"shard\.json cannot be read: it has more than"):
+        manifests(desk / "parts")
+
+
+def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(model, desk):
+    precious = desk / "precious.txt"
+    precious.write_text("kept")
+    (desk / "parts").mkdir(exist_ok=True)
+    (desk / "parts" / "part-00001-of-00002.npy.shard.json.tmp").symlink_to(precious)
+    make(model, "1/2")
+    assert precious.read_text() == "kept"
+    assert len(manifests(desk / "parts")) == 1

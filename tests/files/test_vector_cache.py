@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import stat
 import threading
 
 import pytest
@@ -301,3 +302,18 @@ def test_a_folder_that_is_not_there_and_an_empty_file(tmp_path, path):
     assert report(path) == [f"{path}: empty"]
     VectorCache(path, ONE, 9).close()
     assert report(path)[0].startswith(f"{path}: 0 vectors, ")
+
+
+def test_a_cache_is_its_owners_alone(tmp_path):
+    """Texts can be guessed from their vectors; a file that is there keeps its mode."""
+    before = os.umask(0o022)
+    try:
+        for name, made in (("new.db", None), ("old.db", 0o640)):
+            if made is not None:
+                (tmp_path / name).touch()
+                (tmp_path / name).chmod(made)
+            cache = VectorCache(tmp_path / name, {}, 9)
+            cache.close()
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == (made or 0o600)
+    finally:
+        os.umask(before)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fastflow.errors import FastflowError
-from fastflow.model.reading import MOST, is_whole, panics, read_object, reason, short
+from fastflow.model.reading import MOST, is_whole, open_regular, panics, read_json, read_object, reason, short
 
 
 def test_an_object_is_read(tmp_path):
@@ -66,3 +66,23 @@ def test_a_panic_is_an_error_that_can_be_caught_and_the_rest_passes():
     for other in (KeyboardInterrupt, ValueError):
         with pytest.raises(other), panics():
             raise other
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is not a file"):
+        open_regular(tmp_path / "pipe")
+    with pytest.raises(FastflowError, match="pipe cannot be read: it is not a file"):
+        read_json(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is not a file"):
+        open_regular(tmp_path)
+    (tmp_path / "plain").write_bytes(b"12")
+    with open_regular(tmp_path / "plain") as handle:
+        assert handle.read() == b"12"
+
+
+def test_a_file_may_have_a_largest_size(tmp_path):
+    (tmp_path / "a.json").write_text("[1, 2]")
+    assert read_json(tmp_path / "a.json", 6) == [1, 2]
+    with pytest.raises(FastflowError, match=r"a\.json cannot be read: it has more than 0 MB"):
+        read_json(tmp_path / "a.json", 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -182,3 +183,16 @@ def test_a_number_too_large_in_fused_weights_names_their_tensor(encoders, tmp_pa
     save_file(weights, path / "model.safetensors", {"format": "pt"})
     with pytest.raises(FastflowError, match=r"tensor layers\.1\.attn\.Wqkv\.weight holds NaN or infinity"):
         Runtime(path, backend="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_pipe_among_the_shards_of_the_weights_is_not_waited_for(bert_copy, backend):
+    tensors = load_file(bert_copy / "model.safetensors")
+    names = sorted(tensors)
+    where = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(names)}
+    save_file({n: tensors[n] for n in names[::2]}, bert_copy / "model-00001-of-00002.safetensors", {"format": "pt"})
+    os.mkfifo(bert_copy / "model-00002-of-00002.safetensors")
+    (bert_copy / "model.safetensors").unlink()
+    (bert_copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    with pytest.raises(FastflowError, match=r"model-00002-of-00002\.safetensors .*it is not a file"):
+        Runtime(bert_copy, backend=backend)

@@ -8,7 +8,8 @@ import sqlite3
 import pytest
 
 from fastflow.errors import UsageError
-from fastflow.search.condition import checked, read_only, refused
+from fastflow.files.database_table import TABLE, read_only
+from fastflow.search.condition import checked, refused
 
 COLUMNS = ["row", "text", 'od"d', "Lang"]
 
@@ -65,7 +66,7 @@ def test_only_the_table_can_be_read(tmp_path, monkeypatch, sql):
     db = sqlite3.connect(":memory:", isolation_level=None)
     db.execute("CREATE TABLE texts (row)")
     db.execute("CREATE TABLE run (a)")
-    read_only(db)
+    read_only(db, TABLE)
     assert db.execute("SELECT count(*) FROM texts WHERE row IN (SELECT lower(row) FROM texts)").fetchone() == (0,)
     with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited|authorization denied"):
         db.execute(sql)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from contextlib import closing
 
 import numpy as np
@@ -88,7 +92,7 @@ def test_a_file_that_was_changed_since(path):
 def test_a_vector_that_is_damaged_is_named(path):
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE texts SET vector = x'00' WHERE row = 4")
-    with pytest.raises(FastflowError, match=r"x\.db is damaged at row 0 or soon after: a vector is not 5 numbers"):
+    with pytest.raises(FastflowError, match=r"x\.db is damaged: row 4: its vector is not 5 numbers"):
         list(Database(path).blocks())
 
 
@@ -98,3 +102,40 @@ def test_a_page_that_is_damaged(path):
     path.write_bytes(data)
     with pytest.raises(FastflowError, match=r"x\.db (cannot be read|is no \.db|is damaged)"):
         list(Database(path).blocks())
+
+
+def test_nan_is_no_row_that_is_passed_over(path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE texts SET vector = ? WHERE row = 4", (np.full(5, np.nan, "<f4").tobytes(),))
+    with pytest.raises(
+        FastflowError, match=r"x\.db is damaged: row 4: its vector holds NaN or infinity; make it again"
+    ):
+        list(Database(path).blocks())
+
+
+def test_an_id_of_bytes_is_named(tmp_path):
+    path = make(tmp_path / "ids.db", VECTORS[:3], id=["a", "b", "c"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE texts SET id = x'00ff' WHERE row = 1")
+    assert [hit.id for hit in Database(path).hits([(0, 1.0), (2, 0.5)])] == ["a", "c"]
+    with pytest.raises(FastflowError, match="row 1: its id is bytes"):
+        Database(path).hits([(0, 1.0), (1, 0.5)])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_condition_without_end_hears_signals(path, number, code):
+    joins = ", ".join(f"texts t{i}" for i in range(9))
+    script = (
+        "import sys, click\nfrom pathlib import Path\nfrom fastflow.console import Commands\n"
+        "from fastflow.search.database import Database\n"
+        "@click.group(cls=Commands)\ndef main(): pass\n"
+        "@main.command()\ndef go():\n    source = Database(Path(sys.argv[2]))\n    print('ready', flush=True)\n"
+        "    source.numbers(sys.argv[3])\nmain(['go'])\n"
+    )
+    command = [sys.executable, "-c", script, "go", str(path), f"(SELECT count(*) FROM {joins}) > 0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)  # the statement runs
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (code, f"fastflow: {'interrupted' if code == 130 else 'terminated'}\n")
