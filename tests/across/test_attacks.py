@@ -12,7 +12,9 @@ ATTACKS = TESTS / "attacks"
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("command", ["writers.py --rounds 3 --seed 1", "kills.py --rounds 3 --seed 1"])
+@pytest.mark.parametrize(
+    "command", ["writers.py --rounds 3 --seed 1", "kills.py --rounds 3 --seed 1", "memory.py --rounds 20 --seed 1"]
+)
 def test_no_fault_is_found(command):
     name, *options = command.split()
     done = subprocess.run(
