@@ -15,7 +15,7 @@ IDS = (
 )
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes | bytearray) -> Any:
     """The JSON value of a body; raises Refused for anything else, NaN and Infinity included."""
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)

@@ -54,11 +54,11 @@ class Service:
                 self.bodies += len(part)
                 body += part
                 self._check_body(len(body))
-            return await self._parsed(bytes(body))
+            return await self._parsed(body)
         finally:
             self.bodies -= len(body)
 
-    async def _parsed(self, body: bytes) -> Any:
+    async def _parsed(self, body: bytearray) -> Any:
         return parse(body) if len(body) <= LARGE else await self.engine.thread(parse, body)
 
     def _check_body(self, length: int) -> None:

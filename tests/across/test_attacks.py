@@ -13,7 +13,14 @@ ATTACKS = TESTS / "attacks"
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "command", ["writers.py --rounds 3 --seed 1", "kills.py --rounds 3 --seed 1", "inputs.py --count 150 --seed 1"]
+    "command",
+    [
+        "writers.py --rounds 3 --seed 1",
+        "kills.py --rounds 3 --seed 1",
+        "memory.py --rounds 20 --seed 1",
+        "inputs.py --count 150 --seed 1",
+        "outputs.py --count 250 --seed 1",
+    ],
 )
 def test_no_fault_is_found(command):
     name, *options = command.split()

@@ -38,9 +38,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300, help="begin no round after that many")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # runs of a script that was started with & inherit no other
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children of what was started with & ignore it
     start, counts, faults, done = time.monotonic(), dict.fromkeys(("alone", "refused", "stopped", "resumed"), 0), 0, 0
     for number in range(options.rounds):
         if time.monotonic() - start > options.seconds:
