@@ -124,7 +124,7 @@ class CpuBackend(CpuCalibrator, Backend):
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.backends.precision import int8_cost, trial
         from fastflow.kernels._cpu import trim
-        from fastflow.kernels.encoder.cpu import CpuEncoder, smoothed
+        from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
         from fastflow.kernels.panels import NotFinite
 
         super().__init__(model, dtype, "cpu", threads)
@@ -137,7 +137,7 @@ class CpuBackend(CpuCalibrator, Backend):
             self._encoder = CpuEncoder(
                 weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
                 token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
-                smoothing=smoothed(tried.largest) if tried else None,
+                smoothing=smoothed(tried.largest) if tried else None, apart=outlying(tried.terms) if tried else None,
             )  # fmt: skip
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None

@@ -29,29 +29,42 @@ SENTENCES = (
     "Shares fell sharply.",
 )
 SHORT = ("x", "?")  # one token between the special ones, whose states are the largest
+EXTREME = ("", "</s> <s> [SEP] [CLS]", "y" * 40, "." * 40)  # other columns are large in these than in sentences
 NORMALISED = (".qkv", ".up")  # products whose operands come from a LayerNorm
+UNEVEN = (*NORMALISED, ".down")  # products whose operands have columns that are far larger than the others
 
 
 class Trial(NamedTuple):
-    """A few sentences by the equations: their tokens, (n, P) pooled vectors, and {product: the largest operands}."""
+    """A few texts by the equations: their tokens, (n, P) pooled vectors, and for products by name what is large.
+
+    ``largest`` holds each column's largest operand, ``terms`` the largest operand times the largest weight.
+    """
 
     tokens: Tokens
     exact: Floats
     largest: dict[str, Floats]
+    terms: dict[str, Floats]
 
 
 def trial(model: Model) -> Trial:
-    """``model``'s encoder in float32 on SENTENCES and SHORT; the largest operands are those of SENTENCES."""
-    tokens = model.tokenizer()([*SENTENCES, *SHORT])
-    rows, largest = tokens.offsets[len(SENTENCES)], {}
+    """``model``'s encoder in float32 on SENTENCES and SHORT.
+
+    The largest operands are those of SENTENCES, the largest terms those of EXTREME as well.
+    """
+    texts = [*SENTENCES, *SHORT]
+    tokens = model.tokenizer()([*texts, *EXTREME])
+    rows, largest, terms = tokens.offsets[len(SENTENCES)], {}, {}
+    backend = Streamed(model, "float32", "cpu", None)
 
     def watch(name: str, operand: Floats) -> None:
         if name.endswith(NORMALISED):
             largest[name] = np.abs(operand[:rows]).max(axis=0)
+        if name.endswith(UNEVEN):
+            terms[name] = np.abs(operand).max(axis=0) * np.abs(backend.weight(name)).max(axis=0)
 
-    backend = Streamed(model, "float32", "cpu", None)
     backend.watch = watch
-    return Trial(tokens, backend.pool(tokens), largest)
+    exact = backend.pool(tokens)[: len(texts)]
+    return Trial(model.tokenizer()(texts), exact, largest, terms)
 
 
 def int8_cost(model: Model, opened: Backend, tried: Trial) -> str:
@@ -77,6 +90,11 @@ class Streamed(ReferenceBackend):
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
         """The canonical arrays, each made when it is asked for."""
         return _Stream(MappedWeights(model.encoder, config, self._shape))
+
+    def weight(self, product: str) -> Floats:
+        """The matrix of a product by name."""
+        found: Floats = self._weights[f"{product}.weight"]
+        return found
 
 
 class _Rows:
