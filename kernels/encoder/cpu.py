@@ -115,7 +115,8 @@ class CpuEncoder:
     what was.
     ``token_weights`` (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for pooler: a token counts by its id's
     weight, as in ``texts.pool``; None, every token alike. ``isa``: as in ``choose``. ``smoothing``: for int8, as
-    ``smoothed`` makes it; None, the columns of an operand count as they are; ``apart``: for int8, as ``outlying`` makes it.
+    ``smoothed`` makes it; None, the columns of an operand count as they are. ``apart``: for int8, as ``outlying`` makes
+    it; None, no columns are multiplied in float32.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
     which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
     """
@@ -137,7 +138,7 @@ class CpuEncoder:
         program = EncoderProgram(
             everything, shape, mode, self.layers, 2 * vector, form, attends(number, form), shares, head, smoothing,
             apart,
-        )
+        )  # fmt: skip
         self.outputs = program.outputs
         if token_weights is not None:
             token_weights = _token_weights(token_weights, mode, weights)

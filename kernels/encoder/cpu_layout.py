@@ -43,6 +43,15 @@ from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, stor
 
 LINE = 64  # bytes of a cache line
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
+ABSENT = (
+    "source",
+    "target",
+    "add",
+    "number",
+    "window",
+    "table",
+    "apart",
+)  # fields of a step whose default is -1, not 0
 BATCH = 32 << 20  # bytes of stored weights that are packed between two calls of `release`
 Array = NDArray[Any]
 # as kernels.encoder.reference.Weights, in any dtype of packing.STORED; a `qkv` may be a tuple of three
@@ -133,7 +142,7 @@ class EncoderProgram:
 
     def step(self, kind: int, **fields: Any) -> None:
         """Add a step; a buffer is given by its name."""
-        fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "number": -1, "window": -1, "table": -1, "apart": -1} | fields
+        fields = dict.fromkeys(ABSENT, -1) | {"kind": kind} | fields
         buffers = list(self._strides)
         numbers = {name: buffers.index(v) if isinstance(v, str) else v for name, v in fields.items()}
         self._steps.append(record(STEP_FIELDS, numbers))
@@ -230,7 +239,7 @@ class EncoderProgram:
         return where
 
     def _beside(self, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array) -> int:
-        """Where the weights of the columns ``apart`` lie: float32 (APART, rows), as ``Matrix`` has them; spare ones 0."""
+        """Where the weights of the columns ``apart`` lie: float32 (APART, rows), those of spare columns 0."""
         columns = np.concatenate([widen(part[:, apart]) for part in parts], dtype=np.float32, casting="same_kind")
         columns[: len(parts[0])] *= np.float32(factor)
 

@@ -9,10 +9,12 @@ from safetensors.torch import load_file, save_file
 from sentence_dirs import NORMALIZE, make_directory, pooling
 
 from fastflow import Runtime
-from fastflow.backends.precision import LEAST_INT8, SENTENCES, SHORT, Streamed, trial
+from fastflow.backends.precision import EXTREME, LEAST_INT8, SENTENCES, SHORT, Streamed, trial
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
+from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import load_model
+from fastflow.model.weights import load_weights
 
 
 def measured(runtime):
@@ -81,3 +83,31 @@ def test_a_trial_sees_what_the_layers_multiply(encoders, family):
     assert set(tried.largest) == {name for name in seen if name.endswith((".qkv", ".up"))}
     for name, largest in tried.largest.items():
         assert np.allclose(largest, np.abs(seen[name]).max(axis=0), atol=1e-5)
+    seen.clear()
+    backend.pool(model.tokenizer()([*SENTENCES, *SHORT, *EXTREME]))
+    assert set(tried.terms) == {name for name in seen if name.endswith((".qkv", ".up", ".down"))}
+    tried_weights = load_weights(
+        model.encoder, config := read_config(model.encoder), encoder_shape(config, model.encoder), np.float32
+    )
+    for name, terms in tried.terms.items():
+        weights = np.abs(tried_weights[f"{name}.weight"]).max(axis=0)
+        assert np.allclose(terms, np.abs(seen[name]).max(axis=0) * weights, rtol=1e-4, atol=1e-5)
+
+
+def test_a_hidden_value_that_is_always_large_leaves_the_others_their_digits(tmp_path, sentences):
+    """It is large in ``down``'s operand and in its weights, as in trained encoders: smoothing alone cannot help."""
+    path = make_encoder(tmp_path / "bert", seed=3, hidden_size=64, intermediate_size=256)
+    weights = load_file(path / "model.safetensors")
+    for name, tensor in weights.items():
+        if tensor.ndim == 2 and "layer" in name:
+            tensor *= 5 / 8
+        if name.endswith("intermediate.dense.bias"):
+            tensor[7] = 100
+        if name.endswith("output.dense.weight") and "attention" not in name:
+            tensor[:, 7] *= 10
+            weights[name.replace("weight", "bias")] -= 100 * tensor[:, 7]
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    texts = ["", "x", "?", "." * 70, "[SEP] [CLS] [MASK]", "no " * 30, *sentences[:10]]
+    with Runtime(path, dtype="float32") as exact, Runtime(path, dtype="int8") as rt:
+        cosines = (exact.encode(texts, normalize_embeddings=True) * rt.encode(texts, normalize_embeddings=True)).sum(1)
+    assert cosines.min() >= 0.998  # 0.975 if the column shares a scale with the others
