@@ -80,10 +80,11 @@ def test_many_small_terms_that_are_alike_keep_their_share(byte_isa, height, apar
     qkv = np.zeros((400, 96), np.float32)
     qkv[:, :32], qkv[:, 64:] = 1 / np.sqrt(32), 1
     qkv[::apart, 64:] = 2
-    qkv[[0, 32, 64, 112, 208], 32:64] = height  # as a text's first and last tokens
-    qkv[[0, 32, 64, 112, 208], 64:] = -1
+    few = [0, 33, 66, 115, 213]  # on which the text rests, in lanes of their own
+    qkv[few, 32:64] = height + np.linspace(0, 0.2, 5)[:, None] / np.sqrt(32)
+    qkv[few, 64:] = -1
     found, exact = in_bytes_of(byte_isa, qkv, window), exact_of(qkv, window)
-    assert np.abs(found - exact).max() <= 0.025
+    assert np.abs(found - exact).max() <= 0.04
 
 
 @pytest.mark.parametrize("rising", [False, True])
