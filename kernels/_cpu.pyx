@@ -100,16 +100,17 @@ cdef extern from "encoder/encoder.h":
     enum: FF_MAP_LEAKY_RELU, FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
     enum: FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
     enum: FF_FLOAT, FF_BF16, FF_BF16_WIDE, FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES, FF_FORMATS
-    enum: FF_ZERO_POINT
+    enum: FF_ZERO_POINT, FF_APART
     enum: FF_TILE_STEPS
     enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_KEYS, FF_QUERIES, FF_BYTES_FROM
     ctypedef struct ff_linear:
-        int64_t weights, bias, scale, shift, columns, steps, format, result
+        int64_t weights, bias, scale, shift, columns, steps, format, apart, result
     ctypedef struct ff_step:
         int64_t kind
         int64_t source "from"
         int64_t target "to"
         int64_t linear, activation, add, scale, bias, width, slot, texts, format, mode, column, number, window, table, reach
+        int64_t apart
     ctypedef struct ff_head:
         const char *q
         ptrdiff_t ldq, ldout
@@ -163,7 +164,7 @@ MAPS = {  # the activations of MAP
 LINEAR_ONLY, GELU, GELU_TANH, RELU_ONLY, TANH = FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH
 FLOAT, BF16, BF16_WIDE = FF_FLOAT, FF_BF16, FF_BF16_WIDE
 INT8, INT8_SIGNED, INT8_TILES = FF_INT8, FF_INT8_SIGNED, FF_INT8_TILES
-ZERO_POINT, TILE_STEPS, BIAS_MARGIN = FF_ZERO_POINT, FF_TILE_STEPS, FF_BIAS_MARGIN
+ZERO_POINT, APART, TILE_STEPS, BIAS_MARGIN = FF_ZERO_POINT, FF_APART, FF_TILE_STEPS, FF_BIAS_MARGIN
 KEYS, BYTES_FROM = FF_KEYS, FF_BYTES_FROM
 cdef ff_linear _linear
 cdef ff_step _step

@@ -42,7 +42,8 @@ def terms_of(scores):
     largest, second = lanes[..., -1:], lanes[..., -2:-1]
     base = np.where(largest - second < NEAR, largest, np.maximum(second, largest - FAR))
     terms = 255 * np.exp2(scores - base)
-    return np.where(terms > 255.5, terms, np.rint(terms))
+    places = (np.arange(scores.shape[2]) * 37 % 64 - 31.5) * (0.92 / 64)
+    return np.where(terms > 255.03, terms, np.rint(terms + places))
 
 
 def by_length(qkv, offsets, heads, window=None, bias=None, base=None):

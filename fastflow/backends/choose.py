@@ -125,6 +125,8 @@ def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtyp
     """The slower backend ``name``, which says why it was taken; where it cannot run either, both reasons."""
     if lacking := cannot_run(name, device):
         raise FastflowError(f"{reason}; {lacking}") from reason
+    if dtype not in ("auto", *BACKENDS[name].dtypes):
+        raise UsageError(f"{reason}; and dtype {dtype!r} does not run on the {name} backend") from reason
     opened = _open_named(name, model, device, dtype, threads)
     opened.notes.append(f"stepped down from the {'triton' if device == 'cuda' else 'cpu'} backend: {reason}")
     return opened

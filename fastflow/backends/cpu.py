@@ -129,7 +129,7 @@ class CpuBackend(CpuCalibrator, Backend):
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
-        from fastflow.kernels.encoder.cpu import CpuEncoder, smoothed
+        from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
         from fastflow.kernels.panels import NotFinite
 
         super().__init__(model, dtype, "cpu", threads)
@@ -141,7 +141,7 @@ class CpuBackend(CpuCalibrator, Backend):
             self._encoder = CpuEncoder(
                 weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
                 token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
-                smoothing=smoothed(found.largest) if found else None,
+                smoothing=smoothed(found.largest) if found else None, apart=outlying(found.terms) if found else None,
             )  # fmt: skip
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
@@ -163,10 +163,10 @@ class CpuBackend(CpuCalibrator, Backend):
 
         if (found := recorded(model)) is None:
             return trial(model)
-        for name, largest in found.largest.items():
-            if (columns := weights.columns(f"{name}.weight")) != len(largest):
+        for name, values in [*found.largest.items(), *found.terms.items()]:
+            if (columns := weights.columns(f"{name}.weight")) != len(values):
                 raise FastflowError(
-                    f"{model.path}: the recorded trial of int8 has {len(largest)} columns for the product {name}, and "
+                    f"{model.path}: the recorded trial of int8 has {len(values)} columns for the product {name}, and "
                     f"the encoder has {columns}; train the model again"
                 )
         return found

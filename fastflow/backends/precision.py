@@ -38,36 +38,48 @@ HARD = (
     "?",
     "thank you",
     "y" * 60,
+    "." * 40,
     "pneumonoultramicroscopicsilicovolcanoconiosis",
     " ".join(SENTENCES[i % 3] for i in range(16)),
 )
 TEXTS = (*SENTENCES, *HARD)
 NORMALISED = (".qkv", ".up")  # products whose operands come from a LayerNorm
+UNEVEN = (*NORMALISED, ".down")  # products whose operands have columns that are far larger than the others
 
 
 class Trial(NamedTuple):
-    """A few texts by the equations: their tokens, (n, P) pooled vectors, and {product: the largest operands}."""
+    """A few texts by the equations: their tokens, (n, P) pooled vectors, and for products by name what is large.
+
+    ``largest`` holds each column's largest operand, ``terms`` the largest operand times the largest weight.
+    """
 
     texts: tuple[str, ...]
     tokens: Tokens
     exact: Floats
     largest: dict[str, Floats]
+    terms: dict[str, Floats]
 
 
 def trial(model: Model) -> Trial:
-    """``model``'s encoder in float32 on TEXTS and its special tokens; the largest operands are those of SENTENCES."""
+    """``model``'s encoder in float32 on TEXTS and its special tokens.
+
+    The largest operands are those of SENTENCES, the largest terms those of all texts: in odd ones other columns are
+    large.
+    """
     tokenize = model.tokenizer()
     texts = (*TEXTS, " ".join(tokenize.special))
     tokens = tokenize(texts)
-    rows, largest = tokens.offsets[len(SENTENCES)], {}
+    rows, largest, terms = tokens.offsets[len(SENTENCES)], {}, {}
+    backend = Streamed(model, "float32", "cpu", None)
 
     def watch(name: str, operand: Floats) -> None:
         if name.endswith(NORMALISED):
             largest[name] = np.abs(operand[:rows]).max(axis=0)
+        if name.endswith(UNEVEN):
+            terms[name] = np.abs(operand).max(axis=0) * np.abs(backend.weight(name)).max(axis=0)
 
-    backend = Streamed(model, "float32", "cpu", None)
     backend.watch = watch
-    return Trial(texts, tokens, backend.pool(tokens), largest)
+    return Trial(texts, tokens, backend.pool(tokens), largest, terms)
 
 
 def recorded(model: Model) -> Int8 | None:
@@ -79,7 +91,7 @@ def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
     """What ``tried`` found, given the ``pooled`` vectors of its tokens in int8; embeddings are compared."""
     cosines = paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
     worst = int(np.argmin(cosines))  # NaN is the least
-    return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest)
+    return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest, tried.terms)
 
 
 def int8_cost(model: Model, found: Int8) -> str:
@@ -100,6 +112,11 @@ class Streamed(ReferenceBackend):
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
         """The canonical arrays, each made when it is asked for."""
         return _Stream(MappedWeights(model.encoder, config, self._shape))
+
+    def weight(self, product: str) -> Floats:
+        """The matrix of a product by name."""
+        found: Floats = self._weights[f"{product}.weight"]
+        return found
 
 
 class _Rows:

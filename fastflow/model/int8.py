@@ -19,17 +19,21 @@ from fastflow.model.hashing import MANIFEST
 from fastflow.model.reading import is_whole, short
 
 FIELD = "int8"
-PREFIX = "int8."  # of an array's name, before the product's
+LARGEST, TERMS = "int8.largest.", "int8.terms."  # of an array's name, before the product's
 
 
 class Int8(NamedTuple):
-    """What a trial found: the least cosine of an embedding to float32's, the text that has it, and {product: the
-    largest magnitude in each column of its operand, float32}."""
+    """What a trial found: the least cosine of an embedding to float32's, and the text that has it.
+
+    ``largest``, by product: the largest magnitude in each column of its operand, float32. ``terms``: that of other
+    texts too, times the largest weight of the column.
+    """
 
     version: int
     least_cosine: float
     text: str
     largest: dict[str, NDArray[np.float32]]
+    terms: dict[str, NDArray[np.float32]]
 
     def entry(self) -> dict[str, Any]:
         """The field of the manifest."""
@@ -37,7 +41,8 @@ class Int8(NamedTuple):
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """The arrays of the calibration file."""
-        return {PREFIX + name: largest for name, largest in self.largest.items()}
+        largest = {LARGEST + name: array for name, array in self.largest.items()}
+        return largest | {TERMS + name: array for name, array in self.terms.items()}
 
 
 def read_int8(directory: Path, manifest: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Int8 | None:
@@ -48,7 +53,7 @@ def read_int8(directory: Path, manifest: dict[str, Any], arrays: Mapping[str, ND
     if FIELD not in manifest:
         return None
     where, entry = f"{directory / MANIFEST}, field {FIELD}", manifest[FIELD]
-    names = [name for name in Int8._fields if name != "largest"]
+    names = [name for name in Int8._fields if name not in ("largest", "terms")]
     if not isinstance(entry, dict) or set(entry) != set(names):
         raise FastflowError(f"{where}: must hold {', '.join(names)}, not {short(entry)}")
     cosine = entry["least_cosine"]
@@ -58,8 +63,11 @@ def read_int8(directory: Path, manifest: dict[str, Any], arrays: Mapping[str, ND
         raise FastflowError(f"{where}, least_cosine: must be a number from -1 to 1, not {short(cosine)}")
     if not isinstance(entry["text"], str):
         raise FastflowError(f"{where}, text: must be a text, not {short(entry['text'])}")
-    largest = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
-    for name, array in largest.items():
-        if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
-            raise FastflowError(f"{directory}, array {PREFIX}{name}: must be one row of finite float32 from 0 up")
-    return Int8(entry["version"], float(cosine), entry["text"], largest)
+    found = []
+    for prefix in (LARGEST, TERMS):
+        named = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+        for name, array in named.items():
+            if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
+                raise FastflowError(f"{directory}, array {name}: must be one row of finite float32 from 0 up")
+        found.append({name.removeprefix(prefix): array for name, array in named.items()})
+    return Int8(entry["version"], float(cosine), entry["text"], *found)

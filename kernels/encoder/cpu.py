@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import (
+    APART,
     BF16,
     BF16_WIDE,
     FLOAT,
@@ -93,6 +94,15 @@ def smoothed(largest: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
 
 
+def outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
+    """For products by name the APART columns whose ``terms`` are largest, ascending: to be multiplied in float32.
+
+    A term is the largest operand of a column times its largest weight. Smoothing cannot help a column both of whose
+    factors are large: it would still leave few steps to the others of a row, whichever of the two rows it is.
+    """
+    return {name: np.sort(np.argsort(-x, kind="stable")[:APART]).astype(np.int32) for name, x in terms.items()}
+
+
 class CpuEncoder:
     """Packed texts -> pooled vectors, as one compiled call without padding.
 
@@ -105,7 +115,8 @@ class CpuEncoder:
     what was.
     ``token_weights`` (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for pooler: a token counts by its id's
     weight, as in ``texts.pool``; None, every token alike. ``isa``: as in ``choose``. ``smoothing``: for int8, as
-    ``smoothed`` makes it; None, the columns of an operand count as they are.
+    ``smoothed`` makes it; None, the columns of an operand count as they are. ``apart``: for int8, as ``outlying`` makes
+    it; None, no columns are multiplied in float32.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
     which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
     """
@@ -114,7 +125,7 @@ class CpuEncoder:
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], dtype: str = "float32",
         threads: int | None = None, release: Callable[[], None] = lambda: None, *, token_weights: Array | None = None,
         shares: Sequence[float] | None = None, head: Head = (), isa: str | None = None,
-        smoothing: Mapping[str, Array] | None = None,
+        smoothing: Mapping[str, Array] | None = None, apart: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.dtype, self.layers, self.hidden = dtype, tuple(layers), shape.hidden
         self.threads = default_threads() if threads is None else threads
@@ -125,8 +136,9 @@ class CpuEncoder:
         number, _, vector, _ = isas()[self.isa]
         everything = {**weights, **head_weights(head)}
         program = EncoderProgram(
-            everything, shape, mode, self.layers, 2 * vector, form, attends(number, form), shares, head, smoothing
-        )
+            everything, shape, mode, self.layers, 2 * vector, form, attends(number, form), shares, head, smoothing,
+            apart,
+        )  # fmt: skip
         self.outputs = program.outputs
         if token_weights is not None:
             token_weights = _token_weights(token_weights, mode, weights)

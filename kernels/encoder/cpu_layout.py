@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import (
+    APART,
     ATTEND,
     BF16,
     BF16_WIDE,
@@ -42,6 +43,15 @@ from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, stor
 
 LINE = 64  # bytes of a cache line
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
+ABSENT = (
+    "source",
+    "target",
+    "add",
+    "number",
+    "window",
+    "table",
+    "apart",
+)  # fields of a step whose default is -1, not 0
 BATCH = 32 << 20  # bytes of stored weights that are packed between two calls of `release`
 Array = NDArray[Any]
 # as kernels.encoder.reference.Weights, in any dtype of packing.STORED; a `qkv` may be a tuple of three
@@ -53,17 +63,18 @@ class EncoderProgram:
 
     ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read. ``outputs``: the
     width of a pooled vector behind ``head``. ``shares``: of the layers, whose sum need not be 1. ``smoothing``: for
-    products by name a power of two for each column, by which bytes of the operand are divided and weights multiplied.
+    products by name a power of two for each column, by which bytes of the operand are divided and weights multiplied;
+    ``apart``: at most APART columns, whose products are of float32 instead and are added to the others.
     """
 
     def __init__(
         self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
         attention: int = FLOAT, shares: Sequence[float] | None = None, head: Head = (),
-        smoothing: Mapping[str, Array] | None = None,
+        smoothing: Mapping[str, Array] | None = None, apart: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         check_pooling(mode, len(layers), head)
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
-        self.attention, self.smoothing = attention, smoothing or {}
+        self.attention, self.smoothing, self.apart = attention, smoothing or {}, apart or {}
         self.shares = [1 / len(layers)] * len(layers) if shares is None else list(shares)
         self.modules, pooled = head, shape.hidden * len(mode.split("+"))
         self.outputs = head_width(head, pooled)
@@ -85,7 +96,7 @@ class EncoderProgram:
         if head:
             add_head(self, head, pooled)
         smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
-        if unknown := self.smoothing.keys() - smooth:
+        if unknown := (self.smoothing.keys() | self.apart.keys()) - smooth:
             raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")
 
     def buffers(self, **widths: int) -> None:
@@ -131,7 +142,7 @@ class EncoderProgram:
 
     def step(self, kind: int, **fields: Any) -> None:
         """Add a step; a buffer is given by its name."""
-        fields = {"kind": kind, "source": -1, "target": -1, "add": -1, "number": -1, "window": -1, "table": -1} | fields
+        fields = dict.fromkeys(ABSENT, -1) | {"kind": kind} | fields
         buffers = list(self._strides)
         numbers = {name: buffers.index(v) if isinstance(v, str) else v for name, v in fields.items()}
         self._steps.append(record(STEP_FIELDS, numbers))
@@ -182,11 +193,17 @@ class EncoderProgram:
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
         height, inner = len(rows), groups * padded
         lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a lane of 32 bits
-        by = self.smoothing.get(name) if lanes == 4 else None
+        by, apart = (self.smoothing.get(name), self.apart.get(name)) if lanes == 4 and groups == 1 else (None, None)
+        table = numbers = beside = -1
+        if apart is not None:
+            numbers, beside = self._numbers(apart), self._beside(parts, rows, factor, apart)
+            by = np.ones(columns, np.float32) if by is None else by.copy()
+            by[apart] = 0
+        if by is not None:
+            table = self.put(np.divide(1, by, out=np.zeros_like(by), where=by > 0))
         if form in CONVERTED and source not in self._operands:
             operand = self._operand(source)
-            table = -1 if by is None else self.put(1 / by)
-            self.step(CONVERT, source=source, target=operand, width=inner, format=form, table=table)
+            self.step(CONVERT, source=source, target=operand, width=inner, format=form, table=table, apart=numbers)
             source = operand
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
@@ -205,11 +222,33 @@ class EncoderProgram:
         if result == BF16 and activation == "tanh":
             raise ValueError(f"the product {name!r} applies tanh to results of float32 alone, not of bfloat16")
         fields = {"weights": panels, "bias": start, "scale": scale, "shift": shift, "columns": height, "steps": steps}
-        self._linears.append(record(LINEAR_FIELDS, fields | {"format": form, "result": result}))
+        fields |= {"format": form, "apart": beside, "result": result}
+        self._linears.append(record(LINEAR_FIELDS, fields))
         self.step(
             LINEAR, source=source, target=target, linear=len(self._linears) - 1, activation=ACTIVATIONS[activation],
             add=add, texts=texts,
         )  # fmt: skip
+
+    def _numbers(self, apart: Array) -> int:
+        """Where the numbers of the columns ``apart`` lie; APART of them, the spare ones 0."""
+
+        def fill(memory: Array) -> None:
+            memory[where : where + 4 * APART].view(np.int32)[:] = np.pad(apart, (0, APART - len(apart)))
+
+        where = self._reserve(4 * APART, fill)
+        return where
+
+    def _beside(self, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array) -> int:
+        """Where the weights of the columns ``apart`` lie: float32 (APART, rows), those of spare columns 0."""
+        columns = np.concatenate([widen(part[:, apart]) for part in parts], dtype=np.float32, casting="same_kind")
+        columns[: len(parts[0])] *= np.float32(factor)
+
+        def fill(memory: Array) -> None:
+            to = memory[where : where + 4 * APART * len(rows)].view(np.float32).reshape(APART, len(rows))
+            to[: len(apart)], to[len(apart) :] = np.where(rows < 0, np.float32(0), columns[rows].T), 0
+
+        where = self._reserve(4 * APART * len(rows), fill)
+        return where
 
     def _rows_by_head(self) -> NDArray[np.int32]:
         """For each row in the order [head][q|k|v][padded head] which of [q; k; v] (3D) it is, -1 for padding.

@@ -85,6 +85,19 @@ def test_incomplete_weights_are_refused(tmp_path, damage, message):
         Runtime(tmp_path)
 
 
+@pytest.mark.parametrize("backend", ["auto", "cpu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_spoilt_weights_are_named_in_every_precision(tmp_path, backend, dtype, wrong):
+    make_encoder(tmp_path)
+    path, name = tmp_path / "model.safetensors", "encoder.layer.1.output.dense.weight"
+    tensors = {key: np.array(array) for key, array in load_file(path).items()}
+    tensors[name][0, 3] = wrong
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(FastflowError, match=f"tensor {name} holds NaN or infinity"):
+        Runtime(tmp_path, backend=backend, dtype=dtype)
+
+
 def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
     make_encoder(tmp_path, "longformer")
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")

@@ -72,6 +72,21 @@ def test_one_token_that_most_attend_to_does_not_hide_the_others(byte_isa, height
     assert np.abs(found - exact).mean() <= 0.1 * np.abs(exact).mean()
 
 
+@pytest.mark.parametrize("window", [None, 200])
+@pytest.mark.parametrize("apart", [1, 2, 3, 16])
+@pytest.mark.parametrize("height", [5.8, 6.6])
+def test_many_small_terms_that_are_alike_keep_their_share(byte_isa, height, apart, window):
+    """Hundreds of terms of 0.77 or 0.35, which would all be rounded up to 1, or all down to 0."""
+    qkv = np.zeros((400, 96), np.float32)
+    qkv[:, :32], qkv[:, 64:] = 1 / np.sqrt(32), 1
+    qkv[::apart, 64:] = 2
+    few = [0, 33, 66, 115, 213]  # on which the text rests, in lanes of their own
+    qkv[few, 32:64] = height + np.linspace(0, 0.2, 5)[:, None] / np.sqrt(32)
+    qkv[few, 64:] = -1
+    found, exact = in_bytes_of(byte_isa, qkv, window), exact_of(qkv, window)
+    assert np.abs(found - exact).max() <= 0.04
+
+
 @pytest.mark.parametrize("rising", [False, True])
 @pytest.mark.parametrize("window", [None, 500])
 def test_the_maximum_moves_from_block_to_block(byte_isa, rising, window):

@@ -10,7 +10,7 @@ from packed import pack as pack_texts
 from packed import random_encoder, stored_as
 
 from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
+from fastflow.kernels._cpu import APART, BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
 from fastflow.kernels.encoder import cpu_layout as encoder_packing
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layout import EncoderProgram
@@ -120,3 +120,23 @@ def test_smoothing_is_obeyed_or_refused():
             ValueError, match=r"smoothing is of products of bytes in these layers, not of layer\.\d\.up"
         ):
             EncoderProgram(weights, shape, "mean", (2,), 32, form, smoothing=names)
+
+
+def test_columns_apart_are_obeyed_or_refused():
+    weights, shape = random_encoder(5, 2, 72, 3, 130)
+    columns = np.array([2, 70], np.int32)
+    program = EncoderProgram(weights, shape, "mean", (2,), 32, INT8, apart={"layer.0.up": columns})
+    (by,) = [m.by for m in program.matrices if m.by is not None]
+    assert np.array_equal(np.flatnonzero(by == 0), columns)
+    assert set(by) == {0, 1}
+    memory, linears, steps, _ = program.arrays()
+    (linear,) = [one for one in linears if one["apart"] >= 0]
+    (step,) = [one for one in steps if one["apart"] >= 0]
+    beside = memory[linear["apart"] :][: 4 * APART * linear["columns"]].view(np.float32).reshape(APART, -1)
+    assert np.array_equal(beside[:2, :130], weights["layer.0.up.weight"][:, columns].T)
+    assert not beside[2:].any()
+    assert not beside[:, 130:].any()
+    assert memory[step["apart"] :][: 4 * APART].view(np.int32).tolist() == [2, 70, *[0] * (APART - 2)]
+    for form, name in ((FLOAT, "layer.0.up"), (BF16, "layer.0.up"), (INT8, "layer.0.out"), (INT8, "layer.2.up")):
+        with pytest.raises(ValueError, match=f"smoothing is of products of bytes in these layers, not of {name}"):
+            EncoderProgram(weights, shape, "mean", (2,), 32, form, apart={name: columns})

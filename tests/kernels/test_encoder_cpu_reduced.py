@@ -12,26 +12,34 @@ from packed import coarse, pack, random_encoder, rounded
 from tolerances import COSINE
 
 import fastflow
-from fastflow.backends.precision import NORMALISED
+from fastflow.backends.precision import NORMALISED, UNEVEN
 from fastflow.kernels import isa as instructions
-from fastflow.kernels._cpu import BF16, BF16_WIDE, FLOAT, INT8, attention_formats, formats
+from fastflow.kernels._cpu import APART, BF16, BF16_WIDE, FLOAT, INT8, attention_formats, formats
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.cpu import CpuEncoder, attends, choose, smoothed
+from fastflow.kernels.encoder.cpu import CpuEncoder, attends, choose, outlying, smoothed
 from fastflow.kernels.panels import quantised
 
 REDUCED = ("bfloat16", "int8")
 
 
-def emulated(weights, shape, ids, offsets, weight, operand, attention=reference.attention, smoothing=None):
-    """Hidden states of the last layer in float64, with the layers' products, and attention, in a lower precision."""
+def emulated(
+    weights, shape, ids, offsets, weight, operand, attention=reference.attention, smoothing=None,
+    apart=None,
+):  # fmt: skip
+    """Hidden states of the last layer in float64, with the layers' products, and attention, in a lower precision.
+
+    The products of the columns ``apart`` are exact.
+    """
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     x = reference.embed_tokens(w, ids, offsets, shape, np.dtype(np.float64))
     for i in range(shape.layers):
 
         def linear(x, name, prefix=f"layer.{i}."):
-            by = (smoothing or {}).get(prefix + name, 1)
-            return operand(x / by) @ weight(w[f"{prefix}{name}.weight"] * by).T + w[f"{prefix}{name}.bias"]
+            by, matrix = (smoothing or {}).get(prefix + name, 1), w[f"{prefix}{name}.weight"]
+            exact = np.isin(np.arange(x.shape[1]), (apart or {}).get(prefix + name, []))
+            rest = operand(np.where(exact, 0, x / by)) @ weight(np.where(exact, 0, matrix * by)).T
+            return rest + x[:, exact] @ matrix[:, exact].T + w[f"{prefix}{name}.bias"]
 
         def norm(x, name, prefix=f"layer.{i}."):
             return reference.layer_norm(x, w[f"{prefix}{name}.scale"], w[f"{prefix}{name}.bias"], shape.eps)
@@ -77,13 +85,13 @@ def test_both_formats_of_bfloat16_are_reached(monkeypatch):
     assert found == {BF16, BF16_WIDE} & set(formats(instructions.isas()["avx512"][0]))
 
 
-def uneven(hidden, heads, intermediate):
+def uneven(hidden, heads, intermediate, by=60):
     """An encoder one of whose columns is large behind every LayerNorm, texts, and what ``smoothed`` makes of them."""
     weights, shape = random_encoder(3, 2, hidden, heads, intermediate, half=True)
     for name in weights:
         if name.endswith(("embed_norm.scale", "norm1.scale", "norm2.scale")):
             weights[name] = weights[name].copy()
-            weights[name][5] *= 60
+            weights[name][5] *= by
     ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=5)
     largest = {}
 
@@ -109,6 +117,73 @@ def test_smoothed_products_are_those_of_smoothed_operands(isa, hidden, heads, in
     lost = np.abs(want - full).mean()
     assert np.abs(found - want).mean() <= 0.5 * lost
     assert np.abs(found - full).mean() <= 0.8 * np.abs(rough - full).mean()
+
+
+def spiked(hidden, heads, intermediate, count):
+    """``uneven``, and in every layer ``count`` columns of ``down`` that are large in the operand and in the weights."""
+    weights, shape, ids, offsets, smoothing = uneven(hidden, heads, intermediate, by=4)
+    for i in range(shape.layers):
+        columns = slice(3, 3 + count)
+        for name in ("up.bias", "down.weight", "down.bias"):
+            weights[f"layer.{i}.{name}"] = weights[f"layer.{i}.{name}"].copy()
+        weights[f"layer.{i}.up.bias"][columns] += 100
+        weights[f"layer.{i}.down.weight"][:, columns] *= 10
+        weights[f"layer.{i}.down.bias"] -= 100 * weights[f"layer.{i}.down.weight"][:, columns].sum(axis=1)
+    terms = {}
+
+    def watch(name, operand):
+        if name.endswith(UNEVEN):
+            terms[name] = np.abs(operand).max(axis=0) * np.abs(weights[f"{name}.weight"]).max(axis=0)
+
+    reference.encode(weights, ids, offsets, shape, (2,), np.dtype(np.float32), watch)
+    return weights, shape, ids, offsets, smoothing, outlying(terms)
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize(("hidden", "heads", "intermediate", "count"), [(64, 4, 97, 1), (48, 12, 33, APART)])
+def test_columns_apart_are_multiplied_in_float32(isa, hidden, heads, intermediate, count, smooth):
+    weights, shape, ids, offsets, smoothing, apart = spiked(hidden, heads, intermediate, count)
+    smoothing = smoothing if smooth else {}
+    assert set(apart) == {f"layer.{i}.{name}" for i in (0, 1) for name in ("qkv", "up", "down")}
+    assert all(set(range(3, 3 + count)) <= set(apart[f"layer.{i}.down"]) for i in (0, 1))
+    assert all(np.array_equal(columns, np.unique(columns)) and len(columns) == APART for columns in apart.values())
+    of = attended("int8", isa)
+    settings = {"threads": 2, "isa": isa, "smoothing": smoothing}
+    found = CpuEncoder(weights, shape, "mean", (2,), "int8", apart=apart, **settings).states(ids, offsets)[2]
+    rough = CpuEncoder(weights, shape, "mean", (2,), "int8", **settings).states(ids, offsets)[2]
+    want = emulated(weights, shape, ids, offsets, coarse, coarse, EMULATED[of], smoothing, apart)
+    full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
+    lost = np.abs(want - full).mean()
+    assert np.abs(found - want).mean() <= 0.5 * lost
+    assert np.abs(found - full).mean() <= 0.2 * np.abs(rough - full).mean()
+
+
+def test_columns_apart_may_be_few_and_of_one_product(isa):
+    weights, shape, ids, offsets, smoothing, apart = spiked(64, 4, 97, 2)
+    full = emulated(weights, shape, ids, offsets, lambda x: x, lambda x: x)
+    lost = []
+    for few in ({}, {name: np.array([3, 4], np.int32) for name in apart if name.endswith("down")}):
+        encoder = CpuEncoder(weights, shape, "mean", (2,), "int8", threads=1, isa=isa, smoothing=smoothing, apart=few)
+        lost.append(np.abs(encoder.states(ids, offsets)[2] - full).mean())
+    assert lost[1] <= 0.5 * lost[0]
+
+
+@pytest.mark.parametrize("form", ["whole", "parts", "half"])
+def test_columns_apart_of_weights_in_any_form(form):
+    weights, shape, ids, offsets, smoothing, apart = spiked(64, 4, 97, 1)
+    for name in apart:
+        matrix = weights[f"{name}.weight"] = weights[f"{name}.weight"].astype(np.float16).astype(np.float32)
+        if form == "half":
+            weights[f"{name}.weight"] = matrix.astype(np.float16)
+        elif form == "parts" and name.endswith("qkv"):
+            weights[f"{name}.weight"] = tuple(np.split(matrix, 3))
+    found = CpuEncoder(weights, shape, "mean", (2,), "int8", threads=1, smoothing=smoothing, apart=apart)(ids, offsets)
+    single = {
+        name: np.concatenate(a).astype(np.float32) if isinstance(a, tuple) else a.astype(np.float32)
+        for name, a in weights.items() if name != "word"
+    } | {"word": weights["word"]}  # fmt: skip
+    want = CpuEncoder(single, shape, "mean", (2,), "int8", threads=1, smoothing=smoothing, apart=apart)(ids, offsets)
+    assert np.array_equal(found, want)
 
 
 def test_packed_formats_round_to_nearest():

@@ -11,7 +11,7 @@ from spoil import change_manifest, spoil_arrays
 
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.int8 import FIELD, PREFIX
+from fastflow.model.int8 import FIELD, LARGEST, TERMS
 
 SOUND = {"version": 1, "least_cosine": 0.995, "text": "a dog"}
 
@@ -24,8 +24,9 @@ def recorded(bert, sentences, tmp_path_factory):
 def test_what_is_written_is_what_is_read(recorded):
     found, entry = load_model(recorded).int8, json.loads((recorded / "fastflow.json").read_text())[FIELD]
     assert found.entry() == entry
-    assert found.largest
-    assert all(array.dtype == np.float32 and array.ndim == 1 and (array >= 0).all() for array in found.largest.values())
+    for arrays, products in ((found.largest, ("qkv", "up")), (found.terms, ("qkv", "up", "down"))):
+        assert {name.split(".")[-1] for name in arrays} == set(products)
+        assert all(array.dtype == np.float32 and array.ndim == 1 and (array >= 0).all() for array in arrays.values())
 
 
 def test_a_model_saved_without_has_none(model_copy):
@@ -54,6 +55,7 @@ def test_a_field_that_cannot_be_is_one_sentence(model_copy, entry, message):
         load_model(model_copy)
 
 
+@pytest.mark.parametrize("prefix", [LARGEST, TERMS])
 @pytest.mark.parametrize(
     "array",
     [
@@ -64,7 +66,9 @@ def test_a_field_that_cannot_be_is_one_sentence(model_copy, entry, message):
         np.ones((2, 2), np.float32),
     ],
 )
-def test_an_array_that_cannot_be_is_one_sentence(model_copy, array):
-    spoil_arrays(model_copy, lambda arrays: arrays.update({f"{PREFIX}layer.0.up": array}))
-    with pytest.raises(FastflowError, match=r"array int8\.layer\.0\.up: must be one row of finite float32 from 0 up"):
+def test_an_array_that_cannot_be_is_one_sentence(model_copy, array, prefix):
+    spoil_arrays(model_copy, lambda arrays: arrays.update({f"{prefix}layer.0.up": array}))
+    with pytest.raises(
+        FastflowError, match=r"array int8\.\w+\.layer\.0\.up: must be one row of finite float32 from 0 up"
+    ):
         load_model(change_manifest(model_copy, int8=SOUND))

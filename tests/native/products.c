@@ -62,7 +62,7 @@ static ff_linear pack(int isa, int format, int inner)
             }
         }
     }
-    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format, FF_FLOAT};
+    return (ff_linear){packed - memory, 0, (char *)scale - memory, (char *)shift - memory, COLUMNS, steps, format, -1, FF_FLOAT};
 }
 
 /* The result in float64, and what a rounding of the largest sum may cost. */
@@ -107,7 +107,7 @@ static double check(int isa, int format, const ff_body *body)
             if (format == FF_FLOAT || format == FF_BF16_WIDE)
                 memcpy(operand[r], x[r], 4 * (size_t)inner);
             else
-                body->convert(x[r], NULL, inner, format, operand[r]);
+                body->convert(x[r], NULL, NULL, inner, format, operand[r]);
             exact(format, inner, r);
         }
         for (int n = 0; n < (int)(sizeof row_counts / sizeof *row_counts); n++) {
@@ -163,7 +163,7 @@ static double check_half(int isa, const ff_body *body)
     for (int r = 0; r < ROWS; r++) {
         for (int k = 0; k < INNER; k++)
             x[r][k] = draw();
-        body->convert(x[r], NULL, INNER, FF_BF16, operand[r]);
+        body->convert(x[r], NULL, NULL, INNER, FF_BF16, operand[r]);
     }
     for (int i = 0; i < 4; i++) {
         ff_tiles(isa, 1);

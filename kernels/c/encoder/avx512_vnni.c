@@ -5,7 +5,8 @@
    Q: signed bytes, one scale a query.
    Terms of softmax: bytes without sign, 255 for the second largest score of a query (the second of the largest in each lane).
    What is above it, most often one token on which the whole text rests, counts in float32: with 255 for the largest, long
-   texts would lose all other terms. The rounded terms are summed, so that the shares add up to 1.
+   texts would lose all other terms. The rounded terms are summed, so that the shares add up to 1. Keys round up and down
+   from different places, else hundreds of like tokens would lose, or gain, the same part of each of their terms.
    V: signed bytes, with an offset, added to the result, and a scale for each channel. */
 #if defined(__x86_64__)
 #include <math.h>
@@ -50,6 +51,10 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define LARGEST_TERM 255
 #define LOG2_LARGEST_TERM 7.99435344f
 #define NEAR 2   /* LARGEST_TERM is that of the largest score where the second is nearer, to the base 2 */
+#define PLACES 64  /* keys in a row of which no two round from the same place; any 16 apart, or 2, 4 ..., are spread evenly */
+#define PLACE(i) ((float)((i) * 37 % PLACES) - 31.5f) * (0.92f / PLACES)  /* 0.45 at most: a term of 255.03 stays a byte */
+#define FOUR(i) PLACE(i), PLACE((i) + 1), PLACE((i) + 2), PLACE((i) + 3)
+#define MOST_ERR 0.03f  /* LARGEST_TERM as power_of_2 computes it is at most so much larger */
 #define FAR 24   /* where the second is further away, nothing of its term is left in float32 */
 
 INLINE vec at(const char *p)
@@ -177,6 +182,7 @@ INLINE vec power_of_2(const vec x)
 
 typedef struct {          /* one query and a block of keys */
     int64_t from, to;     /* of the keys it sees those from `from` to before `to` */
+    int64_t first;        /* of the block, in the text */
     int64_t distance;     /* of the first from the query */
     float *scores;        /* int32; become terms, a byte each */
     float unit, spoilt;   /* what a unit of the scores is worth; + 0, or NaN where it is no number: bytes hold none */
@@ -212,6 +218,10 @@ INLINE float terms(const int how, const int alone, const ff_row *r, const int64_
                    float *out)
 {
     const int64_t begin = how & WINDOWED ? r->from / VL * VL : 0;
+    static const float place[PLACES] __attribute__((aligned(64))) = {
+        FOUR(0), FOUR(4), FOUR(8), FOUR(12), FOUR(16), FOUR(20), FOUR(24), FOUR(28),
+        FOUR(32), FOUR(36), FOUR(40), FOUR(44), FOUR(48), FOUR(52), FOUR(56), FOUR(60),
+    };
     const vec unit = SET1(r->unit), less = SET1(LOG2_LARGEST_TERM - r->base);
     int8_t *to = (int8_t *)(void *)r->scores;
     float rest = 0;
@@ -221,11 +231,11 @@ INLINE float terms(const int how, const int alone, const ff_row *r, const int64_
         const vec s = how & BIASED ? ADD(LOAD(r->scores + i), less) : FMA(TO_FLOAT(LOADI(r->scores + i)), unit, less);
         vec e = _mm512_maskz_mov_ps(inside(how, i, r->from, r->to), power_of_2(s));
         if (alone) {
-            const __mmask16 above = _mm512_cmp_ps_mask(e, SET1(LARGEST_TERM + 0.5f), _CMP_GT_OQ);
+            const __mmask16 above = _mm512_cmp_ps_mask(e, SET1(LARGEST_TERM + MOST_ERR), _CMP_GT_OQ);
             if (above)
                 e = add_rest(above, e, values, i, size, out, &rest);
         }
-        const ivec n = _mm512_cvtps_epi32(e);
+        const ivec n = _mm512_cvtps_epi32(ADD(e, LOAD(place + (r->first + i) % PLACES)));
         whole = ADDI(whole, n);
         _mm_storeu_si128((__m128i *)(void *)(to + i), _mm512_cvtepi32_epi8(n));
     }
@@ -285,7 +295,7 @@ static void block(const ff_head *h, const int64_t row, const int64_t rows, const
     for (int64_t r = 0; r < rows; r++) {
         const float unit = query(h, h->q + (row + r) * h->ldq, p.key, (int8_t *)(void *)(q + r * steps)), spoilt = unit - unit;
         each[r] = (ff_row){
-            .distance = start - row - r, .scores = scores + r * lds, .unit = spoilt == 0 ? unit : 0, .spoilt = spoilt,
+            .first = start, .distance = start - row - r, .scores = scores + r * lds, .unit = spoilt == 0 ? unit : 0, .spoilt = spoilt,
         };
         seen_of(h, row + r, start, stop, padded, &each[r].from, &each[r].to);
     }

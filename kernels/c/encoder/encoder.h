@@ -43,6 +43,7 @@ typedef struct {
     int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; FF_CONVERT to
                            bytes: of a float32 factor for each padded column; below 0: none */
     int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
+    int64_t apart;      /* FF_CONVERT to bytes: offset of the int32 numbers of FF_APART columns apart; below 0: there are none */
 } ff_step;
 
 typedef struct {
@@ -106,8 +107,9 @@ typedef struct {
                  float share, int first, float *to);
     /* the largest of `tokens` rows, each times its weight, column by column; NaN where one is not finite */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
-    /* `by` multiplies the columns of bytes; NULL: nothing does */
-    void (*convert)(const float *x, const float *by, int64_t columns, int format, char *to);
+    /* `by` multiplies the columns of bytes; NULL: nothing does. FF_APART numbers of the row, those of columns `apart`,
+       follow its scale as they are; NULL: none do. Their factors should be 0. */
+    void (*convert)(const float *x, const float *by, const int32_t *apart, int64_t columns, int format, char *to);
     /* one row [q|k|v] of every head, in place: channels i and i + head / 2 of q and k turn by a row of the table */
     void (*rotate)(float *x, int heads, int head, const float *table);
     /* the first `width` columns of a row, in place: activation(x) times the `width` columns behind them */

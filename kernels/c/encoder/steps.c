@@ -103,7 +103,8 @@ void ff_part(const ff_call *c, const ff_step *s, const ff_group *g, int64_t from
     case FF_CONVERT:
         for (int64_t r = from; r < to; r++)
             c->body->convert((const float *)(g->at[s->from] + r * lda),
-                             s->table < 0 ? NULL : (const float *)(e->memory + s->table), s->width, (int)s->format,
+                             s->table < 0 ? NULL : (const float *)(e->memory + s->table),
+                             s->apart < 0 ? NULL : (const int32_t *)(const void *)(e->memory + s->apart), s->width, (int)s->format,
                              g->at[s->to] + r * ldc);
         break;
     case FF_ROTATE: rotate(c, s, g, from, to); break;

@@ -29,6 +29,7 @@ enum {
     FF_FORMATS
 };
 enum { FF_ZERO_POINT = 128 };
+enum { FF_APART = 8 };  /* columns of an operand of bytes that may count in float32, because they are too large for its scale */
 
 typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' memory, 64-byte aligned. */
     int64_t weights;  /* panels [columns / NR][steps][NR] of 32-bit lanes: 1 float, 2 bfloat16 or 4 int8 along k */
@@ -36,6 +37,7 @@ typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' m
     int64_t scale;    /* int8: float32 (columns), what one unit of the weights is worth */
     int64_t shift;    /* int8: int32 (columns), minus the zero point times the sum of the column's weights */
     int64_t columns, steps, format;
+    int64_t apart;    /* int8: float32 (FF_APART, columns), the weights of the operand's columns apart; below 0: there are none */
     int64_t result;   /* FF_FLOAT; with AVX-512, of products of bfloat16 and bytes, also FF_BF16: rounded */
 } ff_linear;
 
