@@ -98,7 +98,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
         db.execute("PRAGMA trusted_schema = OFF")
         sql = "SELECT name, type, sql FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)"
         found = {name: (kind, str(made)) for name, kind, made in db.execute(sql, (TABLE, RUN))}
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError) as error:  # a ValueError: a name that is no text
         raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}") from error
     for name, (kind, made) in found.items():
         if kind != "table" or not made.upper().startswith("CREATE TABLE"):
@@ -129,7 +129,7 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
     except (sqlite3.Error, ValueError) as error:
         raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}") from error
     if (version := run.get("format")) != FORMAT:
-        raise FastflowError(f"{path} is of version {version} of .db, and this fastflow reads {FORMAT}; update")
+        raise FastflowError(f"{path} is of version {short(version)} of .db, and this fastflow reads {FORMAT}; update")
     if run.get("precision") not in DTYPES or not isinstance(run.get("dim"), int) or run["dim"] < 1:
         raise FastflowError(f"{path} is damaged: its table run has no precision or dim; make the file again")
     for name, kind in (("fingerprint", str), ("prompt", str), ("truncate_dim", int)):

@@ -16,8 +16,10 @@ MOST_PARTS = 1_000_000  # fastflow status has a line for each
 def wrong(found: dict[str, Any]) -> str | None:
     """The first field of a manifest that cannot be, and its value; None if all can."""
     for name, fits in _FIELDS.items():
-        if not fits(found.get(name)):
-            return f"{name}: {short(found.get(name))}"
+        if name not in found:
+            return f"{name}: missing"
+        if not fits(found[name]):
+            return f"{name}: {short(found[name])}"
     if extra := sorted(found.keys() - _FIELDS.keys()):
         return f"{short(extra[0])}, which no manifest has"
     number, of = found["shard"]

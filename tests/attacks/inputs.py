@@ -9,33 +9,25 @@ is printed with the number that repeats it.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
 import json
-import os
 import random
-import resource
-import signal
 import sys
-import tempfile
-import time
-import traceback
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from boxed import Judge, attack, sentence
 
 from fastflow.errors import FastflowError
 from fastflow.files.records import Layout
 from fastflow.files.texts import read_records
 
-SECONDS = 20  # for one case
 MEMORY = 600 << 20  # bytes that a case may take beyond what its process holds at its start
-LONGEST = 1200  # characters of a message
 WORDS = ["dog", "Straße", "中文", "a b", "", "x" * 300, "tab\tor", 'quote"d', "\u2028", "\U0001f600"]
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
@@ -136,7 +128,7 @@ def make(number: int, seed: int, folder: Path) -> tuple[Path, list[str] | None]:
 
 
 def judge(path: Path, wanted: list[str] | None) -> tuple[str, str]:
-    """(outcome, details) of a file; outcomes that are findings begin with a capital."""
+    """(outcome, details) of a file; see ``boxed``."""
     count, found = 0, []
     try:
         for record in read_records(str(path), Layout(field="text") if path.suffixes[0] != ".txt" else Layout()):
@@ -144,69 +136,16 @@ def judge(path: Path, wanted: list[str] | None) -> tuple[str, str]:
             if wanted is not None:
                 found.append(record.texts[0])
     except FastflowError as error:
-        said = str(error)
-        if wanted is not None:
-            return "Sound and refused", said
-        if not said or "\n" in said or len(said) > LONGEST:
-            return "Not a sentence", repr(said[:400])
-        return "sentence", ""
+        return sentence(str(error), wanted is not None)
     if wanted is not None and found != wanted:
         return "Wrong rows", f"{len(found)} of {len(wanted)}"
     return "rows", str(count)
 
 
-def case(number: int, seed: int, folder: Path) -> tuple[str, str]:
-    """The outcome of a case in a process of its own."""
-    path, wanted = make(number, seed, folder)
-    read, write = os.pipe()
-    if (pid := os.fork()) == 0:
-        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
-        signal.alarm(SECONDS)
-        try:
-            answer = judge(path, wanted)
-        except MemoryError:
-            answer = ("Out of memory", path.name)
-        except BaseException:
-            answer = ("Traceback", traceback.format_exc()[-900:])
-        os.write(write, json.dumps(answer).encode()[:60_000])
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    path.unlink()
-    if not answer:
-        return "Killed", f"{path.name}: by signal {os.waitstatus_to_exitcode(status)}, after {SECONDS} s at most"
-    outcome, details = json.loads(answer)
-    return outcome, details
-
-
-def main() -> int:
-    """Run the cases; 1 if there are findings."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fastflow-inputs-") as name:
-        if given.only is not None:
-            path, wanted = make(given.only, given.seed, Path(name))
-            print(path.name, path.stat().st_size, judge(path, wanted))
-            return 0
-        outcomes, began = Counter(), time.monotonic()
-        for number in range(given.count):
-            if time.monotonic() - began > given.seconds:
-                break
-            outcome, details = case(number, given.seed, Path(name))
-            outcomes[outcome] += 1
-            if outcome[0].isupper():
-                print(f"{number}: {outcome}: {details}", flush=True)
-    findings = sum(count for outcome, count in outcomes.items() if outcome[0].isupper())
-    print(f"{sum(outcomes.values())} cases: {dict(outcomes)}; {findings} faults")
-    return 1 if findings else 0
+def case(number: int, seed: int, folder: Path) -> Judge:
+    """The judge of a case."""
+    return partial(judge, *make(number, seed, folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(attack(__doc__.split("\n")[0], case, MEMORY))

@@ -183,7 +183,7 @@ def test_equal_content_under_another_name_is_one_input(model, desk):
         (lambda m: m | {"bytes": None}, "field sha256: a part that is whole has bytes and sha256; remove it"),
         (lambda m: m | {"sha256": "F" * 64}, "field sha256: 'F+'; remove it"),
         (lambda m: m | {"more": 1}, "field 'more', which no manifest has; remove it"),
-        (lambda m: {k: v for k, v in m.items() if k != "run"}, "field run: None; remove it"),
+        (lambda m: {k: v for k, v in m.items() if k != "run"}, "field run: missing; remove it"),
         (lambda m: [m], "cannot be read: it does not hold a JSON object"),
     ],
 )
