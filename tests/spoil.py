@@ -30,18 +30,22 @@ def rehash(directory: Path) -> Path:
     return change_manifest(directory, files={name: file_hash(directory / name) for name in names})
 
 
-def change_arrays(directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
-    """Save the calibration's arrays as ``change`` returns them, with hashes that fit."""
-    path = directory / "calibration.safetensors"
+def change_arrays(
+    directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]], name: str = "calibration.safetensors"
+) -> Path:
+    """Save the arrays of a file as ``change`` returns them, with hashes that fit."""
+    path = directory / name
     save_file(change(load_file(path)), path)
     return rehash(directory)
 
 
-def spoil_arrays(directory: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+def spoil_arrays(
+    directory: Path, change: Callable[[dict[str, Any]], object], name: str = "calibration.safetensors"
+) -> Path:
     """The same with a ``change`` that works on the arrays in place."""
 
     def changed(arrays: dict[str, Any]) -> dict[str, Any]:
         change(arrays)
         return arrays
 
-    return change_arrays(directory, changed)
+    return change_arrays(directory, changed, name)

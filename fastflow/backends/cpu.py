@@ -160,9 +160,12 @@ class CpuBackend(CpuCalibrator, Backend):
     def _found(self, model: Model, weights: MappedWeights) -> Int8 | Trial:
         """The trial of int8 that ``model`` was saved with, or one that is made now and is yet to be judged."""
         from fastflow.backends.precision import recorded, trial
+        from fastflow.kernels._cpu import trim
 
         if (found := recorded(model)) is None:
-            return trial(model)
+            tried = trial(model)
+            trim()  # as below, before the weights are packed
+            return tried
         for name, values in [*found.largest.items(), *found.terms.items()]:
             if (columns := weights.columns(f"{name}.weight")) != len(values):
                 raise FastflowError(

@@ -60,6 +60,11 @@ class Trial(NamedTuple):
     terms: dict[str, Floats]
 
 
+def magnitudes(matrix: Floats) -> Floats:
+    """The largest magnitude in each column of ``matrix`` (n, k), without a copy of it."""
+    return np.asarray(np.maximum(matrix.max(axis=0), -matrix.min(axis=0)))
+
+
 def trial(model: Model) -> Trial:
     """``model``'s encoder in float32 on TEXTS and its special tokens.
 
@@ -74,9 +79,9 @@ def trial(model: Model) -> Trial:
 
     def watch(name: str, operand: Floats) -> None:
         if name.endswith(NORMALISED):
-            largest[name] = np.abs(operand[:rows]).max(axis=0)
+            largest[name] = magnitudes(operand[:rows])
         if name.endswith(UNEVEN):
-            terms[name] = np.abs(operand).max(axis=0) * np.abs(backend.weight(name)).max(axis=0)
+            terms[name] = magnitudes(operand) * magnitudes(backend.weight(name))
 
     backend.watch = watch
     return Trial(texts, tokens, backend.pool(tokens), largest, terms)

@@ -226,7 +226,7 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
     return Model(
         directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest,
         truncation=truncation, spread=spread, likelihood=read_likelihood(directory, manifest, stages),
-        int8=read_int8(directory, manifest, arrays),
+        int8=read_int8(directory, manifest),
     )  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
     return replace(
         model, calibration=stages, fingerprint=manifest["fingerprint"], manifest=manifest, truncation=truncation,
         spread=spread, likelihood=read_likelihood(directory, manifest, stages),
-        int8=read_int8(directory, manifest, arrays),
+        int8=read_int8(directory, manifest),
     )  # fmt: skip
 
 

@@ -1,5 +1,4 @@
-"""The trial of int8 that a saved model records: a field of the manifest and arrays of its calibration file, read and
-never trusted.
+"""The trial of int8 that a saved model records: a field of the manifest and a file of arrays, read and never trusted.
 
 With the record a model opens in int8 without computing its encoder in float32 first. The manifest's hashes tie it to
 the weights; ``version`` ties it to the kernels and the texts of the trial.
@@ -7,7 +6,6 @@ the weights; ``version`` ties it to the kernels and the texts of the trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +15,11 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.reading import is_whole, short
+from fastflow.model.tensors import read_tensors
 
 FIELD = "int8"
-LARGEST, TERMS = "int8.largest.", "int8.terms."  # of an array's name, before the product's
+FILE = "int8.safetensors"
+LARGEST, TERMS = "largest.", "terms."  # of an array's name, before the product's
 
 
 class Int8(NamedTuple):
@@ -40,12 +40,12 @@ class Int8(NamedTuple):
         return {"version": self.version, "least_cosine": self.least_cosine, "text": self.text}
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """The arrays of the calibration file."""
+        """The arrays of FILE."""
         largest = {LARGEST + name: array for name, array in self.largest.items()}
         return largest | {TERMS + name: array for name, array in self.terms.items()}
 
 
-def read_int8(directory: Path, manifest: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Int8 | None:
+def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     """The record of the model in ``directory``; None for a model saved without one.
 
     Raises a FastflowError that names the field or array for values that cannot be.
@@ -63,11 +63,13 @@ def read_int8(directory: Path, manifest: dict[str, Any], arrays: Mapping[str, ND
         raise FastflowError(f"{where}, least_cosine: must be a number from -1 to 1, not {short(cosine)}")
     if not isinstance(entry["text"], str):
         raise FastflowError(f"{where}, text: must be a text, not {short(entry['text'])}")
-    found = []
+    if FILE not in manifest["files"]:
+        raise FastflowError(f"{where}: {FILE} is not listed with the model's files; train or copy the model again")
+    found, arrays = [], read_tensors(directory / FILE)
     for prefix in (LARGEST, TERMS):
         named = {name: array for name, array in arrays.items() if name.startswith(prefix)}
         for name, array in named.items():
             if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
-                raise FastflowError(f"{directory}, array {name}: must be one row of finite float32 from 0 up")
+                raise FastflowError(f"{directory / FILE}, array {name}: must be one row of finite float32 from 0 up")
         found.append({name.removeprefix(prefix): array for name, array in named.items()})
     return Int8(entry["version"], float(cosine), entry["text"], *found)

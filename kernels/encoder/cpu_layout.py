@@ -87,6 +87,7 @@ class EncoderProgram:
         self._halves: set[str] = set()  # buffers of bfloat16
         self._tables: dict[float, int] = {}  # base of rotary angles -> where their table is
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
+        self._besides: dict[str, Callable[[Array], None]] = {}  # the same of a matrix's columns apart
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
         self._bytes = 0
@@ -196,7 +197,7 @@ class EncoderProgram:
         by, apart = (self.smoothing.get(name), self.apart.get(name)) if lanes == 4 and groups == 1 else (None, None)
         table = numbers = beside = -1
         if apart is not None:
-            numbers, beside = self._numbers(apart), self._beside(parts, rows, factor, apart)
+            numbers, beside = self._numbers(apart), self._beside(name, parts, rows, factor, apart)
             by = np.ones(columns, np.float32) if by is None else by.copy()
             by[apart] = 0
         if by is not None:
@@ -238,16 +239,22 @@ class EncoderProgram:
         where = self._reserve(4 * APART, fill)
         return where
 
-    def _beside(self, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array) -> int:
-        """Where the weights of the columns ``apart`` lie: float32 (APART, rows), those of spare columns 0."""
-        columns = np.concatenate([widen(part[:, apart]) for part in parts], dtype=np.float32, casting="same_kind")
-        columns[: len(parts[0])] *= np.float32(factor)
+    def _beside(
+        self, name: str, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array
+    ) -> int:  # fmt: skip
+        """Where the weights of the columns ``apart`` lie: float32 (APART, rows), those of spare columns 0.
+
+        They are read with the product's other weights, since each of them lies on a page of its own.
+        """
 
         def fill(memory: Array) -> None:
+            columns = np.concatenate([widen(part[:, apart]) for part in parts], dtype=np.float32, casting="same_kind")
+            columns[: len(parts[0])] *= np.float32(factor)
             to = memory[where : where + 4 * APART * len(rows)].view(np.float32).reshape(APART, len(rows))
             to[: len(apart)], to[len(apart) :] = np.where(rows < 0, np.float32(0), columns[rows].T), 0
 
-        where = self._reserve(4 * APART * len(rows), fill)
+        where = self._reserve(4 * APART * len(rows))
+        self._besides[f"{name}.weight"] = fill
         return where
 
     def _rows_by_head(self) -> NDArray[np.int32]:
@@ -318,6 +325,9 @@ class EncoderProgram:
                 size += sum(part.nbytes for part in batch[-1].parts)
             for i, part in pack(batch, memory, self.panel, threads):
                 raise NotFinite(batch[i].name, part)
+            for matrix in batch:
+                if fill := self._besides.pop(matrix.name, None):
+                    fill(memory)
             release()
         linears, steps = np.array(self._linears, LINEAR_FIELDS), np.array(self._steps, STEP_FIELDS)
         return memory, linears, steps, np.array(list(self._strides.values()), np.int64)

@@ -20,6 +20,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import load_model
+from fastflow.model.int8 import FILE
 from fastflow.model.weights import load_weights
 
 
@@ -104,10 +105,10 @@ def test_a_model_that_int8_spoils_says_so_from_its_record(outlier, tmp_path, mon
 
 def test_a_record_of_another_encoder_is_refused(bert, tmp_path):
     model = make_model(tmp_path / "model", bert, make_sentences(120))
-    spoil_arrays(model, lambda arrays: arrays.update({"int8.largest.layer.0.up": np.ones(7, np.float32)}))
+    spoil_arrays(model, lambda arrays: arrays.update({"largest.layer.0.up": np.ones(7, np.float32)}), FILE)
     with pytest.raises(FastflowError, match=r"recorded trial of int8 has 7 columns for the product layer\.0\.up, and"):
         Runtime(model, dtype="int8")
-    spoil_arrays(model, lambda arrays: arrays.update({"int8.terms.layer.99.up": arrays.pop("int8.largest.layer.0.up")}))
+    spoil_arrays(model, lambda arrays: arrays.update({"terms.layer.99.up": arrays.pop("largest.layer.0.up")}), FILE)
     with pytest.raises(FastflowError, match=r"for the product layer\.99\.up, and the encoder has 0"):
         Runtime(model, dtype="int8")
 

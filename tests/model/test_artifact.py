@@ -14,7 +14,8 @@ from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
 
 FILES = (
-    "README.md", "calibration.safetensors", "0_Transformer/config.json", "0_Transformer/model.safetensors",
+    "README.md", "calibration.safetensors", "int8.safetensors",
+    "0_Transformer/config.json", "0_Transformer/model.safetensors",
     "0_Transformer/tokenizer.json", "0_Transformer/tokenizer_config.json",
 )  # fmt: skip
 
@@ -32,7 +33,7 @@ def test_a_saved_model_is_what_the_contract_says(model):
     assert (manifest["dim"], manifest["max_length"]) == (32, 64)
     assert [entry["kind"] for entry in manifest["calibration"]] == ["flow"]
     assert manifest["encoder"] == {"sha256": encoder_hash(model / "0_Transformer")}
-    assert [word for line in verify(model) for word in line.split()][:2] == ["6", "files"]
+    assert [word for line in verify(model) for word in line.split()][:2] == ["7", "files"]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -35,10 +35,15 @@ def test_a_model_that_refers_to_the_hub(hub, bert, sentences, tmp_path):
     made = make_model(tmp_path / "made", Path("someone/tiny"), sentences)
     manifest = json.loads((made / "fastflow.json").read_text())
     assert manifest["encoder"] == {"sha256": encoder_hash(bert), "hub_id": "someone/tiny", "revision": hub.name}
-    assert sorted(p.name for p in made.iterdir()) == ["README.md", "calibration.safetensors", "fastflow.json"]
+    assert sorted(p.name for p in made.iterdir()) == [
+        "README.md",
+        "calibration.safetensors",
+        "fastflow.json",
+        "int8.safetensors",
+    ]
     beside = make_model(tmp_path / "beside", bert, sentences)
     assert np.array_equal(Runtime(made).encode(sentences[:5]), Runtime(beside).encode(sentences[:5]))
-    assert verify(made)[0].startswith("2 files")
+    assert verify(made)[0].startswith("3 files")
     config = hub / "config.json"
     config.write_text(config.read_text() + " ")
     with pytest.raises(FastflowError, match=r"someone/tiny at .* differs from the encoder this model was trained with"):

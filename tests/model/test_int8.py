@@ -11,7 +11,7 @@ from spoil import change_manifest, spoil_arrays
 
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.int8 import FIELD, LARGEST, TERMS
+from fastflow.model.int8 import FIELD, FILE, LARGEST, TERMS
 
 SOUND = {"version": 1, "least_cosine": 0.995, "text": "a dog"}
 
@@ -67,8 +67,15 @@ def test_a_field_that_cannot_be_is_one_sentence(model_copy, entry, message):
     ],
 )
 def test_an_array_that_cannot_be_is_one_sentence(model_copy, array, prefix):
-    spoil_arrays(model_copy, lambda arrays: arrays.update({f"{prefix}layer.0.up": array}))
+    spoil_arrays(model_copy, lambda arrays: arrays.update({f"{prefix}layer.0.up": array}), FILE)
     with pytest.raises(
-        FastflowError, match=r"array int8\.\w+\.layer\.0\.up: must be one row of finite float32 from 0 up"
+        FastflowError, match=r"int8\.safetensors, array \w+\.layer\.0\.up: must be one row of finite float32 from 0 up"
     ):
         load_model(change_manifest(model_copy, int8=SOUND))
+
+
+def test_a_file_that_is_not_listed_is_an_error(model_copy):
+    files = json.loads((model_copy / "fastflow.json").read_text())["files"]
+    change_manifest(model_copy, files={name: value for name, value in files.items() if name != FILE})
+    with pytest.raises(FastflowError, match=r"field int8: int8\.safetensors is not listed"):
+        load_model(model_copy)

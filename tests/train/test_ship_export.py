@@ -41,7 +41,7 @@ def test_directory_is_as_documented(tmp_path, encoder, pooled, sentences):
         for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     }
     files = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file()}
-    assert set(files) == {"fastflow.json", "calibration.safetensors", "README.md", *inside}
+    assert set(files) == {"fastflow.json", "calibration.safetensors", "int8.safetensors", "README.md", *inside}
     manifest = json.loads(files["fastflow.json"].read_text())
     assert manifest["format_version"] == 1
     assert manifest["pooling"] == {"mode": "mean", "layers": [1, 3]}

@@ -19,6 +19,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import open_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
 from fastflow.model.int8 import FIELD as INT8
+from fastflow.model.int8 import FILE as INT8_FILE
 from fastflow.model.likelihood import FIELD as LIKELIHOOD
 from fastflow.model.manifest import (
     CALIBRATION,
@@ -100,7 +101,7 @@ def export(
 def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: str, vectors: Rows) -> str:
     """Write a model without an encoder, fitted on ``vectors`` (n, D), to ``out``, as ``export`` does and proves it."""
     with _growing(out) as partial:
-        _save_arrays(partial, _arrays(fitted, vectors))
+        _save_arrays(partial / CALIBRATION, _arrays(fitted, vectors))
         (partial / CARD).write_text(card, encoding="utf-8")
         dim = vectors.shape[1]
         entries = {"format_version": VECTORS_VERSION, "encoder": None, "input_dim": dim}
@@ -150,9 +151,9 @@ def _write(
     if encoder.pooling.weights is not None and encoder.head is None:
         arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
     precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
+    _save_arrays(directory / CALIBRATION, arrays)
     if precision.int8 is not None:
-        arrays |= precision.int8.arrays()
-    _save_arrays(directory, arrays)
+        _save_arrays(directory / INT8_FILE, precision.int8.arrays())
     (directory / CARD).write_text(card, encoding="utf-8")
     entries: dict[str, Any] = {
         "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
@@ -184,11 +185,11 @@ def _arrays(fitted: Fitted, pooled: Rows | None) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _save_arrays(directory: Path, arrays: dict[str, NDArray[Any]]) -> None:
+def _save_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     from safetensors.numpy import save
 
     if arrays:
-        (directory / CALIBRATION).write_bytes(save(arrays))
+        path.write_bytes(save(arrays))
 
 
 def _entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, Any]:
