@@ -59,7 +59,8 @@ class VectorCache(Store):
     def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(keys), ASKED):
             some = keys[start : start + ASKED]
-            yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some)
+            # fetched at once: a cursor that is dropped half-way, for a damaged row, would complain of the closed file
+            yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some).fetchall()
 
     def _checked(self, key: bytes, data: Any) -> bytes:
         row = data[CHECK:] if isinstance(data, bytes) else b""
@@ -108,8 +109,11 @@ def report(path: Path) -> list[str]:
     with contextlib.closing(_opened(path, "ro")) as db, _plain(path):
         if not _version(db, path):
             return [f"{path}: empty"]
-        held = [(json.loads(text), count) for text, count in db.execute("SELECT settings, vectors FROM runs")]
-        return [f"{path}: {_counted(db, path)}", *(_line(settings, count) for settings, count in held)]
+        try:
+            held = [(json.loads(text), count) for text, count in db.execute("SELECT settings, vectors FROM runs")]
+            return [f"{path}: {_counted(db, path)}", *(_line(settings, count) for settings, count in held)]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # settings that no run has written
+            raise damaged(path) from error
 
 
 def _counted(db: Any, path: Path) -> str:
@@ -185,6 +189,8 @@ def _plain(path: Path) -> Iterator[None]:
 
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes damaged text, which Python cannot read
+        raise damaged(path) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says where in SQLite
         if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: Python cannot read it

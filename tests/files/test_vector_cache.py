@@ -186,6 +186,50 @@ def test_a_row_that_is_not_what_was_stored_is_no_vector(path, change):
     cache.close()
 
 
+def test_a_damaged_row_is_one_sentence_and_no_traceback_follows(path, run_python):
+    """What Python says of a cursor that outlives its file goes past every ``except``."""
+    cache = VectorCache(path, ONE, 9)
+    cache.add({bytes([i]) * KEY: b"%09d" % (i + 10**8) for i in range(5)})
+    cache.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE vectors SET data = 'text'")
+    db.close()
+    code = """
+import sys
+from pathlib import Path
+from fastflow.errors import FastflowError
+from fastflow.files.reuse import KEY
+from fastflow.files.vector_cache import VectorCache
+def find():
+    cache = VectorCache(Path(sys.argv[1]), {"dtype": "float32"}, 9)
+    try:
+        cache.find([bytes([i]) * KEY for i in range(5)])
+    finally:
+        cache.close()
+try:
+    find()
+except FastflowError as error:
+    print(error)
+"""
+    done = run_python(code, path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{path}, a cache of fastflow embed, is damaged; remove it, or name another file\n"
+
+
+@pytest.mark.parametrize(
+    "settings", ["{", "[]", "1", '{"fingerprint": 1}', '{"fingerprint": null, "backend": 0}', b"\xd4\xff"]
+)
+def test_settings_that_no_run_has_written_are_one_sentence(path, settings):
+    cache = VectorCache(path, ONE, 9)
+    cache.add({b"a" * KEY: b"123456789"})
+    cache.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE runs SET settings = ?", [settings])
+    db.close()
+    with pytest.raises(FastflowError, match=SPOILT):
+        report(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -211,6 +255,18 @@ def test_pages_that_were_lost_are_one_sentence(path):
         handle.write(os.urandom(60 * 4096))
     with pytest.raises(FastflowError, match=SPOILT):
         VectorCache(path, ONE, 900).find(list(rows))
+
+
+def test_a_schema_that_was_lost_is_one_sentence(path):
+    """SQLite quotes the name of the table, which is no text that Python could read."""
+    cache = VectorCache(path, ONE, 9)
+    cache.add(rows := {b"a" * KEY: b"123456789"})
+    cache.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"tablekeyskeys", b"table\xd4eyskeys").replace(b"TABLE keys", b"TABLX keys"))
+    for use in (lambda: VectorCache(path, ONE, 9).find(list(rows)), lambda: report(path)):
+        with pytest.raises(FastflowError, match=SPOILT):
+            use()
 
 
 def test_another_program_s_database_is_left_alone(path):
