@@ -5,13 +5,14 @@
 Cosines do not change under a rotation, so y = Q S P^T z + m, the matrix by its singular values, may as well be
 P Q^T y = P S P^T z + P Q^T m, and that matrix is s I plus the K directions of P whose scales deviate most from s, the
 geometric mean of the others. Scores are of STS12-14, seed 0, with the places of ``default``. Its time is that of a
-folded flow with a product of as many numbers behind it (nullspace, whose fold takes two hidden units a direction, with
-K/2), beside the flow alone and with recolour.
+folded flow with a nullspace of K/2 directions after it, whose products have as many numbers, besides the flow alone and
+the flow with recolour. How the nullspace is folded is part of a row: a coupling of two hidden units a direction, or a
+dense product for more directions than an eighth of the dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fastflow.bench.research.default_places import MIXED, Bench, places
 from fastflow.bench.research.quality import write
 from fastflow.bench.suites.workloads import synthetic
 from fastflow.kernels.flow.cpu import CpuFlow
+from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
@@ -76,7 +78,7 @@ def scores(bench: Bench) -> dict[str, dict[str, float]]:
 
 
 def times(threads: int) -> list[dict[str, Any]]:
-    """Median microseconds of a folded flow alone and with either ending, taken alternately."""
+    """Microseconds of a folded flow alone and with either ending, taken alternately: median, 20 and 80 % quantile."""
     out = []
     for dim in WIDTHS:
         workload = synthetic(DEFAULTS.levels, **LARGE, coupling="additive", rows=BATCHES[-1], dim=dim, recolour=True)
@@ -88,13 +90,22 @@ def times(threads: int) -> list[dict[str, Any]]:
             directions = np.ascontiguousarray(basis[: count // 2])
             forms[f"K = {count}"] = [flow, Stage("nullspace", {}, {"mean": np.zeros(dim), "directions": directions})]
         forms["dense"] = [flow, dense]
-        flows = {name: CpuFlow([plan.astype(np.float32) for plan in fold(stages, dim)], threads)
-                 for name, stages in forms.items()}  # fmt: skip
+        plans = {name: fold(stages, dim) for name, stages in forms.items()}
+        how = {name: folding(each) for name, each in plans.items()}
+        flows = {name: CpuFlow([plan.astype(np.float32) for plan in each], threads) for name, each in plans.items()}
         for batch in BATCHES:
             calls = {name: _call(each, workload.rows(batch)) for name, each in flows.items()}
             taken = alternate(calls, Effort(min_runs=41, max_runs=41))
-            out.append({"dim": dim, "batch": batch} | {name: 1e3 * timing.median_ms for name, timing in taken.items()})
+            measured = {name: {"median": 1e3 * t.median_ms, "p20": 1e3 * t.p20_ms, "p80": 1e3 * t.p80_ms}
+                           | how[name] for name, t in taken.items()}  # fmt: skip
+            out.append({"dim": dim, "batch": batch, "forms": measured})
     return out
+
+
+def folding(plans: Sequence[Plan]) -> dict[str, Any]:
+    """The hidden units of every coupling of the last plan, and whether it ends with a dense product."""
+    arrays = plans[-1].arrays()
+    return {"hidden": arrays["B"].shape[-1], "dense": arrays["S"].ndim == 2}
 
 
 def _call(flow: CpuFlow, x: NDArray[np.float32]) -> Callable[[], Any]:
@@ -127,15 +138,32 @@ def main(encoder: str, data: Path, cache: Path, out: Path, threads: int) -> None
     write(out, result, markdown(result))
 
 
+def mark(name: str, forms: dict[str, Any]) -> str:
+    """The sign of a footnote, for a form that is folded otherwise than its name says."""
+    if forms[name]["hidden"] > forms["flow alone"]["hidden"]:
+        return " \\*"
+    return " †" if name.startswith("K") and forms[name]["dense"] else ""
+
+
+def cell(name: str, forms: dict[str, Any]) -> str:
+    """A time, its quantiles if they are known, and its ratio to the flow alone."""
+    taken = forms[name]
+    spread = f", {taken['p20']:.1f} to {taken['p80']:.1f}" if "p20" in taken else ""
+    return f"{taken['median']:.1f}{spread} ({taken['median'] / forms['flow alone']['median']:.1f})"
+
+
 def markdown(result: dict[str, Any]) -> str:
     """The committed page."""
     forms = list(next(iter(result["spearman"].values())))
+    largest = result["microseconds"][-1]["forms"]
+    alone, widest = largest["flow alone"], max(largest.values(), key=lambda form: form["hidden"])
     rows = [[form, *(f"{result['spearman'][place][form]:.2f}" for place in AT)] for form in forms]
     parts = []
     for dim in WIDTHS:
         of = [row for row in result["microseconds"] if row["dim"] == dim]
-        names = [name for name in of[0] if name not in ("dim", "batch")]
-        lines = [[name, *(f"{row[name]:.1f} ({row[name] / row['flow alone']:.1f})" for row in of)] for name in names]
+        lines = [
+            [name + mark(name, of[0]["forms"]), *(cell(name, row["forms"]) for row in of)] for name in of[0]["forms"]
+        ]
         parts.append(table([f"{dim} dimensions", *(f"batch {row['batch']:,}" for row in of)], lines))
     times = "\n\n".join(parts)
     return f"""# Cheap forms of recolour's matrix
@@ -149,13 +177,19 @@ The dense matrix against s I plus the K of 256 directions whose scales deviate m
 
 {table(["form", *AT], rows)}
 
-Microseconds of a call with {result["threads"]} threads, medians taken alternately, in brackets over the flow alone. The
-rows with K are a product of as many numbers behind the flow (nullspace with K/2 directions); its kernel takes two
-hidden units a direction, which is slower for each number than the dense product. A quarter of the directions, half of
-the dense matrix's multiplications, loses up to 0.3 points; half of them lose nothing, and have as many. The dense
-matrix is the default because no form is faster at 768 dimensions and scores as much.
+Microseconds of a call with {result["threads"]} threads, taken alternately: the median, the 20 and 80 % quantiles if the
+run kept them, and in brackets the median over that of the flow alone. The rows with K are a nullspace of K/2 directions
+after the flow, whose products have as many numbers. A quarter of the directions, half of the dense matrix's
+multiplications, loses up to 0.3 points; half of them lose nothing, and have as many. The dense matrix is the default
+because no form is faster at 768 dimensions and scores as much.
 
 {times}
+
+\\* No outlier. The nullspace is folded to a coupling of two hidden units a direction, and a plan gives all couplings as
+many hidden units as its widest has: those of the flow take {widest["hidden"]} in place of {alone["hidden"]}.
+The row says nothing of a product with {widest["hidden"] // 2} directions by itself.
+
+† More directions than an eighth of the dimensions: folded to the dense product.
 """
 
 

@@ -27,6 +27,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "minilm-l12": {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 1536},
     "bert-base": {},
 }  # bge-small and e5-small are minilm-l12, bge-base and e5-base bert-base
+NAMES = {"minilm-l6": "MiniLM-L6", "minilm-l12": "MiniLM-L12", "bert-base": "BERT-base"}
 
 
 class Workbench:
@@ -48,7 +49,8 @@ class Workbench:
         directory = self.folder / "base"
         if not directory.is_dir():
             make_base(directory, self.bert)
-        name = "BERT-base" if not self.bert else "BERT" if self.shape is None else f"a BERT of shape {self.shape}"
+        like = self.shape or ("" if self.bert else "bert-base")
+        name = f"shape of {NAMES[like]}" if like else "a BERT"  # never the model's own name: its weights are not these
         return self._subject(f"{name}, random weights", str(directory))
 
     def named(self) -> Subject:

@@ -180,7 +180,8 @@ def bench(
     """Time fastflow against other engines on this machine.
 
     The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
-    installed is named and left out. Run it on a quiet machine: the table says how busy others kept it.
+    installed is named and left out. zentorch shares no process with ctranslate2 and xllamacpp: give it a run of its own
+    with --against zentorch. Run it on a quiet machine: the table says how busy others kept it.
 
     \b
     suite       from                     to                  without -m

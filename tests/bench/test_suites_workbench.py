@@ -15,7 +15,7 @@ def test_a_subject_is_made_once_and_its_files_go():
     with workbench(None, SMALL) as bench:
         base = bench.base()
         assert bench.base() is base
-        assert (base.label, base.depth) == ("BERT, random weights: 3 layers, 128 wide", 3)
+        assert (base.label, base.depth) == ("a BERT, random weights: 3 layers, 128 wide", 3)
         assert base.folder.is_dir()
         assert bench.named().model is None
         assert bench.named().folder != base.folder
@@ -55,6 +55,15 @@ def test_a_shape_takes_the_place_of_bert_base(tmp_path, monkeypatch, name):
     with pytest.raises(InterruptedError):
         Workbench(tmp_path, None, SMALL, name).base()
     assert made == SHAPES[name]
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"), [("minilm-l6", "MiniLM-L6"), ("minilm-l12", "MiniLM-L12"), ("bert-base", "BERT-base")]
+)
+def test_a_shape_is_not_called_by_the_model_whose_weights_it_lacks(tmp_path, monkeypatch, shape, name):
+    monkeypatch.setitem(SHAPES, shape, SMALL)  # made sooner
+    assert Workbench(tmp_path, None, None, shape).base().label == f"shape of {name}, random weights: 3 layers, 128 wide"
+    assert benches.NAMES.keys() == SHAPES.keys()
 
 
 def stop():
