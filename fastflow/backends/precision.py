@@ -74,7 +74,9 @@ def trial(model: Model) -> Trial:
     tokenize = model.tokenizer()
     texts = (*TEXTS, " ".join(tokenize.special))
     tokens = tokenize(texts)
-    rows, largest, terms = tokens.offsets[len(SENTENCES)], {}, {}
+    rows = tokens.offsets[len(SENTENCES)]
+    largest: dict[str, Floats] = {}
+    terms: dict[str, Floats] = {}
     backend = Streamed(model, "float32", "cpu", None)
 
     def watch(name: str, operand: Floats) -> None:

@@ -25,7 +25,7 @@ def test_info_and_verify_commands(model, model_copy):
     assert shown.exit_code == 0
     assert json.loads(shown.stdout)["fingerprint"] == load_model(model).fingerprint
     checked = CliRunner().invoke(main, ["verify", str(model_copy)])
-    assert (checked.exit_code, checked.stdout.split("\n")[0]) == (0, "6 files match their sha256")
+    assert (checked.exit_code, checked.stdout.split("\n")[0]) == (0, "7 files match their sha256")
     (model_copy / "README.md").write_text("mended")
     refused = CliRunner().invoke(main, ["verify", str(model_copy)])
     assert (refused.exit_code, refused.stdout) == (1, "")
