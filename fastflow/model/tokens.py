@@ -104,7 +104,7 @@ class Tokenizer:
             )
         if getattr(self._tokenizer.model, "dropout", None):  # of BPE, for training: ids would differ by chance
             raise FastflowError(f"{directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
-        self._check_ids(max(*ids, *inserted))
+        self._check_ids(max([*ids, *inserted]))
 
     @property
     def special(self) -> list[str]:

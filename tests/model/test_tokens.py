@@ -150,6 +150,19 @@ def test_a_tokenizer_that_adds_no_special_tokens(bert_copy):
         Runtime(bert_copy)
 
 
+@pytest.mark.parametrize("proved", [False, True])
+def test_a_tokenizer_that_adds_one_special_token(bert_copy, proved):
+    path = bert_copy / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    processor = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
+    processor["special_tokens"]["[CLS]"] = {"id": "[CLS]", "ids": [VOCABULARY.index("[CLS]")], "tokens": ["[CLS]"]}
+    for name, sequences in (("single", "A"), ("pair", "AB")):
+        processor[name] = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}]
+        processor[name] += [{"Sequence": {"id": sequence, "type_id": 0}} for sequence in sequences]
+    path.write_text(json.dumps(saved | {"post_processor": processor}))
+    assert list(Tokenizer(bert_copy, 64, proved=proved)([""]).ids) == [VOCABULARY.index("[CLS]")]
+
+
 def test_a_text_that_has_no_utf8_form(bert):
     with pytest.raises(FastflowError, match=r"half a surrogate pair .* 'a\\ud800b'"):
         Runtime(bert).encode(["fine", "a\ud800b"])
