@@ -7,6 +7,7 @@ PyTorch allows it. float32 (B, D) -> (B, N), sums in float32 as the BLAS in use 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.kernels.flow.plan import Plan
-from fastflow.plan.in_place import state_form
+from fastflow.plan.in_place import LARGEST, divides
 
 Function = Callable[[Tensor], Tensor]
 Array = NDArray[Any]
@@ -33,6 +34,24 @@ def folded_state(plans: Sequence[Plan], device: str) -> Function | None:
     if not any(plan.form == "state" and plan.R is None for plan in turned):
         return None
     return folded(turned, device)
+
+
+def state_form(plan: Plan) -> Plan | None:
+    """A hidden ``plan`` as one in state form without gates, whether or not it takes fewer products.
+
+    None if S is no diagonal after a permutation, or if its entries or V / S leave the range of float32.
+    """
+    if plan.form != "hidden" or plan.gather is None or not plan.steps:
+        return None
+    if sorted(plan.gather) != list(range(plan.state)) or not divides(plan.S):
+        return None
+    V = np.zeros_like(plan.V)
+    V[plan.gather] = plan.V / plan.S[:, None]
+    if np.abs(V).max() > LARGEST:
+        return None
+    written = [plan.gather[low:high] for low, high in plan.writes]
+    writes = np.array([(rows.min(), rows.max() + 1) for rows in written], np.int32)
+    return replace(plan, form="state", G=None, V=V, p=np.zeros((plan.steps, plan.state), V.dtype), writes=writes)
 
 
 def chain(parts: Sequence[Function]) -> Function:

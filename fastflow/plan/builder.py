@@ -10,64 +10,14 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
-from fastflow.plan.in_place import divides
+from fastflow.plan.in_place import LARGEST, divides
+from fastflow.plan.linear import Linear, hull, magnitude, width
 
 Array = NDArray[Any]
 Layer = tuple[Array, Array]  # weight (out, in), bias (out,)
 
 
-class Linear:
-    """A matrix (N, M): ``scale`` and ``gather``, (N,) each, for diagonal times gather, until it has to be ``dense``."""
-
-    def __init__(self, size: int) -> None:
-        """The identity."""
-        self.columns = size
-        self.scale: Array = np.ones(size)
-        self.gather: Array = np.arange(size)
-        self.dense: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.scale) if self.dense is None else len(self.dense)
-
-    def matrix(self) -> Array:
-        """(N, M), dense."""
-        if self.dense is not None:
-            return self.dense
-        return self.place(np.diag(self.scale), slice(None))
-
-    def place(self, weight: Array, rows: slice) -> Array:
-        """(n, len(rows)) -> (n, M): columns moved to where ``rows`` gather from, zero elsewhere. Diagonal only."""
-        out = np.zeros((len(weight), self.columns))
-        out[:, self.gather[rows]] = weight
-        return out
-
-    def read(self, weight: Array, rows: slice) -> tuple[Array, tuple[int, int]]:
-        """``weight`` @ self[rows], (n, M), and the range of columns that may be nonzero."""
-        if self.dense is not None:
-            return weight @ self.dense[rows], (0, self.columns)
-        return self.place(weight * self.scale[rows], rows), hull(self.gather[rows])
-
-    def take(self, order: Array) -> None:
-        """Reorder the rows."""
-        if self.dense is None:
-            self.scale, self.gather = self.scale[order], self.gather[order]
-        else:
-            self.dense = self.dense[order]
-
-    def times(self, a: Array) -> None:
-        """Multiply row i by a[i]."""
-        if self.dense is None:
-            self.scale = self.scale * a
-        else:
-            self.dense = a[:, None] * self.dense
-
-
-def hull(indices: Array) -> tuple[int, int]:
-    """The smallest range (lo, hi), hi exclusive, that holds all ``indices``; contiguous ones give exactly theirs."""
-    return int(indices.min()), int(indices.max()) + 1
-
-
-@dataclass
+@dataclass(eq=False, repr=False)
 class Step:
     """One coupling: its reading, inner and writing weights, as the fields of a plan of one step."""
 
@@ -76,19 +26,26 @@ class Step:
     B: Array
     d: Array
     read: tuple[int, int]
-    G: list[Array | None]  # additive: blocks against the earlier steps, None where zero by structure
-    V: Array  # additive: (N, w), carried along to the output; affine: (M, w), final
+    linked: list[bool]  # additive: whether it reads what each earlier step wrote
+    G: list[Array | None]  # hidden: blocks against the earlier steps, None where zero by structure
+    V: Array  # hidden: (N, w), carried along to the output; else (M, w), final
     touched: Array  # bool, the rows of V that may be nonzero
+    after: Array  # additive: bool, the outputs (N,) that may depend on it
     p: Array | None = None
     R: Array | None = None
     q: Array | None = None
 
 
 class Builder:
-    """The plan so far, as the invariant of ``fastflow.plan.fold``; finished plans are appended to ``done``."""
+    """The plan so far, as the invariant of ``fastflow.plan.fold``; finished plans are appended to ``done``.
+
+    ``form``: hidden, state for affine couplings, or in place for additive ones that update the state.
+    """
 
     def __init__(self, size: int, done: list[Plan], apart: bool = False) -> None:
-        """``apart``: a dense matrix behind additive couplings starts another plan."""
+        """``apart``: a dense matrix after additive couplings starts another plan, and they update the state in place if
+        that takes fewer products.
+        """
         self.done, self.apart = done, apart
         self.start = 0  # y[:start] was emitted by splits; only y[start:] is still worked on
         self._begin(size)
@@ -124,9 +81,12 @@ class Builder:
         self.centred = True
         self.M.take(order)
         self.t = self.t[order]
-        if self.form == "hidden":
-            for step in self.steps:
-                step.V, step.touched = step.V[order], step.touched[order]
+        if self.form == "state":
+            return
+        for step in self.steps:
+            step.after = step.after[order]
+            if self.form == "hidden":
+                step.V, step.touched = step.V[order], step.after
 
     def dense(self, matrix: Array, log_det: float) -> None:
         """y <- matrix y. Behind affine couplings, and where plans are ``apart``, this starts another plan."""
@@ -141,6 +101,7 @@ class Builder:
             if step.touched[self.start :].any():
                 step.V = self._mix(matrix, step.V)
                 step.touched = np.concatenate([step.touched[: self.start], np.ones(len(matrix), bool)])
+                step.after = step.touched
 
     @property
     def diagonal(self) -> bool:
@@ -155,13 +116,9 @@ class Builder:
         if self.form == "state":
             self.close()
         both = np.concatenate([directions, -directions])
-        weight, read = self.M.read(both, slice(None))
-        gram = [both @ step.V if step.touched.any() else None for step in self.steps]
-        size = len(both)
-        inner = np.eye(size), np.zeros(size)
-        everywhere = np.ones(len(self.t), bool)
-        self.steps.append(Step(weight, both @ self.t, *inner, read, gram, -both.T, everywhere))
-        self.centred, self.logdet = True, np.nan
+        inner = np.eye(len(both)), np.zeros(len(both))
+        self._additive((both, np.zeros(len(both))), inner, -both.T, slice(None), slice(None))
+        self.logdet = np.nan
 
     def _mix(self, matrix: Array, values: Array) -> Array:
         return np.concatenate([values[: self.start], matrix @ values[self.start :]])
@@ -192,18 +149,61 @@ class Builder:
         if not linear_follows:
             self._factor()
         kept, changed = self._halves()
-        weight, read = self.M.read(first[0], kept)
-        gram = [first[0] @ step.V[kept] if step.touched[kept].any() else None for step in self.steps]
-        write, touched = np.zeros((len(self.t), len(inner[1]))), np.zeros(len(self.t), bool)
-        write[changed], touched[changed] = last[0], True
-        bias = first[0] @ self.t[kept] + first[1]
+        self._additive(first, inner, last[0], kept, changed)
         self.t[changed] += last[1]
+
+    def _additive(self, first: Layer, inner: Layer, last: Array, kept: slice, changed: slice) -> None:
+        """y[changed] <- y[changed] + last h, h the hidden vector of y[kept]."""
+        weight, bias = first
+        U, read = self.M.read(weight, kept)
+        c, linked = weight @ self.t[kept] + bias, [bool(step.after[kept].any()) for step in self.steps]
+        after = np.zeros(len(self.t), bool)
+        after[changed] = True
         self.centred = True
-        self.steps.append(Step(weight, bias, *inner, read, gram, write, touched))
+        if self._fits_in_place(self.M.scale[changed]):
+            self.form = "in place"
+            V = self.M.place(last.T / self.M.scale[changed], changed).T
+            self.steps.append(Step(U, c, *inner, read, linked, [], V, self._from(changed), after))
+            return
+        self._carry()
+        G = [weight @ step.V[kept] if link else None for step, link in zip(self.steps, linked, strict=True)]
+        V = np.zeros((len(self.t), last.shape[1]))
+        V[changed] = last
+        self.steps.append(Step(U, c, *inner, read, linked, G, V, after, after))
+
+    def _fits_in_place(self, scale: Array) -> bool:
+        """Whether a step may write where y is gathered from, divided by ``scale``."""
+        begun = self.form == "in place" or not self.steps
+        return self.apart and begun and self.diagonal and divides(scale)
+
+    def _from(self, rows: slice) -> Array:
+        """(M,) bool: the channels of the state that ``rows`` of y are gathered from. Diagonal only."""
+        found = np.zeros(self.M.columns, bool)
+        found[self.M.gather[rows]] = True
+        return found
+
+    def _carry(self) -> None:
+        """Turn steps in place into the hidden form: what each writes is carried to later steps and to the output."""
+        if self.form == "hidden":
+            return
+        for step in self.steps:
+            step.G = [step.U @ self.steps[j].V if link else None for j, link in enumerate(step.linked)]
+        for step in self.steps:
+            step.V, step.touched = self.M.scale[:, None] * step.V[self.M.gather], step.after
+        self.form = "hidden"
+
+    def _choose(self) -> None:
+        """Leave steps in place only if that takes fewer products than the hidden form, and float32 holds them."""
+        if self.form != "in place":
+            return
+        links = max(len(step.d) for step in self.steps) * sum(sum(step.linked) for step in self.steps)
+        here, carried = sum(width(step.touched) for step in self.steps), sum(width(step.after) for step in self.steps)
+        if here >= carried + links or max(magnitude(step.V) for step in self.steps) > LARGEST:
+            self._carry()
 
     def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None:
         """y2 <- (y2 + o[0::2]) sigmoid(o[1::2] + 2), o = g(y1)."""
-        if self.form == "hidden" and self.steps:
+        if self.form != "state" and self.steps:
             self.close()
         self._factor()
         self.form = "state"
@@ -221,12 +221,12 @@ class Builder:
         p[where], q[where] = (last[1][0::2] + self.t[changed]) / scale, last[1][1::2] + 2
         self.t[changed] = 0
         self.centred = True
-        touched = np.zeros(self.M.columns, bool)
-        touched[where] = True
-        self.steps.append(Step(weight, bias, *inner, read, [], shift, touched, p, gate, q))
+        touched = self._from(changed)
+        self.steps.append(Step(weight, bias, *inner, read, [], [], shift, touched, touched, p, gate, q))
 
     def close(self) -> None:
         """Finish the plan under construction and begin the next one, at the identity."""
+        self._choose()
         self.done.append(finish(self))
         self._begin(len(self.t))
 
@@ -234,10 +234,10 @@ class Builder:
 def finish(b: Builder) -> Plan:
     """The finished plan of ``b``. Steps of different widths are padded with hidden units that stay zero."""
     k, w = len(b.steps), max((len(step.d) for step in b.steps), default=0)
-    inputs, outputs, hidden = b.M.columns, len(b.t), b.form == "hidden"
-    rows = outputs if hidden else inputs
-    U, c, G = np.zeros((k, w, inputs)), np.zeros((k, w)), np.zeros((k, w, k, w))
-    B, d, V, R = np.zeros((k, w, w)), np.zeros((k, w)), np.zeros((rows, k, w)), np.zeros((rows, k, w))
+    inputs, hidden, gated = b.M.columns, b.form == "hidden", b.form == "state"
+    rows = len(b.t) if hidden else inputs
+    U, c, B, d = np.zeros((k, w, inputs)), np.zeros((k, w)), np.zeros((k, w, w)), np.zeros((k, w))
+    V, G, R = np.zeros((rows, k, w)), np.zeros((k, w, k, w) if hidden else 0), np.zeros((rows, k, w) if gated else 0)
     for i, step in enumerate(b.steps):
         n = len(step.d)
         U[i, :n], c[i, :n], B[i, :n, :n], d[i, :n], V[:, i, :n] = step.U, step.c, step.B, step.d, step.V
@@ -247,7 +247,7 @@ def finish(b: Builder) -> Plan:
         if step.R is not None:
             R[:, i, :n] = step.R
     plan = Plan(
-        form=b.form,
+        form="hidden" if hidden else "state",
         m=b.m,
         s=b.s,
         L=b.L,
@@ -257,9 +257,9 @@ def finish(b: Builder) -> Plan:
         B=B,
         d=d,
         V=V.reshape(rows, k * w),
-        p=None if hidden else np.array([step.p for step in b.steps]),
-        R=None if hidden else R.reshape(rows, k * w),
-        q=None if hidden else np.array([step.q for step in b.steps]),
+        p=None if hidden else np.array([step.p for step in b.steps]) if gated else np.zeros((k, inputs)),
+        R=R.reshape(rows, k * w) if gated else None,
+        q=np.array([step.q for step in b.steps]) if gated else None,
         S=b.M.scale if b.M.dense is None else b.M.dense,
         gather=b.M.gather.astype(np.int32) if b.M.dense is None else None,
         t=b.t,
@@ -275,8 +275,3 @@ def finish(b: Builder) -> Plan:
                 f"{magnitude(array):.1e}); fit it again, with fewer epochs or more varied text"
             )
     return plan
-
-
-def magnitude(array: Array) -> float:
-    """The largest absolute value, NaN if one is there; without np.abs, whose copy takes longer than the rest."""
-    return max(float(array.max(initial=0)), -float(array.min(initial=0)))

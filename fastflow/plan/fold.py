@@ -4,7 +4,7 @@ A flow of additive couplings is linear except in its narrow hidden vectors, so e
 between the couplings folds away: the invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden
 vector of step j. An affine coupling multiplies by a gate that depends on the data, which commutes with a diagonal M
 but not with a dense one; there the invariant is y = M u + t with M diagonal times gather, and u itself is updated.
-So it may be for additive couplings with a diagonal M (``plan.in_place``).
+So it may be for additive couplings with a diagonal M, where that takes fewer products (``plan.in_place``).
 No dense matrix is ever inverted; the diagonal inverse of the second form is guarded (``plan.in_place.divides``).
 """
 
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import Plan
-from fastflow.plan.builder import Builder, magnitude
-from fastflow.plan.in_place import LARGEST, in_place
+from fastflow.plan.builder import Builder
+from fastflow.plan.in_place import LARGEST
+from fastflow.plan.linear import magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]
@@ -35,7 +36,7 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
 
     ``sparse``: the fewest products, for kernels that run several plans in one call. Additive couplings update the
     state in place where that takes fewer, and a dense matrix behind them is a plan of its own: folded into them, it
-    would spread every hidden vector over all outputs.
+    would spread every hidden vector over all outputs. The log-determinants of dense matrices are then NaN.
 
     Raises FastflowError naming the stage at fault; never changes ``stages``.
     """
@@ -57,7 +58,6 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
                 "its parameters are beyond use: fit it again"
             ) from error
     builder.close()
-    done = [in_place(plan) for plan in done] if sparse else done
     _check_range(done)
     return tuple(done)
 
@@ -103,17 +103,22 @@ def _last_nullspace(builder: Builder, stage: Stage) -> None:
         _nullspace(builder, stage)
 
 
+def _log_det(builder: Builder, matrix: Array) -> float:
+    """log |det|, NaN in plans that are made to be few products: nobody asks them for densities."""
+    return np.nan if builder.apart else float(np.linalg.slogdet(matrix)[1])
+
+
 def _whiten(builder: Builder, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
     square = matrix.shape[0] == matrix.shape[1]
-    builder.dense(matrix.T, np.linalg.slogdet(matrix)[1] if square else np.nan)
+    builder.dense(matrix.T, _log_det(builder, matrix) if square else np.nan)
 
 
 def _recolour(builder: Builder, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
-    builder.dense(matrix.T, np.linalg.slogdet(matrix)[1])
+    builder.dense(matrix.T, _log_det(builder, matrix))
     builder.scale(np.ones(len(mean)), stage.params["shift"])
 
 

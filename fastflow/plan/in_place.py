@@ -1,4 +1,4 @@
-"""A plan of additive couplings in hidden form, turned so that every coupling updates the state in place.
+"""Steps that update the state in place: when they can, and how many products a plan takes.
 
 The hidden form corrects step k's reading by what earlier steps have added, G_kj h_j with G_kj = U_k P_j, and adds V h
 to the output at the end. In place step k adds P_k h_k to the state, so that later steps read it there: with a diagonal
@@ -7,7 +7,6 @@ S, V_k = S P_k. The wider the hidden vectors are, the more products this spares.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,30 +24,6 @@ def products(plan: Plan) -> int:
     steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
     written = int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
     return steps + written + plan.S.size + (0 if plan.L is None else plan.L.size)
-
-
-def in_place(plan: Plan) -> Plan:
-    """``plan`` in state form where that can be had and takes fewer products; else ``plan`` itself."""
-    turned = state_form(plan)
-    return plan if turned is None or products(turned) >= products(plan) else turned
-
-
-def state_form(plan: Plan) -> Plan | None:
-    """The same map as a plan in state form without gates; None where it cannot be had.
-
-    It can where S is a diagonal behind a permutation, and neither its entries nor P leave the range of float32.
-    """
-    if plan.form != "hidden" or plan.gather is None or not plan.steps:
-        return None
-    if sorted(plan.gather) != list(range(plan.state)) or not divides(plan.S):
-        return None
-    V = np.zeros_like(plan.V)
-    V[plan.gather] = plan.V / plan.S[:, None]
-    if np.abs(V).max() > LARGEST:
-        return None
-    written = [plan.gather[low:high] for low, high in plan.writes]
-    writes = np.array([(rows.min(), rows.max() + 1) for rows in written], np.int32)
-    return replace(plan, form="state", G=None, V=V, p=np.zeros((plan.steps, plan.state), V.dtype), writes=writes)
 
 
 def divides(scale: NDArray[Any]) -> bool:
