@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -47,6 +48,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "commit": commit(),
         "gpu": None,
     }
     if device == "cuda":
@@ -61,6 +63,20 @@ def describe(device: str = "cpu") -> dict[str, Any]:
             "cuda": torch.version.cuda,
         }
     return machine
+
+
+def commit() -> str | None:
+    """The last commit that changed what is measured, with a + for changes not committed; None without a checkout."""
+    root, measured = Path(__file__).resolve().parents[2], ["--", "kernels", "fastflow", "setup.py"]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words, *measured]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return (git("log", "-1", "--format=%h") + "+" * bool(git("status", "--porcelain"))) or None
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def caches() -> dict[str, int]:

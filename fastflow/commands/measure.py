@@ -154,7 +154,9 @@ def report(
     metavar="MODEL",
     help="Model or Hugging Face encoder directory, for every suite.  [default: as listed above]",
 )
-@click.option("--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites to run.")
+@click.option("--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites to run, or all.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a JSON file for each run.")
+@click.option("--skip", default="", metavar="NAME,...", help="With all: suites or runs to leave out.")
 @click.option(
     "--against",
     metavar="NAME,...",
@@ -169,6 +171,8 @@ def report(
 def bench(
     model: str | None,
     suite: str,
+    out: Path | None,
+    skip: str,
     against: str | None,
     shape: str | None,
     quick: bool,
@@ -191,14 +195,24 @@ def bench(
     startup     the start of a process   its first vector    the model in the package
     serve       HTTP requests at a rate  their answers       the model in the package
 
+    --suite all makes every figure of a machine: each run in a process of its own, a file for each in the folder --out.
+    A call that was stopped continues when it is repeated. It takes one to two hours.
+
     Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end and serve run that
     BERT-base as well, and startup always does. A directory of Sentence Transformers is pooled by its own modules, for
     everybody.
     """
     from fastflow.bench.cli import run
+    from fastflow.bench.every import run_every
 
     def names(words: str) -> list[str]:
         return [word.strip() for word in words.split(",")]
 
+    if suite == "all":
+        if out is None or model or against or shape or quick or json_file or plot:
+            raise UsageError("--suite all takes --out DIR, and beside it --skip, --threads and --device alone")
+        return run_every(out, names(skip) if skip else (), device, threads)
+    if out is not None or skip:
+        raise UsageError("--out and --skip are for --suite all; one suite takes --json FILE")
     peers = None if against is None else names(against)
     run(model, names(suite), peers, quick, json_file, plot, device, threads, shape=shape)

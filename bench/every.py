@@ -1,0 +1,90 @@
+"""``fastflow bench --suite all``: every figure of a machine anew, a process and a file for each run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastflow.bench.measure.machine import commit
+from fastflow.bench.report.files import write_json
+from fastflow.errors import FastflowError, UsageError
+
+REPEATED = 5  # short runs of the flow: its ratios move between runs, and are given as a range
+RANGES = "flow-ranges.json"
+COMMAND = "from fastflow.cli import main; main()"  # of this interpreter, whatever is first on the path
+RUNS: dict[str, tuple[str, ...]] = {
+    "flow": ("--suite", "flow"),
+    **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean,folded") for i in range(1, REPEATED + 1)},
+    "startup": ("--suite", "startup"),
+    "end-to-end-minilm-l6": ("--suite", "end-to-end", "--quick", "--shape", "minilm-l6"),
+    "end-to-end-bert-base": ("--suite", "end-to-end", "--quick", "--shape", "bert-base"),
+    "serve-bert-base": ("--suite", "serve", "--shape", "bert-base"),
+    "encoder-minilm-l6": ("--suite", "encoder", "--shape", "minilm-l6"),
+    "encoder-bert-base": ("--suite", "encoder", "--shape", "bert-base"),
+}
+
+
+def run_every(
+    out: Path, skip: Sequence[str] = (), device: str = "auto", threads: int | None = None, runs: Any = None
+) -> None:
+    """Make ``out``/NAME.json for every run but those named in ``skip``, and the range of the flow's ratios.
+
+    A file that is of the commit measured here is kept, so a stopped call continues where it was; without a checkout, or
+    with changes that are not committed, every run is made. ``skip``: names of runs, or of suites.
+    Raises a FastflowError that names the runs that failed, after all the others.
+    """
+    wanted = {name: words for name, words in (runs or RUNS).items() if not {name, words[1]} & set(skip)}
+    known = {name for name, words in (runs or RUNS).items()} | {words[1] for words in (runs or RUNS).values()}
+    if odd := sorted(set(skip) - known):
+        raise UsageError(f"there is no run {odd[0]!r} to skip; runs: {', '.join(runs or RUNS)}")
+    out.mkdir(parents=True, exist_ok=True)
+    here, failed = commit(), []
+    options = ["--device", device, *([] if threads is None else ["--threads", str(threads)])]
+    for name, words in wanted.items():
+        path = out / f"{name}.json"
+        if here is not None and not here.endswith("+") and _made_by(path) == here:
+            _say(f"{path} is of this commit: kept")
+            continue
+        _say(f"{name}: fastflow bench {' '.join(words)}")
+        command = [sys.executable, "-c", COMMAND, "bench", *words, *options, "--json", str(path)]
+        if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+            failed.append(name)
+    _write_ranges(out)
+    if failed:
+        raise FastflowError(f"runs that failed: {', '.join(failed)}; their reasons are above, the others are in {out}")
+
+
+def _made_by(path: Path) -> str | None:
+    """The commit that made the file; None where there is no whole one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["machine"]["commit"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _write_ranges(out: Path) -> None:
+    """Least and largest of each of the flow's ratios over its short runs, where all of them are there."""
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("flow-[0-9].json"))]
+    if len(reports) < REPEATED:
+        return
+    values = defaultdict(list)
+    for report in reports:
+        for ratio in report["ratios"]:
+            values[ratio["name"], ratio["threads"]].append(ratio["value"])
+    ranges = [
+        {"name": name, "threads": threads, "least": min(found), "largest": max(found), "runs": len(found)}
+        for (name, threads), found in values.items()
+    ]
+    machines = [report["machine"] for report in reports]
+    write_json({"machine": machines[0], "others": [m["processors_used_by_others"] for m in machines], "ranges": ranges},
+               out / RANGES)  # fmt: skip
+
+
+def _say(message: str) -> None:
+    print(f"bench: {message}", file=sys.stderr, flush=True)
