@@ -23,9 +23,7 @@ from fastflow.train.methods.names import recoloured
 from fastflow.train.options import Options, background_size
 from fastflow.train.voice import COMMAND, Voice
 
-PARAGRAPH = (
-    40  # words: with equal token weights, no fit on Wikipedia's paragraphs beats raw pooling of sentences (study.md)
-)
+PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from fastflow.bench.research.default_places import (
     decides,
     places,
 )
-from fastflow.bench.research.quality import write
 from fastflow.bench.research.states import BACKGROUND, each
+from fastflow.bench.research.study import write
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.stages.calibration import apply
 from fastflow.train.options import POOLING
@@ -127,7 +127,7 @@ def main(encoder: str, data: Path, cache: Path, out: Path) -> None:
     runs = [place for seed in range(max(SEEDS.values())) for place in places(bench, seed) if seed < SEEDS[place.group]]
     result["runs"] = [kept(measure, bench, place) for place in runs]
     result["claims"] = claims(result["runs"])
-    write(out, result, markdown(result))
+    write(out, result, markdown)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastflow.bench.research.default_choice import CLOSE, GROUPS, Run, middle
+from fastflow.bench.research.study import table
 
 WEIGHED = ", prior 100000, a 0.001"
 SHARP = ", prior 100000, a 0.0003"
@@ -14,12 +15,6 @@ COLOURED = f"flow beside g 0.4 c 0.2 d 2{WEIGHED}"
 SHIPPED = f"flow beside g 0.4 c 0.2 d 2{SHARP}"
 ALONE = f"flow g 0.1 c 0.3 d 2{WEIGHED}"  # once the default, fitted to the corpus alone
 COUNTS = (64, 300, 1000)  # texts: a batch, and steps on the way
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table: the first column to the left, the others to the right."""
-    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -49,9 +44,9 @@ was looked at again after a first choice (the first row of the third table) stoo
 subset that is not of STS12-14 (answers-students). The sentences of random words, how many they are and the size of the
 flow beside them were tried out on STS12-14 alone, on the fits below and on flickr100k's, by engineers who knew which of
 the claims did not hold. So were the layers, after an earlier table of single layers, with all seven sets
-([layers.md](layers.md)), had shown that the embedding layer does well where its leading directions are removed. That
-recolour takes the statistics of the random sentences alone, and makes the latent white on them first, was tried out
-after whitening by tokens had been 0.05 ahead of the flow in this choice, on its places with seed 0.
+([superseded.md](superseded.md)), had shown that the embedding layer does well where its leading directions are
+removed. That recolour takes the statistics of the random sentences alone, and makes the latent white on them first,
+was tried out after whitening by tokens had been 0.05 ahead of the flow in this choice, on its places with seed 0.
 
 ## The choice
 

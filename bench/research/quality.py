@@ -8,7 +8,6 @@ dimensions. *target* fits on the set's own sentences, without labels, as the pap
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.bench.research import published
+from fastflow.bench.research.study import read, write
 from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.stages.calibration import apply
 from fastflow.train.data.corpus import read_corpus
@@ -125,7 +125,7 @@ def markdown(result: dict[str, Any]) -> str:
         "chosen blind: that the data-dependent start and 2 levels do well on these very sets with this encoder was",
         "known from earlier figures. The glorot rows are the official code's start. Every token counts 1, as in",
         "the paper, and every flow runs to its last step, except in the last rows: their meaning, and the choices",
-        "that were not blind, are in [default.md](default.md); when to stop is in [study.md](study.md).",
+        "that were not blind, are in [default.md](default.md); when to stop is in [superseded.md](superseded.md).",
         "",
         "| | " + " | ".join(headings) + " |",
         "| --- |" + " ---: |" * len(columns),
@@ -134,13 +134,6 @@ def markdown(result: dict[str, Any]) -> str:
         cells = [f"{summary(row, column, 'all')} / {summary(row, column, 'wmean')}" for column in columns]
         lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *published.section(headings)]) + "\n"
-
-
-def write(out: Path, result: dict[str, Any], page: str) -> None:
-    """The figures as OUT.json and the ``page`` that is made of them as OUT.md."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(page, encoding="utf-8")
 
 
 @click.command()
@@ -171,7 +164,7 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         rows.append(fitted_row(f"flow, {where}, glorot start", "flow", base, sets, fit_on, "glorot"))
     name = Path(encoder).name
     if (default := out.with_name("default.json")).is_file():
-        rows += weighted_rows(json.loads(default.read_text()))
+        rows += weighted_rows(read(default))
     result = {
         "command": f"python -m fastflow.bench.research.quality --encoder .../{name} --sts .../sts "
         f"--corpus .../{Path(corpus).name} --out {out}",
@@ -181,7 +174,7 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
         "texts": len(texts),
         "rows": rows,
     }
-    write(out, result, markdown(result))
+    write(out, result, markdown)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ A call in an environment with HELD holds every engine that obeys it to AVX2, our
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +21,8 @@ import click
 
 from fastflow.bench.measure.machine import Neighbours, describe, peak_gflops
 from fastflow.bench.measure.timing import Effort
-from fastflow.bench.report.files import number
 from fastflow.bench.report.ratios_encoder import CLASSES
-from fastflow.bench.research.default_page import table
-from fastflow.bench.research.quality import write
+from fastflow.bench.research.study import read, table, write
 from fastflow.bench.suites.encoder import run_encoder
 from fastflow.bench.suites.sizes import FULL, EncoderSizes
 from fastflow.bench.suites.workbench import SHAPES, workbench
@@ -150,12 +147,12 @@ def _say(message: str) -> None:
 def main(shape: str, against: str, batches: str, threads: int, out: Path) -> None:
     """Measure ``shape`` against some peers and add the rows to the page."""
     path = out.with_suffix(".json")
-    result = json.loads(path.read_text()) if path.exists() else {"machine": describe("cpu"), "runs": []}
+    result = read(path) if path.exists() else {"machine": describe("cpu"), "runs": []}
     call = "python -m fastflow.bench.research.shapes --shape SHAPE --against PEERS --batches … --out "
     result["command"] = f"{call}bench/results/{out.name}"
     sizes = [(int(b), int(t)) for b, _, t in (size.partition("x") for size in batches.split(","))]
-    result["runs"].append(number(measured(shape, against.split(","), sizes, threads)))
-    write(out, result, markdown(result))
+    result["runs"].append(measured(shape, against.split(","), sizes, threads))
+    write(out, result, markdown)
 
 
 if __name__ == "__main__":

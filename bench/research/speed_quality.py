@@ -5,12 +5,13 @@ python -m fastflow.bench.research.speed_quality --out docs/speed-quality.png
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import click
+
+from fastflow.bench.research.study import read
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 METHODS = {  # the name of a row in quality.json, every token counting 1: its name in the picture
@@ -25,7 +26,7 @@ OURS, PEERS = "#c0392b", "#7f8c8d"
 
 
 def _read(name: str) -> Any:
-    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return read(RESULTS / name)
 
 
 def speeds() -> dict[str, float]:

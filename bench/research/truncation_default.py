@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow import Runtime
-from fastflow.bench.research.quality import write
+from fastflow.bench.research.study import write
 from fastflow.evaluation.evaluate import SEVEN, evaluate, read_pairs
 
 FRACTIONS = (1, 2, 4, 8)
@@ -63,7 +63,7 @@ def main(sts: Path, out: Path) -> None:
         rows = [scored(runtime, sts, runtime.dim // f, precision) for f in FRACTIONS for precision in STORED]
         command = f"python -m fastflow.bench.research.truncation_default --sts .../sts --out {out}"
         result = {"command": command, "fingerprint": runtime.fingerprint, "rows": rows}
-    write(out, result, markdown(result))
+    write(out, result, markdown)
 
 
 if __name__ == "__main__":

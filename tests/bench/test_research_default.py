@@ -19,6 +19,7 @@ from fastflow.bench.research import (
 )
 from fastflow.bench.research.default_choice import CLOSE, GROUPS, NOISE, SIMPLEST, blind_choice, claims, gains, rank
 from fastflow.bench.research.default_page import markdown
+from fastflow.bench.research.study import read
 from fastflow.evaluation.evaluate import HEADER, SEVEN
 from fastflow.stages.calibration import apply
 from fastflow.train.choice.separability import TEXTS
@@ -209,7 +210,7 @@ def study(bert, small):
     arguments = ["--encoder", bert, "--data", small / "data", "--cache", small / "cache", "--out", small / "d"]
     done = CliRunner().invoke(default.main, [str(a) for a in arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return json.loads((small / "d.json").read_text()), done.stderr
+    return read(small / "d.json"), done.stderr
 
 
 @pytest.mark.whole
@@ -255,6 +256,7 @@ def test_the_study_ends_in_its_page(bert, small):
     assert "measure-" not in said, "finished places are read, not made again"
 
 
+@pytest.mark.whole
 def test_the_default_is_what_fastflow_train_makes(bert, small):
     """The scores of one corpus; token states are kept as float16."""
     bench = made(bert, small, "snli", states.BACKGROUND, *SEVEN)

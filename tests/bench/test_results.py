@@ -10,14 +10,7 @@ RESULTS = Path(__file__).parents[2] / "bench" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
 KEPT = sorted(path for path in RESULTS.iterdir() if path.name != "README.md")
 
-SUPERSEDED = {  # pages kept as history -> the module that made them, which is no longer there
-    "token-weights.md": "fastflow.bench.research.token_weights",
-    "token-weights.json": "fastflow.bench.research.token_weights",
-    **dict.fromkeys(
-        ("layers.md", "layers.json", "layers-tuned.md", "layers-tuned.json"), "fastflow.bench.research.layers"
-    ),
-    "study.md": "fastflow.bench.research.study",
-}
+FINISHED = re.compile(r"bench/research/(\w+)\.py")  # of a study whose scripts a commit keeps
 
 
 def listed():
@@ -39,20 +32,20 @@ def test_every_file_is_in_the_table_and_the_table_names_no_other():
     assert all((RESULTS / name).is_file() for name in outside)
 
 
-@pytest.mark.parametrize(
-    "path", [RESULTS / "README.md", *(p for p in KEPT if p.suffix != ".png")], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", [RESULTS / "README.md", *(p for p in KEPT if p.suffix == ".md")], ids=lambda p: p.name)
 def test_the_commands_name_modules_that_exist(path):
     for module in set(re.findall(r"python -m (fastflow[\w.]*\w)", path.read_text(encoding="utf-8"))):
-        assert find_spec(module) or SUPERSEDED.get(path.name) == module, f"{path.name} names {module}"
+        assert find_spec(module), f"{path.name} names {module}"
 
 
-def test_history_is_named_as_such():
-    """A page whose module is gone is listed as superseded; nothing else is, and no module that is still there."""
-    for name, module in SUPERSEDED.items():
-        assert find_spec(module) is None, f"{module} is back: take {name} off the list"
-        assert module in (RESULTS / name).read_text(encoding="utf-8")
-        (row,) = (
-            line for line in PAGE.splitlines() if line.startswith("| ") and f"`{name.partition('.')[0]}.md`" in line
-        )
-        assert "superseded" in row
+def test_a_finished_study_names_the_commit_that_has_its_scripts():
+    """A page of a script that is gone says where it is; the row in the table says so too."""
+    for path in KEPT:
+        if path.suffix != ".md":
+            continue
+        page = path.read_text(encoding="utf-8")
+        gone = [name for name in FINISHED.findall(page) if not (RESULTS.parent / "research" / f"{name}.py").exists()]
+        if gone:
+            (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{path.name}`"))
+            assert "its scripts are last in commit d6eb540" in page
+            assert "finished, scripts last in `d6eb540`" in row

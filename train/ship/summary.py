@@ -18,7 +18,9 @@ from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.chain import Fitted, sample
 
-SPREAD_OUT = 0.2  # an untuned encoder: 0.43 and more; the output of a tuned one: 0.18 at most (results/layers*.md)
+SPREAD_OUT = (
+    0.2  # an untuned encoder: 0.43 and more; the output of a tuned one: 0.18 at most (bench/results/superseded.md)
+)
 
 
 def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
