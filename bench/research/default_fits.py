@@ -37,7 +37,7 @@ def coloured(
     weighting: Weighting,
     base: str,
     seed: int,
-    colours: Sequence[tuple[float, ...]],
+    colours: Sequence[tuple[float, float, int]],
 ) -> Chain:
     """``base`` without and with every recolour behind it; no stages and no endings where it cannot be fitted.
 

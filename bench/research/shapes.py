@@ -147,7 +147,7 @@ def _say(message: str) -> None:
 def main(shape: str, against: str, batches: str, threads: int, out: Path) -> None:
     """Measure ``shape`` against some peers and add the rows to the page."""
     path = out.with_suffix(".json")
-    result = read(path) if path.exists() else {"machine": describe("cpu"), "runs": []}
+    result: dict[str, Any] = read(path) if path.exists() else {"machine": describe("cpu"), "runs": []}
     call = "python -m fastflow.bench.research.shapes --shape SHAPE --against PEERS --batches … --out "
     result["command"] = f"{call}bench/results/{out.name}"
     sizes = [(int(b), int(t)) for b, _, t in (size.partition("x") for size in batches.split(","))]

@@ -5,6 +5,7 @@ python -m fastflow.bench.research.truncation_default --sts DIR --out bench/resul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ STORED = {"float32": 4.0, "int8": 1.0, "binary": 1 / 8}  # bytes of a dimension
 def scored(runtime: Runtime, sts: Path, dim: int, precision: str) -> dict[str, Any]:
     """A row: Spearman ×100 on the seven sets, mean of `all` and of `wmean`, of ``dim`` dimensions in ``precision``."""
 
-    def embed(texts: list[str]) -> NDArray[np.float64]:
+    def embed(texts: Sequence[str]) -> NDArray[np.float64]:
         z = runtime.encode(texts, truncate_dim=dim, precision="ubinary" if precision == "binary" else precision)
         if precision == "binary":  # the cosine of signs orders pairs as the Hamming distance does
             z = 2.0 * np.unpackbits(z, axis=1, count=dim) - 1

@@ -90,6 +90,19 @@ def test_every_requirement_of_every_extra_is_pinned_once(python):
     assert zentorch.split(".")[:2] == torch.split(".")[:2], "zentorch loads the torch of its own version alone"
 
 
+def test_the_hooks_have_the_pinned_versions():
+    pins = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.M))
+    hooks = re.findall(r"repo: \S+/([\w-]+)\n\s+rev: v(\S+)", (ROOT / ".pre-commit-config.yaml").read_text())
+    assert hooks == [("ruff-pre-commit", pins["ruff"]), ("codespell", pins["codespell"])]
+
+
+def test_ci_lints_before_it_tests_and_types_what_the_readme_says():
+    ci, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
+    commands = re.findall(r"^pip install -e .*$", readme, re.M)[:2]
+    places = [ci.index(words) for words in (commands[0], "just lint", commands[1], "just slow")]
+    assert places == sorted(places)
+
+
 def packages() -> dict[str, Path]:
     """Package name -> folder, of every folder that holds Python files to be shipped."""
     folders = {path.parent for room in ROOMS.values() for path in (ROOT / room).rglob("*.py")} - {RESEARCH}

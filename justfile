@@ -1,0 +1,34 @@
+# One word for each job; `just` alone lists them. The tools are in the dev extra: pip install -e '.[dev]' -c constraints.txt
+
+export OMP_NUM_THREADS := "1" # of each of the two processes: more threads would wait for each other
+two := "-n 2 --dist loadfile --no-loadscope-reorder"
+
+_list:
+    @just --list --unsorted
+
+# lint and the quick tests: within a minute
+check: lint
+    pytest -q {{ two }} -m 'not slow and not whole and not compile' --quick
+
+# ruff, codespell and mypy
+lint:
+    ruff check .
+    ruff format --check .
+    codespell
+    tests/typed.sh
+
+# every test but the whole scripts and the compilations, with coverage
+test:
+    pytest {{ two }} --cov --cov-report=term:skip-covered
+
+# whole scripts and studies, attacks, and every Triton configuration compiled
+slow:
+    pytest -q {{ two }} -m 'slow or whole or compile'
+
+# the C extension again, after a change of C or Cython
+build:
+    FASTFLOW_REQUIRE_EXT=1 pip install --no-deps --no-build-isolation -e .
+
+# every figure of this machine anew, into DIR
+bench DIR:
+    OMP_NUM_THREADS= fastflow bench --suite all --out {{ DIR }}
