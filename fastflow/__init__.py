@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError
+from fastflow.version import __version__
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
     from fastflow.search import Index
     from fastflow.train import fit
 
-__version__ = "0.1.0"
 __all__ = ["FastflowError", "Index", "Runtime", "__version__", "fit"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from fastflow import __version__
 from fastflow.commands.embed import embed, transform
 from fastflow.commands.keep import cache, info, verify
 from fastflow.commands.measure import bench, eval_command, report
@@ -12,6 +11,7 @@ from fastflow.commands.search import search
 from fastflow.commands.serve import serve
 from fastflow.commands.shards import merge, status
 from fastflow.console import Commands
+from fastflow.version import __version__
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

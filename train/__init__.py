@@ -8,17 +8,15 @@ It needs the ``train`` extra (torch, transformers).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fastflow.train.options import DEFAULTS, check_extra
+from fastflow.train.options import DEFAULTS, Paths, check_extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastflow.train.ship.fit import Fit
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def fit(

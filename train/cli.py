@@ -8,7 +8,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fastflow import __version__
 from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER
 from fastflow.console import plain_errors
 from fastflow.train.options import (
@@ -26,6 +25,7 @@ from fastflow.train.options import (
     Options,
     check_extra,
 )  # fmt: skip
+from fastflow.version import __version__
 
 
 class TrainCommand(click.Command):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastflow.errors import UsageError, missing_extra
 from fastflow.model.reading import is_whole, short
 
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 CHOICES = {
     "stop": ("rule", "budget", "likelihood"),

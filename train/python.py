@@ -23,8 +23,8 @@ from fastflow.train.vectors import calibrate_vectors, vector_options
 from fastflow.train.voice import COMMAND, SILENT, Voice
 
 if TYPE_CHECKING:
-    from fastflow.train import Paths
     from fastflow.train.data.sharded import Workers
+    from fastflow.train.options import Paths
 
 SOURCE, VECTORS, DATASET = "texts given in Python", "vectors given in Python", "a dataset of Ray"
 UNASKED = {  # arguments of fit that ask for nothing

@@ -17,12 +17,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fastflow import __version__
 from fastflow.errors import FastflowError
 from fastflow.files.database_table import FORMAT, PAGE, TABLE, folded, quoted
 from fastflow.files.outputs import OutputFile
 from fastflow.files.printing import Block
 from fastflow.files.records import plain
+from fastflow.version import __version__
 
 HEAD = struct.Struct("<QQ")  # bytes of a record's JSON and of its vectors
 FIXED = {"row": " INTEGER PRIMARY KEY", "text": " TEXT NOT NULL", "vector": " BLOB NOT NULL"}

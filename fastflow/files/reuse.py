@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import fastflow
 from fastflow.runtime import Runtime
+from fastflow.version import __version__
 
 KEY = 16  # bytes of a key
 CHECK = 8  # bytes that bind a kept vector to its key
@@ -43,7 +43,7 @@ def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
     """Everything but the text that decides the bits of a pooled vector."""
     info = runtime.info()
     return {
-        "fastflow": fastflow.__version__,
+        "fastflow": __version__,
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
         "dtype": info["dtype"],

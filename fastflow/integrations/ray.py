@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.encoding import stored
-from fastflow.files.parquet import is_text, plain_type
 from fastflow.files.records import listed
-from fastflow.integrations.ray_cluster import ray_data, sentences
+from fastflow.integrations.ray_cluster import check_column, ray_data, sentences, texts_of
 from fastflow.model.artifact import DEFAULT, named
 from fastflow.model.reading import short
 from fastflow.runtime import Runtime
@@ -194,17 +193,6 @@ def open_checked(job: Job) -> Runtime:
     return runtime
 
 
-def check_column(names: list[str], types: list[Any], column: str, output_column: str) -> None:
-    """Raise a FastflowError for a column that is not there or not text, and for an output column that is there."""
-    if column not in names:
-        raise FastflowError(f"the dataset has no column {column!r}; its columns are {listed(names)}")
-    kind = types[names.index(column)]
-    if not is_text(plain_type(kind)):
-        raise FastflowError(f"the column {column!r} of the dataset is {kind}, not text")
-    if output_column in names:
-        raise UsageError(f"the dataset has a column {output_column!r} already: name another output_column")
-
-
 def check_checkpoint(dataset: Dataset, names: list[str]) -> None:
     """Raise a UsageError where Ray's checkpointing is on, and its id column is not in the data."""
     config = dataset.context.checkpoint_config
@@ -212,20 +200,6 @@ def check_checkpoint(dataset: Dataset, names: list[str]) -> None:
         raise UsageError(
             f"the checkpoint's id_column {config.id_column!r} is not in the dataset; its columns are {listed(names)}"
         )
-
-
-def texts_of(table: pa.Table, column: str) -> list[str]:
-    """The texts of a column; raises a FastflowError for a null, naming the row by its other values."""
-    found = table.column(column)
-    if not found.null_count:
-        return list(found.to_pylist())
-    row = found.to_pylist().index(None)
-    beside = {name: str(table.column(name)[row])[:40] for name in table.schema.names if name != column}
-    where = "".join(f" {name}={value}" for name, value in list(beside.items())[:4])
-    raise FastflowError(
-        f"the column {column!r} is null in {found.null_count} of {len(table)} rows of a batch, the first of them "
-        f"beside{where or ' no other column'}; filter such rows out"
-    )
 
 
 def fixed_lists(vectors: NDArray[Any]) -> pa.FixedSizeListArray:

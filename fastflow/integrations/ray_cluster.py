@@ -9,9 +9,14 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.files.parquet import is_text, plain_type
+from fastflow.files.records import listed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
 
@@ -105,3 +110,28 @@ def sentence_of(text: str) -> str:
 def first_line(error: Exception) -> str:
     """A reason for a message."""
     return str(error).split("\n")[0]
+
+
+def check_column(names: list[str], types: list[Any], column: str, output_column: str) -> None:
+    """Raise a FastflowError for a column that is not there or not text, and for an output column that is there."""
+    if column not in names:
+        raise FastflowError(f"the dataset has no column {column!r}; its columns are {listed(names)}")
+    kind = types[names.index(column)]
+    if not is_text(plain_type(kind)):
+        raise FastflowError(f"the column {column!r} of the dataset is {kind}, not text")
+    if output_column in names:
+        raise UsageError(f"the dataset has a column {output_column!r} already: name another output_column")
+
+
+def texts_of(table: pa.Table, column: str) -> list[str]:
+    """The texts of a column; raises a FastflowError for a null, naming the row by its other values."""
+    found = table.column(column)
+    if not found.null_count:
+        return list(found.to_pylist())
+    row = found.to_pylist().index(None)
+    beside = {name: str(table.column(name)[row])[:40] for name in table.schema.names if name != column}
+    where = "".join(f" {name}={value}" for name, value in list(beside.items())[:4])
+    raise FastflowError(
+        f"the column {column!r} is null in {found.null_count} of {len(table)} rows of a batch, the first of them "
+        f"beside{where or ' no other column'}; filter such rows out"
+    )

@@ -11,7 +11,7 @@ import ray
 import ray.data
 
 from fastflow.errors import UsageError
-from fastflow.integrations.ray import check_column, texts_of
+from fastflow.integrations.ray_cluster import check_column, texts_of
 from fastflow.stages.vectors import check_count
 
 if TYPE_CHECKING:

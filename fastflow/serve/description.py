@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastflow import __version__
 from fastflow.serve import page, search
 from fastflow.serve.refusals import KINDS
+from fastflow.version import __version__
 
 if TYPE_CHECKING:
     from fastflow.serve.service import Service

@@ -6,13 +6,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fastflow import __version__
 from fastflow.errors import FastflowError
 from fastflow.serve.batch import How
 from fastflow.serve.fields import Fields
 from fastflow.serve.formats import OCTETS, arrays, octets, tei_json, wants_octets
 from fastflow.serve.refusals import Refused
 from fastflow.serve.service import Service, response
+from fastflow.version import __version__
 
 EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
 PARAMETERS = ("truncate", "truncation_direction", "prompt_name")

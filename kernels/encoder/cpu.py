@@ -24,7 +24,8 @@ from fastflow.kernels._cpu import (
     formats,
     isas,
 )
-from fastflow.kernels.encoder.cpu_layout import EncoderProgram, Stored, parts_of
+from fastflow.kernels.encoder.cpu_layers import assemble
+from fastflow.kernels.encoder.cpu_layout import Stored, parts_of
 from fastflow.kernels.encoder.cpu_texts import head_weights
 from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, EncoderShape
 from fastflow.kernels.encoder.texts import Head
@@ -135,7 +136,7 @@ class CpuEncoder:
         self.how = described(self.isa, form, isa)
         number, _, vector, _ = isas()[self.isa]
         everything = {**weights, **head_weights(head)}
-        program = EncoderProgram(
+        program = assemble(
             everything, shape, mode, self.layers, 2 * vector, form, attends(number, form), shares, head, smoothing,
             apart,
         )  # fmt: skip

@@ -7,7 +7,7 @@ heads, queries, keys and values in bfloat16, where attention is not in float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,24 +17,40 @@ from fastflow.kernels._cpu import (
     EMBED,
     FIRST,
     FLOAT,
-    GELU,
-    GELU_TANH,
     GLU,
-    LINEAR_ONLY,
-    RELU_ONLY,
     ROTATE,
-    TANH,
 )
-from fastflow.kernels.encoder.cpu_texts import TEXT, add_pool
+from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, Array, EncoderProgram, Stored
+from fastflow.kernels.encoder.cpu_texts import TEXT, add_head, add_pool, check_pooling, text_widths
 from fastflow.kernels.encoder.distances import relative_bias
-
-if TYPE_CHECKING:
-    from fastflow.kernels.encoder.cpu_layout import EncoderProgram
-
-ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
+from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.texts import Head
 
 
-def build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
+def assemble(
+    weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
+    attention: int = FLOAT, shares: Sequence[float] | None = None, head: Head = (),
+    smoothing: Mapping[str, Array] | None = None, apart: Mapping[str, Array] | None = None,
+) -> EncoderProgram:  # fmt: skip
+    """The steps from tokens to vectors. ``mode`` and ``layers`` are the pooling; the rest as EncoderProgram takes it.
+
+    ``shares``: None for equal ones, of sum 1. Raises ValueError for a pooling, head or smoothing that cannot run.
+    """
+    check_pooling(mode, len(layers), head)
+    pooled = shape.hidden * len(mode.split("+"))
+    equal = [1 / len(layers)] * len(layers)
+    made = EncoderProgram(
+        weights, shape, pooled, panel, form, attention, equal if shares is None else shares, head, smoothing, apart
+    )
+    made.text_buffers(text_widths(head, pooled))
+    _build(made, mode, tuple(layers))
+    if head:
+        add_head(made, head, pooled)
+    made.check_smoothing()
+    return made
+
+
+def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
     """Add the steps from tokens to pooled vectors, as far as the highest of ``layers``."""
     hidden, width, heads = program.shape.hidden, program.parts("word")[0].shape[1], program.shape.heads * program.head
     wide = 2 * program.pad(program.shape.intermediate) if program.shape.gated else program.shape.intermediate

@@ -2,7 +2,7 @@
 
 Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has a
 remainder to treat. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
-``kernels.reference``. The steps of the layers are in ``cpu_layers``, those over texts in ``cpu_texts``.
+``kernels.reference``. The steps of the layers are added by ``cpu_layers``, those over texts by ``cpu_texts``.
 """
 
 from __future__ import annotations
@@ -22,26 +22,30 @@ from fastflow.kernels._cpu import (
     BIAS_MARGIN,
     CONVERT,
     FLOAT,
+    GELU,
+    GELU_TANH,
     INT8,
     INT8_SIGNED,
     INT8_TILES,
     LINEAR,
     LINEAR_FIELDS,
+    LINEAR_ONLY,
     NORM,
     PACK,
+    RELU_ONLY,
     STEP_FIELDS,
+    TANH,
     TILE_STEPS,
     ZERO_POINT,
     pack,
 )
-from fastflow.kernels.encoder.cpu_layers import ACTIVATIONS, build
-from fastflow.kernels.encoder.cpu_texts import add_head, check_pooling, text_widths
 from fastflow.kernels.encoder.distances import rotary_table
 from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.kernels.encoder.texts import Head, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
 LINE = 64  # bytes of a cache line
+ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
 ABSENT = (
     "source",
@@ -61,23 +65,21 @@ Stored = Mapping[str, Array | tuple[Array, ...]]
 class EncoderProgram:
     """Steps, products and the memory they read, for one encoder, panel width, format of products and of attention.
 
-    ``matrices`` are those that ``arrays`` has still to pack; ``used`` names the weights that are read. ``outputs``: the
-    width of a pooled vector behind ``head``. ``shares``: of the layers, whose sum need not be 1. ``smoothing``: for
-    products by name a power of two for each column, by which bytes of the operand are divided and weights multiplied;
-    ``apart``: at most APART columns, whose products are of float32 instead and are added to the others.
+    ``cpu_layers.assemble`` makes one with all its steps. ``matrices`` are those that ``arrays`` has still to pack;
+    ``used`` names the weights that are read. ``pooled`` is the width of a vector before ``head``, ``outputs`` after
+    it. ``shares``: the weight of each layer in the mean, whose sum need not be 1. ``smoothing``: product -> a power of
+    two for each column, by which the bytes of the operand are divided and the weights multiplied. ``apart``: product
+    -> at most APART columns, which are multiplied in float32 and added to the others.
     """
 
     def __init__(
-        self, weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
-        attention: int = FLOAT, shares: Sequence[float] | None = None, head: Head = (),
-        smoothing: Mapping[str, Array] | None = None, apart: Mapping[str, Array] | None = None,
+        self, weights: Stored, shape: EncoderShape, pooled: int, panel: int, form: int, attention: int = FLOAT,
+        shares: Sequence[float] = (1.0,), head: Head = (), smoothing: Mapping[str, Array] | None = None,
+        apart: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
-        check_pooling(mode, len(layers), head)
         self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
         self.attention, self.smoothing, self.apart = attention, smoothing or {}, apart or {}
-        self.shares = [1 / len(layers)] * len(layers) if shares is None else list(shares)
-        self.modules, pooled = head, shape.hidden * len(mode.split("+"))
-        self.outputs = head_width(head, pooled)
+        self.shares, self.modules, self.outputs = list(shares), head, head_width(head, pooled)
         self.head = self.pad(shape.hidden // shape.heads)
         self._steps: list[Array] = []
         self._linears: list[Array] = []
@@ -91,11 +93,14 @@ class EncoderProgram:
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
         self._bytes = 0
-        for name, columns in text_widths(head, pooled).items():
+
+    def text_buffers(self, widths: Mapping[str, int]) -> None:
+        """Buffers of a row a text, by their columns."""
+        for name, columns in widths.items():
             self._strides[name] = _lines(4 * self.pad(columns)) + LINE
-        build(self, mode, tuple(layers))
-        if head:
-            add_head(self, head, pooled)
+
+    def check_smoothing(self) -> None:
+        """Raise a ValueError if ``smoothing`` or ``apart`` name a product that no step of bytes has."""
         smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
         if unknown := (self.smoothing.keys() | self.apart.keys()) - smooth:
             raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")

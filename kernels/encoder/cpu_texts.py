@@ -5,7 +5,7 @@ Fields and numbers are those of ``c/encoder/encoder.h``; the definition is ``ker
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,8 @@ from fastflow.kernels._cpu import (
     POSITION_MEAN,
     UNIT,
 )
+from fastflow.kernels.encoder.cpu_layout import EncoderProgram
 from fastflow.kernels.encoder.texts import Dense, Head, Norm, Unit, head_width
-
-if TYPE_CHECKING:
-    from fastflow.kernels.encoder.cpu_layout import EncoderProgram
 
 POOLINGS = {
     "mean": MEAN,

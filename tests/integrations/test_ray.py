@@ -14,7 +14,8 @@ import pytest
 from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError, missing_extra
 from fastflow.integrations import ray as integration
-from fastflow.integrations.ray import Embedder, check_column, fixed_lists, job_of, texts_of
+from fastflow.integrations.ray import Embedder, fixed_lists, job_of
+from fastflow.integrations.ray_cluster import check_column, texts_of
 
 TYPES = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8(), "uint8": pa.uint8()}
 TYPES |= {"binary": pa.int8(), "ubinary": pa.uint8()}

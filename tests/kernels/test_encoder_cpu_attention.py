@@ -14,8 +14,8 @@ from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
-from fastflow.kernels.encoder import cpu_layout
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
+from fastflow.kernels.encoder.cpu_layers import assemble
 
 attention_in_bfloat16 = remembered(halved.attention)
 WINDOWS = (None, 0, 1, 15, 16, 31, 32, 64, 130)
@@ -177,7 +177,7 @@ def test_attention_that_does_not_fit_is_refused(float_isa):
     with pytest.raises(ValueError, match="instruction set 99 has no attention of format 0"):
         _cpu.attend_head(99, _cpu.FLOAT, qkv, out, -1, None)
     weights, shape = random_encoder(0, 1, 32, 4, 64)
-    program = cpu_layout.EncoderProgram(weights, shape, "mean", (0,), 32, _cpu.FLOAT)
+    program = assemble(weights, shape, "mean", (0,), 32, _cpu.FLOAT)
     for bias in (table(3, heads=3), np.zeros((4, 6), np.float32)):
         with pytest.raises(ValueError, match="a table of biases is"):
             program.attend("wide", "context", bias=bias)

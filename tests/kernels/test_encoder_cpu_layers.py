@@ -7,14 +7,14 @@ import pytest
 from packed import random_encoder
 
 from fastflow.kernels._cpu import ATTEND, EMBED, FIRST, FLOAT, LINEAR, NORM, PACK, POOL
-from fastflow.kernels.encoder.cpu_layout import EncoderProgram
+from fastflow.kernels.encoder.cpu_layers import assemble
 
 LAYER = [LINEAR, PACK, ATTEND, LINEAR, NORM, LINEAR, LINEAR, NORM]
 
 
 def kinds(mode: str, layers: tuple[int, ...], depth: int = 2) -> list[int]:
     weights, shape = random_encoder(5, depth, 64, 4, 97)
-    _, _, steps, _ = EncoderProgram(weights, shape, mode, layers, 32, FLOAT).arrays()
+    _, _, steps, _ = assemble(weights, shape, mode, layers, 32, FLOAT).arrays()
     return [int(kind) for kind in steps["kind"]]
 
 
@@ -40,12 +40,12 @@ def test_an_encoder_without_pooler_is_refused():
     weights, shape = random_encoder(5, 1, 64, 4, 97)
     weights = {name: array for name, array in weights.items() if not name.startswith("pooler")}
     with pytest.raises(ValueError, match="the encoder has no pooler"):
-        EncoderProgram(weights, shape, "pooler", (1,), 32, FLOAT)
+        assemble(weights, shape, "pooler", (1,), 32, FLOAT)
 
 
 def test_queries_are_scaled_before_they_are_multiplied():
     weights, shape = random_encoder(5, 1, 64, 4, 97)
-    program = EncoderProgram(weights, shape, "mean", (1,), 32, FLOAT)
+    program = assemble(weights, shape, "mean", (1,), 32, FLOAT)
     factors = {matrix.name: matrix.factor for matrix in program.matrices}
     assert np.isclose(factors.pop("layer.0.qkv.weight"), 1 / np.sqrt(64 / 4))
     assert set(factors.values()) == {1.0}

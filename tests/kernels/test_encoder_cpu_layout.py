@@ -13,7 +13,7 @@ from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import APART, BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
 from fastflow.kernels.encoder import cpu_layout as encoder_packing
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.cpu_layout import EncoderProgram
+from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.isa import isas
 from fastflow.kernels.panels import (
     STORED,
@@ -32,9 +32,9 @@ def test_the_fields_of_a_record_fill_c_s(fields):
 def test_all_matrices_of_an_encoder_whatever_the_threads():
     weights, shape = random_encoder(5, 2, 72, 3, 130)
     for form in (FLOAT, BF16, INT8, INT8_SIGNED, INT8_TILES):
-        want, *tables = EncoderProgram(weights, shape, "pooler", (2,), 32, form).arrays(1)
-        again, *others = EncoderProgram(weights, shape, "pooler", (2,), 32, form).arrays(3)
-        matrices = EncoderProgram(weights, shape, "pooler", (2,), 32, form).matrices
+        want, *tables = assemble(weights, shape, "pooler", (2,), 32, form).arrays(1)
+        again, *others = assemble(weights, shape, "pooler", (2,), 32, form).arrays(3)
+        matrices = assemble(weights, shape, "pooler", (2,), 32, form).matrices
         for m in matrices:  # memory between matrices is not written
             size = len(m.rows) * (m.groups * m.padded // m.lanes + m.spare) * 4
             assert np.array_equal(want[m.panels : m.panels + size], again[m.panels : m.panels + size])
@@ -95,7 +95,7 @@ def test_what_is_not_finite_is_named_with_its_part(kind, value):
 def test_results_of_bfloat16_need_a_product_that_rounds(float_isa):
     weights, shape = random_encoder(0, 1, 32, 4, 64)
     number, _, vector, _ = isas()[float_isa]
-    memory, linears, steps, strides = EncoderProgram(weights, shape, "mean", (1,), 2 * vector, FLOAT).arrays()
+    memory, linears, steps, strides = assemble(weights, shape, "mean", (1,), 2 * vector, FLOAT).arrays()
     linears["result"] = BF16
     with pytest.raises(ValueError, match=f"results cannot be bfloat16 on instruction set {number} in its format"):
         Encoder(
@@ -107,25 +107,25 @@ def test_results_of_bfloat16_need_a_product_that_rounds(float_isa):
 def test_tanh_is_not_applied_to_results_of_bfloat16():
     weights, shape = random_encoder(0, 1, 32, 4, 64)
     with pytest.raises(ValueError, match=r"'layer\.0\.up' applies tanh to results of float32 alone"):
-        EncoderProgram(weights, replace(shape, activation="tanh"), "mean", (1,), 32, BF16)
+        assemble(weights, replace(shape, activation="tanh"), "mean", (1,), 32, BF16)
 
 
 def test_smoothing_is_obeyed_or_refused():
     weights, shape = random_encoder(5, 2, 72, 3, 130)
     by = {"layer.0.up": np.full(72, 2, np.float32)}
-    matrices = EncoderProgram(weights, shape, "mean", (2,), 32, INT8, smoothing=by).matrices
+    matrices = assemble(weights, shape, "mean", (2,), 32, INT8, smoothing=by).matrices
     assert [m.name for m in matrices if m.by is not None] == ["layer.0.up.weight"]
     for form, names in ((FLOAT, by), (BF16, by), (INT8, {"layer.2.up": by["layer.0.up"]})):
         with pytest.raises(
             ValueError, match=r"smoothing is of products of bytes in these layers, not of layer\.\d\.up"
         ):
-            EncoderProgram(weights, shape, "mean", (2,), 32, form, smoothing=names)
+            assemble(weights, shape, "mean", (2,), 32, form, smoothing=names)
 
 
 def test_columns_apart_are_obeyed_or_refused():
     weights, shape = random_encoder(5, 2, 72, 3, 130)
     columns = np.array([2, 70], np.int32)
-    program = EncoderProgram(weights, shape, "mean", (2,), 32, INT8, apart={"layer.0.up": columns})
+    program = assemble(weights, shape, "mean", (2,), 32, INT8, apart={"layer.0.up": columns})
     (by,) = [m.by for m in program.matrices if m.by is not None]
     assert np.array_equal(np.flatnonzero(by == 0), columns)
     assert set(by) == {0, 1}
@@ -139,4 +139,4 @@ def test_columns_apart_are_obeyed_or_refused():
     assert memory[step["apart"] :][: 4 * APART].view(np.int32).tolist() == [2, 70, *[0] * (APART - 2)]
     for form, name in ((FLOAT, "layer.0.up"), (BF16, "layer.0.up"), (INT8, "layer.0.out"), (INT8, "layer.2.up")):
         with pytest.raises(ValueError, match=f"smoothing is of products of bytes in these layers, not of {name}"):
-            EncoderProgram(weights, shape, "mean", (2,), 32, form, apart={name: columns})
+            assemble(weights, shape, "mean", (2,), 32, form, apart={name: columns})

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow import __version__
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import open_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
@@ -45,6 +44,7 @@ from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship.likelihood import usual
 from fastflow.train.ship.precision import measure_precision
 from fastflow.train.ship.proof import prove, prove_vectors
+from fastflow.version import __version__
 
 PROOF_ROWS = 32
 
