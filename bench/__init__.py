@@ -1,1 +1,1 @@
-"""Benchmarks: candidates checked against float64, then timed in turn in one process; see ``fastflow.bench.cli``."""
+"""Benchmarks: candidates checked against float64, then timed alternately in one process; see ``fastflow.bench.cli``."""

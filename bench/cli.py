@@ -36,7 +36,7 @@ def run(
 ) -> dict[str, Any]:
     """Run ``suites``, print the table on standard output, write the files asked for, and return the report.
 
-    ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda where there is one).
+    ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda if there is one).
     ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK where
     ``quick`` is set, else FULL. ``shape``: one of ``workbench.SHAPES``, in BERT-base's place.
     The report is {machine, rows, ratios, subjects, skipped}; the table leaves out the project's targets, which each of
@@ -87,7 +87,7 @@ def _run(
     threads: int | None,
     shape: str | None = None,
 ) -> Results:
-    """The suites in their order, results one after the other; start-up is measured on the CPU, whatever ``device``."""
+    """The suites in their order, results in sequence; start-up is measured on the CPU, whatever ``device``."""
     from fastflow.bench.suites.encoder import run_encoder
     from fastflow.bench.suites.encoder_gpu import run_encoder_gpu
     from fastflow.bench.suites.end_to_end import run_end_to_end
@@ -113,7 +113,7 @@ def _run(
 
 
 def _check_shape(shape: str, model: str | None, suites: Sequence[str]) -> None:
-    """Raise a UsageError where ``shape`` is unknown or has nothing to say."""
+    """Raise a UsageError where ``shape`` is unknown or fits no suite."""
     from fastflow.bench.suites.workbench import SHAPES
 
     if shape not in SHAPES:

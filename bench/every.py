@@ -1,4 +1,4 @@
-"""``fastflow bench --suite all``: every figure of a machine anew, a process and a file for each run."""
+"""``fastflow bench --suite all``: every figure of a machine, a process and a file for each run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run_every(
 
 
 def _made_by(path: Path) -> str | None:
-    """The commit that made the file; None where there is no whole one."""
+    """The commit that made the file; None if there is no whole one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["machine"]["commit"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -69,7 +69,7 @@ def _made_by(path: Path) -> str | None:
 
 
 def _write_ranges(out: Path) -> None:
-    """Least and largest of each of the flow's ratios over its short runs, where all of them are there."""
+    """Least and largest of each of the flow's ratios over its short runs, if all are there."""
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("flow-[0-9].json"))]
     if len(reports) < REPEATED:
         return

@@ -26,7 +26,7 @@ def main(debug: bool) -> None:
     fastflow transform vectors.npy -m MODEL -o out.npy
     fastflow search out.db QUERY                   the nearest rows of fastflow embed -o out.db
     fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
-    fastflow report MODEL --sts DIR --html OUT     the model beside other methods, on a page
+    fastflow report MODEL --sts DIR --html OUT     the model next to other methods, on a page
     fastflow info MODEL
     fastflow serve -m MODEL                        OpenAI's and TEI's routes on port 8080
 

@@ -27,7 +27,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def say(message: str) -> None:
-    """A line for the person, on standard error; one that is closed or full takes nothing, and nobody can be told.
+    """A line for the person, on standard error; one that is closed or full takes nothing, and nobody can be warned.
 
     Control characters, which names and keys in a file may hold, are escaped: a terminal would obey them.
     """

@@ -1,4 +1,4 @@
-"""The one error users see: a plain sentence that says what, where and what to do."""
+"""The one error users see: a plain sentence: what, where and what to do."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TextIO
 
 EVERY = 0.2  # seconds between repaints
-PLAIN_EVERY = 10.0  # seconds between lines where nothing can be repainted
+PLAIN_EVERY = 10.0  # seconds between lines if nothing can be repainted
 
 
 class Progress:
@@ -66,7 +66,7 @@ class Progress:
         if self._stream is None:
             return
         line = self.line(now - self._start) + (f"  {self._note}" if self._note else "")
-        if self._repaints:  # blanks wipe a longer line: a notebook does not know the terminal's code for it
+        if self._repaints:  # blanks wipe a longer line: a notebook lacks the terminal's code for it
             self._stream.write("\r" + line.ljust(self._width))
         else:
             self._stream.write(line + "\n")

@@ -47,7 +47,7 @@ class Runtime(Prompting):
     ``model``: a fastflow model directory, one that Sentence Transformers saved, or a Hugging Face encoder directory; or
     the Hub id of one; None is the model in the package; or a model that is open already.
     ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
-    int8, where the backend has it; without an encoder that of the calibration, float32 or float64.
+    int8, if the backend has it; without an encoder that of the calibration, float32 or float64.
     ``threads``: None is OMP_NUM_THREADS, else the cores that the machine allows this process.
     ``backend``: auto, cpu (compiled), triton, reference (NumPy) or torch.
     ``allow_download``: a Hub id, and the encoder of a model that only names it on the Hub, may be fetched; else it has
@@ -110,7 +110,7 @@ class Runtime(Prompting):
         one for all dimensions, is taken. ``prompt`` is put before every text, or the model's prompt ``prompt_name``, or
         else the model's default. ``convert_to_numpy=False`` gives a list of vectors. ``sentences`` is the older name of
         ``inputs``.
-        Raises a FastflowError for a text that is no str, and where a text's vector is not finite; both name its index.
+        Raises a FastflowError for a text that is no str, and if a text's vector is not finite; both name its index.
         """
         texts = one_of(inputs, sentences)
         if isinstance(texts, str):
@@ -163,11 +163,11 @@ class Runtime(Prompting):
     def stream_with_log_prob(
         self, iterable: Iterable[str], **options: Any
     ) -> Iterator[tuple[int, NDArray[Any], NDArray[np.float64]]]:
-        """``stream``, whose options these are, with the log-density (b,) of each text behind its embedding.
+        """``stream``, whose options these are, with the log-density (b,) of each text after its embedding.
 
         Embeddings have the bits that ``stream`` gives. Raises as ``stream`` and ``log_prob`` do.
         """
-        _ = self._backend.density  # raises where there is none
+        _ = self._backend.density  # raises if there is none
 
         def embed(*batch: Any) -> tuple[NDArray[Any], ...]:
             return self._backend.embed_with_log_prob(*batch)
@@ -177,7 +177,7 @@ class Runtime(Prompting):
     def _stream(
         self, iterable: Iterable[str], o: StreamOptions, embed: Callable[..., tuple[NDArray[Any], ...]]
     ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
-        """(index of the first text, what ``embed`` makes of a window) one after the other; options are checked now."""
+        """(index of the first text, what ``embed`` makes of a window) in sequence; options are checked now."""
         o = o.settled(self._width, self._model)
         windows = o.windows(in_order(iterable), self.tokenize, self._seen.add)
         several = not isinstance(iterable, Sized) or len(iterable) > o.size
@@ -224,12 +224,12 @@ class Runtime(Prompting):
     ) -> NDArray[np.float64]:  # fmt: skip
         """(B,) natural-log densities of texts, or of pooled vectors (B, D), under the flow (``stages.density``).
 
-        A text that is unlike those the flow was fitted to has a low one; ``likelihood`` says what is low. Texts and
+        A text that is unlike those the flow was fitted to has a low one; ``likelihood`` gives the bound. Texts and
         arrays are those of ``pool`` and ``transform``; a model without an encoder takes vectors alone.
         Raises a FastflowError for a calibration without a flow, and as ``pool`` and ``transform`` do.
         """
         calibrator = self._calibrator
-        _ = calibrator.density  # raises where there is none, before anything is computed
+        _ = calibrator.density  # raises if there is none, before anything is computed
         if self._tokenizer is None or getattr(inputs, "ndim", 1) == 2:
             pooled = check_pooled(inputs, calibrator.pooled_dim, self.dtype, "log_prob")
             return check_finite(calibrator.log_prob(pooled), "log_prob: row")
@@ -336,7 +336,7 @@ class Runtime(Prompting):
 
     @property
     def arithmetic(self) -> str:
-        """What decides the last bits of a vector beside backend and dtype: the instruction set, the GPU, a library."""
+        """What decides the last bits of a vector, besides backend and dtype: instruction set, GPU, a library."""
         return self._calibrator.arithmetic
 
     @property
@@ -351,7 +351,7 @@ class Runtime(Prompting):
 
     @property
     def batch_tokens(self) -> int:
-        """The tokens that are computed at once where nothing is asked."""
+        """The tokens that are computed at once if nothing is asked."""
         return self._backend.batch_tokens
 
     @property

@@ -50,7 +50,7 @@ def isas():
 cdef class Flow:
     """A packed flow, ready to run. Immutable, so safe from several threads at once.
 
-    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as ``c/flow/flow.h`` says.
+    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as in ``c/flow/flow.h``.
     """
 
     cdef ff_flow flow
@@ -173,7 +173,7 @@ STEP_FIELDS = np.asarray(<ff_step[:1]>&_step).dtype  # ``source`` and ``target``
 
 
 def trim():
-    """Give memory that was freed back to the system, where the C library keeps it and can."""
+    """Give memory that was freed back to the system, if the C library keeps it and can."""
     ff_trim()
 
 
@@ -185,12 +185,12 @@ def formats(int isa):
 
 
 def attention_formats(int isa):
-    """Those whose attention can be computed: FLOAT, and BF16 and INT8 where their products are the processor's own."""
+    """Those whose attention can be computed: FLOAT, and BF16 and INT8 if their products are the processor's own."""
     return [f for f in range(FF_FORMATS) if ff_attention_of(isa, f) != NULL]
 
 
 def amx_missing():
-    """Why AMX cannot run here; empty where it can. Asks the operating system for it the first time."""
+    """Why AMX cannot run here; empty if it can. Asks the operating system for it the first time."""
     return ff_amx_missing().decode()
 
 
@@ -211,8 +211,8 @@ def attend_head(
 ):
     """Attention of one head of one text: qkv (T, 3 size) -> out (T, size) in place; size in whole panels.
 
-    ``format`` is one of ``attention_formats(isa)``; where it is not FLOAT, qkv is rounded to bfloat16 first, and with
-    ``half`` the results too; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as ``c/encoder/encoder.h`` says.
+    ``format`` is one of ``attention_formats(isa)``; if it is not FLOAT, qkv is rounded to bfloat16 first, and with
+    ``half`` the results too; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as in ``c/encoder/encoder.h``.
     """
     if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or format not in attention_formats(isa):
         raise ValueError(f"instruction set {isa} has no attention of format {format} on this machine")
@@ -252,9 +252,9 @@ cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
     memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n,) of ``STEP_FIELDS``
-    and strides (n,) int64, as ``c/encoder/encoder.h`` says; positions (longest text or more, E) float32, or None: none are added;
+    and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (longest text or more, E) float32, or None: none are added;
     words (vocabulary, E) float32, or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token
-    counts alike.
+    counts equally.
     """
 
     cdef ff_encoder encoder

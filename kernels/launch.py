@@ -14,7 +14,7 @@ def options(warps: int, stages: int) -> dict[str, Any]:
 
 
 def prepare(device: str) -> tuple[Any, int]:
-    """torch, and how many programs fill the device; ValueError where something is missing."""
+    """torch, and how many programs fill the device; ValueError if something is missing."""
     try:
         torch = importlib.import_module("torch")
         triton = importlib.import_module("triton")

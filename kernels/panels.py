@@ -30,7 +30,7 @@ class NotFinite(ValueError):
 class Matrix(NamedTuple):
     """Up to three stored parts, one below the other, and where their rows and columns go; offsets are in bytes.
 
-    Row r of the result is row rows[r] of the parts, or zeros where that is -1; rows of the first part are multiplied by
+    Row r of the result is row rows[r] of the parts, or zeros if that is -1; rows of the first part are multiplied by
     ``factor``. Its columns are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along
     k in 32 bits: 1 float32, 2 bfloat16, 4 int8; ``spare`` steps of zeros end a panel. int8 has scales (float32) and
     shifts (int32, -zero times a row's sum) and, in one group, may have factors of the columns: ``by`` (columns,).
@@ -69,7 +69,7 @@ def usable(values: Array) -> bool:
 
 
 def storable(array: Array) -> Array:
-    """``array`` itself, C-contiguous, where its dtype is one of ``STORED``; else as float32."""
+    """``array`` itself, C-contiguous, if its dtype is one of ``STORED``; else as float32."""
     return np.ascontiguousarray(array, array.dtype if array.dtype in STORED else np.float32)
 
 
@@ -79,7 +79,7 @@ def raw(array: Array) -> NDArray[np.uint8]:
 
 
 def widen(array: Array) -> Array:
-    """``array``, or its values as float32 where it is ``BFLOAT16``."""
+    """``array``, or its values as float32 if it is ``BFLOAT16``."""
     if array.dtype != BFLOAT16:
         return array
     return (array["bfloat16"].astype(np.uint32) << 16).view(np.float32)
@@ -102,7 +102,7 @@ def quantised(values: Array) -> tuple[Array, Array]:
 
 
 def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> None:
-    """What ``_cpu.pack`` does, in NumPy: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
+    """Reference of ``_cpu.pack``: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
     for m in matrices:
         parts = [part.view(STORED[m.stored]).reshape(m.part_rows, m.columns) for part in m.parts]
         stacked = np.concatenate([widen(part).astype(np.float32) for part in parts])

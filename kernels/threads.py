@@ -1,4 +1,4 @@
-"""How many threads to compute with where nobody says: what OpenMP is told, else the cores this process is allowed."""
+"""How many threads to compute with by default: OMP_NUM_THREADS, else the cores this process is allowed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-V1 = ("cpu", "cpu,cpuacct")  # where the first version of cgroups has the quotas of processor time
+V1 = ("cpu", "cpu,cpuacct")  # if the first version of cgroups has the quotas of processor time
 
 
 def default_threads() -> int:
-    """OMP_NUM_THREADS, at most the processors this process may use; without it the physical cores of them; at least 1.
+    """OMP_NUM_THREADS, at most the processors this process may use; without it the physical cores; at least 1.
 
     Processors are those of its affinity, at most the whole CPUs of its cgroup's quota (versions 1 and 2).
     """
@@ -67,7 +67,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _text(path: Path) -> str:
-    """The file's content, empty where there is none that can be read."""
+    """The file's content, empty if there is none that can be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -274,7 +274,7 @@ def main(
 
 
 def _asked(ctx: click.Context) -> list[str]:
-    """The options that were given, but those that say where things go and how much is done."""
+    """The options that were given, but those that decide where things go and how much is done."""
     given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
     names = [p.opts[0].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
     return [name for name in names if name not in ("out", "log_dir", "resume", "dry_run", "debug")]

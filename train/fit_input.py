@@ -31,7 +31,7 @@ Texts = Callable[[], Iterator[str]]
 
 
 class Request(NamedTuple):
-    """What --fit is asked for: the input's name, -m, --device, --save-model, --resume and --quiet."""
+    """The settings of --fit: the input's name, -m, --device, --save-model, --resume and --quiet."""
 
     source: str
     model: str | None
@@ -85,7 +85,7 @@ def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
 
 
 def _wanted(request: Request) -> tuple[str, Options]:
-    """The encoder of -m, and the options of the fit: pooling and length limit are the model's, where it is a model."""
+    """The encoder of -m, and the options of the fit: pooling and length limit are the model's, if it is a model."""
     directory = located(request.model)
     model = load_model(directory)
     device = "cuda" if request.device == "cuda" else "cpu"
@@ -99,7 +99,7 @@ def _wanted(request: Request) -> tuple[str, Options]:
 
 
 def _pooling_name(model: Model) -> str:
-    """The name by which a fit asks for the same pooling; raises a UsageError where there is none."""
+    """The name by which a fit asks for the same pooling; raises a UsageError if there is none."""
     pooling, layers = model.pooling, encoder_size(read_config(model.encoder), model.encoder).layers
     name = f"mean-of-layers:{','.join(map(str, pooling.layers))}" if pooling.mode == "mean" else pooling.mode
     if parse_pooling(name, layers) != pooling:
@@ -108,7 +108,7 @@ def _pooling_name(model: Model) -> str:
 
 
 def _copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
-    """(name in a model, file) of the encoder's files, and of its modules' where they are run."""
+    """(name in a model, file) of the encoder's files, and of its modules' if they are run."""
     if frozen.head is not None and frozen.modules is not None:
         root = frozen.modules.path
         return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]

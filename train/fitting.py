@@ -95,7 +95,7 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     usual["pooling"] = "last" if reason else POOLING
     settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
     if reason:
-        settled["background"] = None  # nothing is fitted, beside the corpus or on it
+        settled["background"] = None  # nothing is fitted, with the corpus or on it
     return replace(options, **settled), reason
 
 

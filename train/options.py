@@ -121,7 +121,7 @@ class Options:
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 
     def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
-        """The shape of a flow on so many texts and sentences of the background: levels, depth, width and so on."""
+        """The shape of a flow on that many texts and sentences of the background: levels, depth, width and so on."""
         size = LARGE if background or count >= LARGE_CORPUS else SMALL
         return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
 
@@ -146,7 +146,7 @@ DEFAULTS = Options()
 
 
 def background_size(count: int) -> int:
-    """The sentences of the background beside a corpus of ``count`` texts (compared in bench/results/default.md)."""
+    """How many background sentences go with a corpus of ``count`` texts (compared in bench/results/default.md)."""
     low, high = BACKGROUND
     return min(BESIDE_A_TEXT * count, max(low, min(count // BESIDE, high)))
 

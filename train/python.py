@@ -31,7 +31,7 @@ UNASKED = {  # arguments of fit that ask for nothing
     "encoder": "default", "eval": None, "cache": None,
     "method": DEFAULTS.method, "pooling": DEFAULTS.pooling, "token_weights": DEFAULTS.token_weights,
 }  # fmt: skip
-COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie beside the model that the command makes
+COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie next to the model that the command makes
 
 
 def fit_texts(

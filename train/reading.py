@@ -1,4 +1,4 @@
-"""The corpus of a fit: read, weighted, described, embedded, and the background beside it."""
+"""The corpus of a fit: read, weighted, described, embedded, and the background that goes with it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
 
 
 def background_of(corpus: Corpus, options: Options) -> Corpus:
-    """The sentences of random words that a recoloured method is fitted to beside the corpus, which may be none."""
+    """The sentences of random words that a recoloured method is fitted to with the corpus; there may be none."""
     count = 0
     if recoloured(options.method, options.latent):
         usual = background_size(corpus.count) if is_english(corpus.texts) else 0
@@ -87,7 +87,7 @@ def background_of(corpus: Corpus, options: Options) -> Corpus:
 
 
 def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
-    """Describe the corpus to the user; returns warnings about it. Raises where nothing can be fitted.
+    """Describe the corpus to the user; returns warnings about it. Raises if nothing can be fitted.
 
     ``background``: its sentences.
     """

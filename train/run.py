@@ -36,7 +36,7 @@ def train(
     pairs: Sequence[Path],
     ray: str | None = None,
 ) -> None:
-    """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie beside it meanwhile.
+    """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie next to it meanwhile.
 
     ``ray``: the address of a cluster that counts and embeds, ``local`` for this machine, None for this process.
     """
@@ -93,7 +93,7 @@ def train_vectors(paths: Sequence[str], out: Path, options: Options, run: Run) -
 
 
 def _finish(calibrated: Callable[[Run], Fit | None], out: Path, options: Options, run: Run) -> None:
-    """Make the fit, write the model, and print what is known of it."""
+    """Make the fit, write the model, and print the summary."""
     started = time.monotonic()
     check_out(out)
     checkpoints = checkpoints_of(out)
@@ -124,5 +124,5 @@ def _print(fit: Fit) -> None:
     click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages)]))
     for reason in fit.choice.reasons:
         say(reason)
-    for warning in fit.doubts:  # the concerns have been said
+    for warning in fit.doubts:  # the concerns have been printed
         say(f"WARNING: {warning}")

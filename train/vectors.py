@@ -2,7 +2,7 @@
 
 Without an encoder there are no dropout views, so nothing judges a calibration by similarity. ``auto`` is therefore one
 fixed method, a named method is kept as it is fitted, and a flow stops where held-out vectors are most likely, or with
-its budget. The reasons, which are printed and stand in the card, say so.
+its budget. The reasons, which are printed and stand in the card, name it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVIDENCE = (
     f"removing {DIRECTIONS} of 256 directions was above raw pooling on eight of nine corpora and 0.9 points below it "
     "on one (bench/results/superseded.md)"
 )
-SAME = 1e-13  # variance to squared mean, below what float32 tells apart
+SAME = 1e-13  # variance to squared mean, below what float32 distinguishes
 UNJUDGED = "without an encoder there are no dropout views, so nothing judged the calibration by similarity"
 
 
@@ -95,14 +95,14 @@ def recommended(dim: int) -> str:
 
 
 def draw(matrix: Matrix, count: int, seed: int) -> Matrix:
-    """``count`` rows drawn at random, in their order; all of them where there are no more."""
+    """``count`` rows drawn at random, in their order; all if there are no more."""
     if count >= len(matrix):
         return matrix
     return matrix.take(np.sort(np.random.default_rng((seed, 1 << 34)).choice(len(matrix), count, replace=False)))
 
 
 def check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
-    """Raise a FastflowError where the matrix has fewer rows than the method can be fitted to."""
+    """Raise a FastflowError if the matrix has fewer rows than the method can be fitted to."""
     dim, needed, what = matrix.shape[1], 2, ""
     for link in links:
         if link.kind == "flow":

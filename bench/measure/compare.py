@@ -1,4 +1,4 @@
-"""One comparison: candidates that must agree with the reference before they are timed in turn."""
+"""One comparison: candidates that must agree with the reference before they are timed alternately."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Candidate:
     prepare: Callable[..., Callable[[], Any]]
     shapes: frozenset[tuple[int, int]] | None = None  # encoder: only these batch x tokens; None: all
     whole: bool = False  # flow: no batch so large that it is given in pieces
-    piece: int | None = None  # flow: very large batches are given by so many rows at a time; None: whole
+    piece: int | None = None  # flow: very large batches are given by this many rows at a time; None: whole
     optional: bool = False  # flow: it needs a compiler: when its first call fails it is left out, with the reason
     pool: Callable[..., Any] | None = None  # end-to-end: texts -> the pooled vectors that are checked; None: the call's
-    layers: tuple[int, ...] | None = None  # end-to-end: it pools these, plainly; None: as the model says
+    layers: tuple[int, ...] | None = None  # end-to-end: it pools these, plainly; None: the model's own pooling
     details: dict[str, Any] = field(default_factory=dict)  # more fields for its rows
 
     @property
@@ -98,7 +98,7 @@ class Errors:
 
 
 def errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
-    """Of ``z`` (B, N) against float64 ``exact`` (B, N); not finite where z is not."""
+    """Of ``z`` (B, N) against float64 ``exact`` (B, N); not finite if z is not."""
     difference = z.astype(np.float64) - exact
     return Errors(float(np.abs(difference).max(initial=0)), float(np.linalg.norm(difference) / np.linalg.norm(exact)))
 
@@ -106,7 +106,7 @@ def errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
 def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> Errors:
     """The errors of candidate ``name``; a FastflowError when they are beyond float32 grade.
 
-    The limit is the grade, or four times the error of the unfused equations in float32 where the flow itself is so
+    The limit is the grade, or four times the error of the unfused equations in float32 if the flow itself is so
     badly conditioned that they miss the grade.
     """
     if z.shape != exact.shape:

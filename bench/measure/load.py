@@ -22,9 +22,9 @@ GRACE = 30.0  # seconds for the answers after the last request
 
 @dataclass(frozen=True)
 class Plan:
-    """``bodies``: JSON bodies, sent in turn; ``rate``: requests a second, ``count`` in all, on ``connections``.
+    """``bodies``: JSON bodies, sent in rotation; ``rate``: requests a second, ``count`` in all, on ``connections``.
 
-    ``lead``: the first so many are sent like the rest, and their times, refusals and failures are left out.
+    ``lead``: the first this many are sent like the rest, and their times, refusals and failures are left out.
     """
 
     port: int
@@ -45,7 +45,7 @@ class Plan:
 class Outcome:
     """Milliseconds from due to answered, by status; how late requests left; and the generator's own cost.
 
-    Of the requests behind the lead; ``seconds``, ``cpu_seconds`` and ``ended`` are of all.
+    Of the requests after the lead; ``seconds``, ``cpu_seconds`` and ``ended`` are of all.
     """
 
     answered_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Outcome:
         self.ended[status] = self.ended.get(status, 0) + 1
 
     def quantile(self, share: float, status: str = "200") -> float | None:
-        """Milliseconds within which that share of the answers came; None where there were none."""
+        """Milliseconds within which that share of the answers came; None if there were none."""
         found = self.answered_ms.get(status)
         return float(np.quantile(found, share)) if found else None
 
@@ -125,7 +125,7 @@ async def generate(plan: Plan) -> Outcome:
         if (wait := due - time.perf_counter()) > 0:
             await asyncio.sleep(wait)
         elif i % 16 == 0:
-            await asyncio.sleep(0)  # behind: answers are still read
+            await asyncio.sleep(0)  # after: answers are still read
         if idle:
             idle.pop().send(requests[i % len(requests)], due, i >= plan.lead)
         else:

@@ -24,7 +24,7 @@ PACKAGES = (
     *("onnxruntime", "openvino", "nncf", "ctranslate2", "xllamacpp", "zentorch", "fastembed"),
     *("optimum-onnx", "optimum-intel"),
 )
-RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations beside float32's, at equal vector width
+RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations relative to float32's, at equal vector width
 
 
 def usable_threads() -> int:
@@ -100,7 +100,7 @@ def _field(text: str, name: str) -> str | None:
 
 
 def content(path: str | Path) -> str:
-    """The file's content, empty where the system has no such file."""
+    """The file's content, empty if the system has no such file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError:
@@ -115,7 +115,7 @@ def _version(package: str) -> str | None:
 
 
 def memory_available() -> int:
-    """Bytes that can be allocated without swapping, as the system estimates; a very large number where it does not."""
+    """Bytes that can be allocated without swapping, as the system estimates; a very large number if it does not."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", content("/proc/meminfo"))
     return int(match[1]) * 1024 if match else 1 << 62
 
@@ -146,7 +146,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine can do with ``threads`` threads; rates in 10^9 operations and bytes a second."""
+    """The ceilings of the machine with ``threads`` threads; rates in 10^9 operations and bytes a second."""
 
     threads: int
     source: str  # how it was measured
@@ -154,7 +154,7 @@ class Ceilings:
     sgemm_gflops: float  # PyTorch's matrix product
     gbs: dict[str, float]  # by level: reads that stay in L2 or L3, copies (read + write) in memory
     level_bytes: dict[str, float]  # the largest working set of all threads that counts as that level
-    tiles_gflops: dict[str, float] = field(default_factory=dict)  # by dtype, where the processor has AMX
+    tiles_gflops: dict[str, float] = field(default_factory=dict)  # by dtype, if the processor has AMX
 
     def level(self, working_set: float) -> str:
         """The memory level that holds ``working_set`` bytes."""
@@ -177,7 +177,7 @@ class Ceilings:
 
 
 def peak_gflops(ceiling: Mapping[str, Any], dtype: str) -> float:
-    """The arithmetic ceiling of ``dtype`` in an entry under ``machine.ceilings``: that of AMX's tiles where it was
+    """The arithmetic ceiling of ``dtype`` in an entry under ``machine.ceilings``: that of AMX's tiles if it was
     measured, else float32's, twice that for bfloat16 and four times for int8.
     """
     found = ceiling.get("tiles_gflops", {}).get(dtype)

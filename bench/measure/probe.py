@@ -1,7 +1,8 @@
 """The machine's ceilings, measured: multiply-add peak and read and copy bandwidth, by threads and by memory level.
 
 A few lines of C are compiled for the machine at hand, because a library's matrix product can be far from the peak (on a
-processor it was not tuned for, by half). Without a C compiler PyTorch's matrix product and sum stand in, and say so.
+processor it was not tuned for, by half). Without a C compiler PyTorch's matrix product and sum stand in, which the
+result notes.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Probe:
         return _rate(lambda rounds: lambda _: self._library.multiply_add(rounds), flop, threads, seconds)
 
     def tiles_gflops(self, threads: int, seconds: float) -> dict[str, float]:
-        """10^9 operations a second in tiles of AMX by dtype, registers only; {} where this process has none."""
+        """10^9 operations a second in tiles of AMX by dtype, registers only; {} if this process has none."""
         if not self._library.tiles():
             return {}
 
@@ -177,7 +178,7 @@ def _rate(work: Callable[[int], Callable[[int], Any]], amount: int, threads: int
 
 
 class TorchProbe:
-    """The same figures from PyTorch's own operations, where nothing can be compiled: lower bounds of the ceilings."""
+    """The same figures from PyTorch's own operations, if nothing can be compiled: lower bounds of the ceilings."""
 
     def fma_gflops(self, threads: int, seconds: float) -> float:
         """The rate of a 1024 x 1024 x 1024 float32 matrix product."""

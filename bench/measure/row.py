@@ -93,7 +93,7 @@ class Row:
 
 @dataclass
 class Results:
-    """What a suite hands to the report: the parts of the JSON beside ``machine``."""
+    """The results of a suite: the parts of the JSON besides ``machine``."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Timing several candidates fairly: in one process, in turn, each sample long enough for the clock.
+"""Timing several candidates fairly: in one process, alternately, each sample long enough for the clock.
 
-A machine's speed drifts, so candidates are never timed one after the other but round by round, and every other round
-goes backwards, so that nobody always runs behind the same neighbour.
+A machine's speed drifts, so candidates are never timed in sequence but round by round, and every other round
+goes backwards, so that nobody always runs after the same neighbour.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _why(clashes: Iterable[str]) -> str:
 
 
 def together(subject: Subject, wanted: list[tuple[str, str]], skipped: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """``wanted`` without zentorch if it clashes with others of them; it is added to ``skipped`` with the reason."""
+    """``wanted`` without zentorch if it clashes with other peers; it is added to ``skipped`` with the reason."""
     clashes = clashing(dict(wanted))
     kept = [(family, dtype) for family, dtype in wanted if not clashes or family != "zentorch"]
     skipped.extend(left_out(subject, *one, _why(clashes)) for one in wanted if one not in kept)
@@ -182,7 +182,7 @@ def torch_compile(subject: Subject, dtype: str, _: int) -> Callable[[Array, Arra
 
 
 def zentorch(subject: Subject, dtype: str, _: int) -> Callable[[Array, Array], Call]:
-    """AMD's plug-in behind torch.compile, one compilation for all shapes."""
+    """AMD's plug-in through torch.compile, one compilation for all shapes."""
     import zentorch as _registers  # noqa: F401 - the backend, by being imported
 
     return _tensors(torch.compile(pooled(subject, getattr(torch, dtype)), backend="zentorch", dynamic=True))

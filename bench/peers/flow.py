@@ -39,7 +39,7 @@ def unfused(stages: Sequence[Stage], device: str, dtype: torch.dtype) -> Functio
 
 
 def lean(stages: Sequence[Stage], device: str) -> Function:
-    """Every stage prepared once, then nine operations a coupling step (ten where the coupling is affine)."""
+    """Every stage prepared once, then nine operations a coupling step (ten if the coupling is affine)."""
     parts = [_lean_flow(s, device) if s.kind == "flow" else unfused([s], device, torch.float32) for s in stages]
     return chain(parts)
 

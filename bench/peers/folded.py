@@ -29,7 +29,7 @@ def folded(plans: Sequence[Plan], device: str) -> Function:
 
 
 def folded_state(plans: Sequence[Plan], device: str) -> Function | None:
-    """The same with every additive plan in state form, u <- u + P_k h_k; None where there is none that can be."""
+    """The same with every additive plan in state form, u <- u + P_k h_k; None if there is none that can be."""
     turned = [state_form(plan) or plan for plan in plans]
     if not any(plan.form == "state" and plan.R is None for plan in turned):
         return None
@@ -55,7 +55,7 @@ def state_form(plan: Plan) -> Plan | None:
 
 
 def chain(parts: Sequence[Function]) -> Function:
-    """The functions one after the other."""
+    """The functions in sequence."""
     if len(parts) == 1:
         return parts[0]
 

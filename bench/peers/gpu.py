@@ -1,7 +1,7 @@
 """Who runs encoders on a GPU besides fastflow: PyTorch and transformers in each of the ways people run them.
 
 Every candidate takes token ids in host memory and gives pooled vectors in host memory, as fastflow does, so that copies
-and waiting count for everybody. ``Gpu`` says where tensors live and how a call is captured; a dry run has another.
+and waiting count for everybody. ``Gpu`` decides where tensors live and how a call is captured; a dry run has another.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Call:
 
 
 def sentence_transformers(subject: Subject, dtype: str, gpu: Gpu) -> Callable[[Sequence[str]], Array]:
-    """SentenceTransformer as users call it; raises ValueError where it is absent."""
+    """SentenceTransformer as users call it; raises ValueError if it is absent."""
     if find_spec("sentence_transformers") is None:
         raise ValueError(str(missing_extra("peers", "sentence_transformers", "this peer")))
     from sentence_transformers import SentenceTransformer

@@ -6,7 +6,7 @@ The wheels on PyPI are built for AVX2, and only a build from source uses more: a
 instruction set that the installed build uses.
 
 All three precisions are servers of one process and share one OpenMP. While they were open, 1 x 16 tokens of MiniLM's
-shape in float32 took 15 ms at best, and 9 ms where it was the only server (a likely cause, not proven: OpenMP spins
+shape in float32 took 15 ms at best, and 9 ms if it was the only server (a likely cause, not proven: OpenMP spins
 less once it has more threads than there are processors). Rows of small batches are thus to llama.cpp's disadvantage.
 
 int8 is llama.cpp's Q8_0: int8 weights and activations in groups of 32. bfloat16 rounds both to bfloat16; a build for
@@ -33,7 +33,7 @@ TYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}  # of the layers'
 ACTIVATIONS = ("gelu", "gelu_tanh")  # llama.cpp has one GELU, by its tanh form
 SETS = ("AMX_INT8", "AVX512", "AVX2", "NEON")  # as llama.cpp names them, the widest first
 SLOTS = 64  # texts that may share a pass
-TOKENS = 512  # of a pass: each text attends over all of them, so that larger passes are no faster
+TOKENS = 512  # of a pass: each text attends over all, so that larger passes are no faster
 
 
 def xllamacpp(subject: Subject, dtype: str, threads: int) -> Callable[[Array, Array], Call]:
@@ -75,7 +75,7 @@ def settings(subject: Subject, path: Path, threads: int) -> Any:
 
 
 def vectors(reply: dict[str, Any]) -> Array:
-    """The (B, D) float32 vectors of a ``reply``; raises ValueError with llama.cpp's reason where it has none."""
+    """The (B, D) float32 vectors of a ``reply``; raises ValueError with llama.cpp's reason if it has none."""
     if "data" not in reply:
         raise ValueError(f"llama.cpp answers: {reply.get('error', reply)}")
     return np.stack([np.frombuffer(base64.b64decode(text["embedding"]), np.float32) for text in reply["data"]])
@@ -113,7 +113,7 @@ def gguf_file(subject: Subject, dtype: str) -> Path:
 
 
 def check(subject: Subject) -> None:
-    """Raises ValueError where the vectors would not be the subject's."""
+    """Raises ValueError if the vectors would not be the subject's."""
     family = read_config(subject.encoder).get("model_type")
     if family != "bert" or subject.shape.activation not in ACTIVATIONS:
         raise ValueError(f"this peer's file is made of BERT with GELU, not of {family} with {subject.shape.activation}")

@@ -19,7 +19,7 @@ Call = Callable[[], Any]
 Graph = Callable[[Subject], Path]
 NAMES = ("input_ids", "attention_mask")
 TABLE = "token_weights"  # the tensor of that name in Pooled, and so in its files
-GROUP = "768"  # activations are scaled by so many at a time: as near to one scale a token as the option allows
+GROUP = "768"  # activations are scaled by this many at a time: as near to one scale a token as the option allows
 
 
 def exported(subject: Subject) -> Path:

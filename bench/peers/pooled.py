@@ -50,7 +50,7 @@ class Pooled(torch.nn.Module):
         self.mode = subject.mode if layers is None else "mean"
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
-        # a column, looked up as the encoder's own tables are, which every exporter and compiler knows
+        # a column, looked up as the encoder's own tables are, which every exporter and compiler supports
         self.token_weights: torch.Tensor | None
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
@@ -103,7 +103,7 @@ class Saved(torch.nn.Module):
 
 
 def pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | Saved:
-    """The subject as a module of (ids, mask), pooled as it says."""
+    """The subject as a module of (ids, mask), with its own pooling."""
     if subject.saved is not None:
         return Saved(subject.saved, dtype, attention)
     return Pooled(subject, dtype, attention)

@@ -101,7 +101,7 @@ def _prior(z: Tensor) -> Tensor:
 
 
 def port(stages: Sequence[Stage], device: str) -> Function | None:
-    """The published port's shape, or None where it cannot express the calibration."""
+    """The published port's shape, or None if it cannot express the calibration."""
     if len(stages) != 1 or stages[0].kind != "flow":
         return None
     s = stages[0].settings

@@ -43,7 +43,7 @@ def open_texts(
 
 
 def plain_layers(subject: Subject) -> tuple[int, ...] | None:
-    """What Sentence Transformers averages: of a plain encoder's folder the last layer, of its own what it says."""
+    """The layers that Sentence Transformers averages: a plain encoder's last, or those that its own folder names."""
     return (subject.depth,) if subject.saved is None else None
 
 

@@ -1,1 +1,1 @@
-"""What a run says: ratios, tables and plots."""
+"""The report of a run: ratios, tables and plots."""

@@ -8,7 +8,7 @@ from typing import Any
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]
-MEANING = {  # of a column, said below the tables that have it
+MEANING = {  # of a column, printed below the tables that have it
     "x ours": "x ours: the time over fastflow's in the same dtype",
     "GFLOP/s": "GFLOP/s count the encoder's products",
     "of peak": "of peak: GFLOP/s over the ceiling that was measured for that dtype, on a CPU AMX's tiles where there "
@@ -43,7 +43,7 @@ def table(rows: Sequence[Row], aligned: Callable[[Sequence[tuple[str, ...]]], li
 
 
 def shape(row: Row) -> tuple[str, str, int, int | None]:
-    """What one comparison has in common."""
+    """The common fields of one comparison."""
     return row["suite"], row["subject"], row["batch"], row["tokens"]
 
 
@@ -79,7 +79,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
 
 
 def megabytes(value: float | None) -> str:
-    """Whole megabytes, empty where the system does not say."""
+    """Whole megabytes, empty if the system gives none."""
     return "" if value is None else f"{value:.0f} MB"
 
 

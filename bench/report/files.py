@@ -27,7 +27,7 @@ def write_json(report: dict[str, Any], path: Path) -> None:
 
 
 def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a file beside ``path``, then give it its name."""
+    """Let ``write`` fill a file next to ``path``, then give it its name."""
     partial = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         write(partial)

@@ -1,4 +1,4 @@
-"""Ratios of the measured rows: ours against each kind of peer, with the project's target where there is one."""
+"""Ratios of the measured rows: ours against each kind of peer, with the project's target if there is one."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
         ("xllamacpp", "int8"),
     ),
 }
-# the precisions that a library of texts may have beside ours: its best row of them counts
+# the precisions of texts that a library may have besides ours: its best row of them counts
 AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
 LIBRARIES = (
     ("sentence-transformers", "sentence-transformers-onnx", "sentence-transformers-openvino"),
@@ -97,7 +97,7 @@ def startup_ratios(rows: Sequence[Row], judged: str) -> list[Row]:
         out += against(where, of_subject, ("fastflow", dtype), (TEACHER,), START_RATIO if bound else None, None)
         most = MEMORY_MB.get(dtype) if bound else None
         for what, mb, must in (("resident", row["resident_mb"], most), ("peak resident", row["peak_mb"], None)):
-            if mb is not None:  # only Linux says
+            if mb is not None:  # only Linux gives it
                 out.append(at_most(f"{where}: fastflow {dtype}, {what} memory", threads, mb, "MB", must, None))
     return out
 
@@ -106,7 +106,7 @@ def against(
     where: str, at: dict[tuple[str, str], Row], own: tuple[str, str], peers: Iterable[tuple[str, str]],
     must: float | None, aim: float | None,
 ) -> list[Row]:  # fmt: skip
-    """One entry, how many times the fastest of ``peers`` takes ``own``'s time; none when one of them is not there."""
+    """One entry, how many times the fastest of ``peers`` takes ``own``'s time; none when one is not there."""
     measured = [at[peer] for peer in peers if peer in at]
     if own not in at or not measured:
         return []

@@ -2,7 +2,7 @@
 
     python -m fastflow.bench.report.table FILE.json
 
-prints the table of a kept file with the project's own targets beside the ratios.
+prints the table of a kept file with the project's own targets next to the ratios.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def threads(count: int) -> str:
 
 
 def table(report: dict[str, Any], targets: bool = False) -> str:
-    """The rows by subject, threads and batch, then the ratios, judged by the project's ``targets`` where these are
+    """The rows by subject, threads and batch, then the ratios, judged by the project's ``targets`` if these are
     asked for, and the candidates that were left out."""
     lines = [machine_line(report["machine"]), ""]
     flow = [row for row in report["rows"] if row["suite"] == "flow"]
@@ -94,7 +94,7 @@ def _left_out(skipped: Sequence[Row]) -> list[str]:
         where = f", {threads(entry['threads'])}, B = {entry['batch']:,}" if "batch" in entry else ""
         names = found.setdefault((f"{entry['subject']}{where}", entry["reason"]), [])
         name = "everybody" if entry["name"] == "*" else entry["name"]
-        names += [name] if name not in names else []  # a suite may have said so before
+        names += [name] if name not in names else []  # a suite may have named it before
     return [f"left out: {where}: {', '.join(names)}: {reason}" for (where, reason), names in found.items()]
 
 

@@ -3,8 +3,8 @@
     python -m fastflow.bench.research.background --data DIR --out train/data/background.txt
 
 Five kinds of text count the same, whatever their size: captions (SNLI), news, encyclopedia, questions, novels. Words
-are told apart by case, so that cased vocabularies find theirs. The file holds the words of at least LEAST of a million,
-in quarters of an octave: a line is a frequency in a million, then the words.
+are distinguished by case, so that cased vocabularies find theirs. The file holds the words of at least LEAST of a
+million, in quarters of an octave: a line is a frequency in a million, then the words.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Measured(NamedTuple):
 
 
 class Assumed(NamedTuple):
-    """What no measurement here says."""
+    """The assumptions that no measurement here covers."""
 
     tokens: int = 30  # of a text
     cores: int = 32  # of a node, each as fast as a measured one

@@ -41,7 +41,7 @@ def candidates(bench: Bench, place: Place) -> dict[str, Any]:
 
 
 def beside(bench: Bench, place: Place) -> dict[str, Any]:
-    """Flows fitted to the background's sentences beside the corpus, with recolour, as ``candidates``."""
+    """Flows fitted to the background's sentences together with the corpus, with recolour, as ``candidates``."""
     found: dict[str, list[list[float]]] = {}
     for name, rows, scored in deciding(place):
         for weighting in FULL:
@@ -107,7 +107,7 @@ def _means(place: Place, found: dict[str, list[list[float]]]) -> dict[str, Any]:
 def _add(
     found: dict[str, list[list[float]]], method: str, endings: Any, scores: list[list[list[float]]], weighted: str = ""
 ) -> None:
-    """Put the scores of each ending behind ``method`` under a label that names both."""
+    """Put the scores of each ending after ``method`` under a label that names both."""
     for ending, of_sets in zip(endings, scores, strict=True):
         found.setdefault(f"{method}{_colour(ending)}{weighted}", []).extend(of_sets)
 

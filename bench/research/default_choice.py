@@ -1,4 +1,4 @@
-"""What the figures of ``default`` say: the blind choice, and the claims, each with the figure that decides it."""
+"""Conclusions from ``default``'s figures: the blind choice, and each claim with the figure that decides it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``default`` fits and scores: stages by fastflow-train's own functions, and the scores behind them."""
+"""The fits and scores of ``default``: stages by fastflow-train's own functions, and their scores."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fastflow.train.options import DEFAULTS, FEWEST, background_size
 from fastflow.train.voice import SILENT
 
 EARLIER_COLOUR = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2}  # of the default before it had a background
-Chain = tuple[list[Stage], list[list[Stage]]]  # stages, and the endings that are tried behind them
+Chain = tuple[list[Stage], list[list[Stage]]]  # stages, and the endings that are tried after them
 
 
 def fitted(bench: Bench, name: str, rows: Rows | None, weighting: Weighting, method: str) -> Chain:
-    """A closed form, with nothing behind it."""
+    """A closed form, with nothing after it."""
     pooled = bench.pooled_of(name, rows, weighting)
     return list(fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule()).stages), [[]]
 
@@ -39,7 +39,7 @@ def coloured(
     seed: int,
     colours: Sequence[tuple[float, float, int]],
 ) -> Chain:
-    """``base`` without and with every recolour behind it; no stages and no endings where it cannot be fitted.
+    """``base`` without and with every recolour after it; no stages and no endings if it cannot be fitted.
 
     Whitening of tokens is Zipfian (Yokoi et al. 2024): its covariance is that of token states, each counted as often as
     it occurs, brought to the variance of the texts. Whitening of words has the statistics of the background alone.
@@ -73,7 +73,7 @@ def scores_of(
     endings: Sequence[Sequence[Stage]],
     scored: Any,
 ) -> list[list[list[float]]]:
-    """Of each ending behind ``stages``, the scores of every set."""
+    """Of each ending after ``stages``, the scores of every set."""
     wide, *ends = ([stage.astype(np.float64) for stage in chain] for chain in (stages, *endings))
     out: list[list[list[float]]] = [[] for _ in ends]
     for of, subset in scored:
@@ -86,7 +86,7 @@ def scores_of(
 def latent(
     bench: Bench, name: str, rows: Rows | None, weighting: Weighting, seed: int, count: int = 0, **size: int
 ) -> Fitted:
-    """The flow that the rule keeps of one part, beside ``count`` sentences of the background.
+    """The flow that the rule keeps of one part, together with ``count`` sentences of the background.
 
     ``size`` replaces a depth and width of its own.
     """

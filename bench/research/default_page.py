@@ -139,7 +139,7 @@ def _best(choice: dict[str, Any], kind: str, ending: str) -> str:
 
 
 def _departure(choice: dict[str, Any]) -> str:
-    """What stands between the choice and the default, if they are not of one kind."""
+    """The difference between the choice and the default, if they are not of one kind."""
     means = [choice["table"][label]["mean"] for label in (SHIPPED, COLOURED) if label in choice["table"]]
     if choice["chosen"].startswith("flow") or not means:
         return ""

@@ -23,7 +23,7 @@ from fastflow.train.data.background import background
 from fastflow.train.data.token_weights import A, sif_weights
 from fastflow.train.options import POOLING
 
-PAPER = "first-last"  # layers, and every token alike
+PAPER = "first-last"  # layers; every token counts equally
 LAYERS = (POOLING, PAPER, "first-last-avg", "mean-of-layers:0,1", "last")
 CHOOSING = SEVEN[:3]
 CORPORA = ("snli", "flickr100k", "news", "qnli", "wiki", "wiki-sentences", "novels", "snli500", "mix")
@@ -33,7 +33,7 @@ SIZES = (100, 300, 1000, 3000)
 
 
 class Weighting(NamedTuple):
-    """Token weights, the tokens of the background behind them, their constant, and the layers that are pooled."""
+    """Token weights, the tokens of the background that they count, their constant, and the layers that are pooled."""
 
     kind: str
     prior: float | None

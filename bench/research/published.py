@@ -1,4 +1,4 @@
-"""Published Spearman ×100 (wmean) on other encoders, to be seen beside ours: nothing here was measured here."""
+"""Published Spearman ×100 (wmean) on other encoders, for comparison with ours: nothing here was measured here."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
         --out bench/results/shapes
 
 Each call measures one comparison in this process, as the encoder suite does, and adds it to OUT.json; OUT.md is made
-of all of them. A shape that was measured several times counts with the median of its ratios, not of its times.
+of all. A shape that was measured several times counts with the median of its ratios, not of its times.
 
 A call in an environment with HELD holds every engine that obeys it to AVX2, ours too; its rows stand apart.
 """

@@ -1,4 +1,4 @@
-"""What every study ends in: OUT.json with its figures, command and machine, and OUT.md, a page that is made of it."""
+"""The files of every study: OUT.json with its figures, command and machine, and OUT.md, a page that is made of it."""
 
 from __future__ import annotations
 

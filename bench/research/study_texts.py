@@ -9,17 +9,17 @@ from pathlib import Path
 from fastflow.evaluation.evaluate import read_pairs
 from fastflow.train.data.corpus import read_corpus
 
-CORPORA = {  # file, sample (None: all of it)
+CORPORA = {  # file, sample (None: all)
     "snli": ("nli-snli-dev-test.txt", None),
     "news": ("leipzig-eng-news-2016-10k.txt", None),
     "qnli": ("nli-qnli-dev-test.txt", None),
     "wiki": ("wikipedia-core.txt.gz", 5000),
-    "wiki-sentences": ("wikipedia-core.txt.gz", 5000),  # the same paragraphs, cut into sentences, 10,000 of them
+    "wiki-sentences": ("wikipedia-core.txt.gz", 5000),  # the same paragraphs, cut into sentences, 10,000
     "novels": ("eltec-eng-novels.txt.gz", 5000),
     "snli500": ("nli-snli-dev-test.txt", 500),
 }
 LARGE = {"flickr100k": ("nli-flickr30k-premises.txt.gz", 100_000)}
-CUT = {"novel-sentences": ("eltec-eng-novels.txt.gz", 5000)}  # into sentences, 10,000 of them
+CUT = {"novel-sentences": ("eltec-eng-novels.txt.gz", 5000)}  # into sentences, 10,000
 
 
 def read_texts(name: str, data: Path) -> list[str]:

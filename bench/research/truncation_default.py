@@ -1,4 +1,4 @@
-"""What the model in the package keeps when its embeddings are cut and stored in fewer bytes.
+"""The scores of the model in the package when its embeddings are cut and stored in fewer bytes.
 
 python -m fastflow.bench.research.truncation_default --sts DIR --out bench/results/truncation-default
 """

@@ -126,7 +126,7 @@ def _cpu(workload: Workload, threads: int, quick: bool) -> list[Candidate]:
 
 
 def cpu_kernels(module: str) -> Any:
-    """A module of the compiled CPU kernels; a FastflowError where they were not built."""
+    """A module of the compiled CPU kernels; a FastflowError if they were not built."""
     try:
         return importlib.import_module(f"fastflow.kernels.{module}")
     except ImportError as error:
@@ -152,7 +152,7 @@ def triton_candidates(workload: Workload, device: str = "cuda") -> list[Candidat
     triton = importlib.import_module("fastflow.kernels.flow.triton")
     try:
         flow = triton.TritonFlow(workload.plans, device)
-    except ValueError as error:  # kernels know no FastflowError
+    except ValueError as error:  # kernels raise no FastflowError
         raise FastflowError(str(error)) from error
     return [
         Candidate("fastflow", "tf32x3", "triton", partial(_replayed, flow)),
@@ -161,7 +161,7 @@ def triton_candidates(workload: Workload, device: str = "cuda") -> list[Candidat
 
 
 def _replayed(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Tensor]:
-    """In a CUDA graph, as behind an encoder; a launch is nothing beside a batch given in pieces."""
+    """In a CUDA graph, as after an encoder; a launch is nothing compared with a batch given in pieces."""
     return captured(flow, x) if out is None else _launched(flow, x, out)
 
 

@@ -78,11 +78,11 @@ def floors_ms(limit: Ceilings, read: float, dtype: str, flop: float, traffic: fl
 
 
 def read_gbs(threads: int, seconds: float) -> float | None:
-    """10^9 bytes a second that ``threads`` threads read from memory; None where nothing can be compiled."""
+    """10^9 bytes a second that ``threads`` threads read from memory; None if nothing can be compiled."""
     try:
         return Probe().read_gbs(threads, READ_MB, seconds)
     except FastflowError:
-        return None  # the caller takes PyTorch's copy rate, and the ceilings' source says why
+        return None  # the caller takes PyTorch's copy rate, and the ceilings' source gives the reason
 
 
 def vocabulary(subject: Subject) -> int:
@@ -183,7 +183,7 @@ def measure_shape(
 def row(
     subject: Subject, found: Measured[Agreement, Timing], batch: int, tokens: int, threads: int, limits: Limits
 ) -> Row:  # fmt: skip
-    """The row of a candidate, its work counted and put beside ``limits``."""
+    """The row of a candidate, its work counted and compared with ``limits``."""
     candidate, ms = found.candidate, found.timing.median_ms
     flop, traffic = subject.flop(batch, tokens), float(subject.matrix_weights() * BYTES[candidate.dtype])
     compute, reading = limits(candidate.dtype, flop, traffic)

@@ -93,7 +93,7 @@ def row(
 
 
 def in_turn(calls: Mapping[str, Embed], lists: Sequence[Sequence[str]]) -> dict[str, list[float]]:
-    """Seconds that each call takes for each of ``lists``, in turn, every other round backwards; the first warms up."""
+    """Seconds of each call for each of ``lists``, alternately, every other round backwards; the first warms up."""
     seconds: dict[str, list[float]] = {key: [] for key in calls}
     for number, texts in enumerate([lists[0], *lists]):
         for key in list(calls)[:: -1 if number % 2 else 1]:

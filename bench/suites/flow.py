@@ -1,8 +1,8 @@
 """The flow suite: pooled vectors in, calibrated vectors out, by fastflow's kernels and by PyTorch as others run it.
 
-Every candidate gets the same float32 batch, is checked against float64 before each timing, and is timed in turn with
-the others. GFLOP/s and GB/s count what the folded plan needs, whichever way a candidate goes about it, so that they
-compare; the floor is the time that the machine's measured ceilings allow for that work.
+Every candidate gets the same float32 batch, is checked against float64 before each timing, and is timed alternately
+with the others. GFLOP/s and GB/s count what the folded plan needs, whichever way a candidate goes about it, so that
+they compare; the floor is the time that the machine's measured ceilings allow for that work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run_flow(
 def passes(
     model: str | None, peers: frozenset[str], sizes: Sizes, device: str, counts: Sequence[int]
 ) -> Iterator[Pass]:
-    """The paper's flow, or a model's; then, unless quick, the same on one thread, the default's, with recolour behind
+    """The paper's flow, or a model's; then, unless quick, the same on one thread, the default's, with recolour after
     it, and a smaller affine flow.
     """
     size = sizes.flow

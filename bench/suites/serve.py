@@ -1,7 +1,7 @@
 """The serve suite: single texts at a constant rate to a server, in shares of what the kernel alone can compute.
 
 The server and the generator are processes on the same processors; the generator's share of one is in every row, and so
-is how late it sent. Ours runs as ``fastflow serve``, the peer as ``peers.serve_onnx``, one after the other, with equal
+is how late it sent. Ours runs as ``fastflow serve``, the peer as ``peers.serve_onnx``, in sequence, with equal
 threads and the same texts.
 """
 
@@ -31,7 +31,7 @@ from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.runtime import Runtime
 
-LIST = 32  # texts of a request where lists are sent
+LIST = 32  # texts of a request if lists are sent
 FULL_SHARE = 1.3  # of the capacity: the server is saturated
 TIMEOUT_S = 90
 
@@ -120,7 +120,7 @@ def _add_peer(subject: Subject, threads: int, servers: dict[tuple[str, str], lis
 
 @contextmanager
 def _server(command: list[str]) -> Iterator[tuple[int, int]]:
-    """(port, process id) of a server that runs meanwhile. Raises a FastflowError where it does not start."""
+    """(port, process id) of a server that runs meanwhile. Raises a FastflowError if it does not start."""
     ours = "serve" in command
     process = subprocess.Popen(
         command, stdout=None if ours else subprocess.PIPE, stderr=subprocess.PIPE if ours else None, text=True
@@ -149,7 +149,7 @@ def _server(command: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _load(port: int, texts: list[str], rate: float, size: int, sizes: ServeSizes) -> Outcome:
-    """What the generator's process found."""
+    """The measurements of the generator's process."""
     groups = [texts[i : i + size] for i in range(0, len(texts) - size + 1, size)]
     bodies = tuple(json.dumps({"inputs": group if size > 1 else group[0]}) for group in groups)
     lead = int(rate * sizes.lead)
@@ -190,7 +190,7 @@ def _batch_ms(port: int) -> float:
 
 
 def _memory(pid: int) -> float | None:
-    """Megabytes that the process holds; None where Linux does not say."""
+    """Megabytes that the process holds; None outside Linux."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii") as status:
             return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmRSS:"))

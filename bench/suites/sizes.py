@@ -51,7 +51,7 @@ class ServeSizes:
     texts: int = 256  # distinct ones
     shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of what the Runtime computes alone
     seconds: float = 8.0  # of each load
-    lead: float = 1.0  # seconds of it before, whose times are left out: an overload begins with a burst
+    lead: float = 1.0  # seconds before, whose times are left out: an overload begins with a burst
     most: int = 20_000  # requests of each load
     connections: int = 4000  # more than the queue holds, or the clients themselves would hold back
 

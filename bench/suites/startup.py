@@ -1,7 +1,8 @@
 """The start-up suite: a new process, from its start to its first vector, and the memory it then holds.
 
-Each sample is a fresh interpreter with the files in the page cache. The clock stops when the process says that it has
-the vector; memory is what Linux counts for it then: resident, its peak, and the anonymous part (mapped files excluded).
+Each sample is a fresh interpreter with the files in the page cache. The clock stops when the process reports that it
+has the vector; memory is what Linux counts for it then: resident, its peak, and the anonymous part (mapped files
+excluded).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the end-to-end suites share: the texts, candidates that take texts, and their check against PyTorch."""
+"""The common parts of the end-to-end suites: the texts, candidates that take texts, and their check against PyTorch."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Tokenize = Callable[[Sequence[str]], Tokens]
 
 
 def real_texts(most: int | None) -> tuple[list[str], str]:
-    """The sentences of STSb-test where the data are, else lines of novels; and what they are, in words.
+    """The sentences of STSb-test if the data are, else lines of novels; and what they are, in words.
 
-    ``most``: so many of them, spread over the list; None: all.
+    ``most``: this many, spread over the list; None: all.
     """
     if STSB.is_file():
         lines = STSB.read_text(encoding="utf-8").splitlines()[1:]
@@ -57,7 +57,7 @@ class Check:
         self._exact: dict[tuple[int, ...] | None, Array] = {}
 
     def __call__(self, candidate: Candidate) -> Agreement:
-        """How far ``candidate`` agrees; raises FastflowError where its precision does not allow the difference."""
+        """How far ``candidate`` agrees; raises FastflowError if its precision does not allow the difference."""
         if candidate.layers not in self._exact:
             run = reference(self.subject, candidate.layers)
             self._exact[candidate.layers] = padded(run, self.tokenize)(self.few)

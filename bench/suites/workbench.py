@@ -58,7 +58,7 @@ class Workbench:
         return self._subject("the default model" if self.model is None else "the model given", self.model)
 
     def subjects(self) -> list[Subject]:
-        """The model or the shape asked for; where none is, the model in the package and BERT-base."""
+        """The model or the shape asked for; if none is, the model in the package and BERT-base."""
         if self.shape is not None:
             return [self.base()]
         return [self.named()] if self.model is not None else [self.named(), self.base()]

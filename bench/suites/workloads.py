@@ -1,4 +1,4 @@
-"""What the flow suite runs: a calibration, its plans, and the pooled vectors it is given.
+"""The workloads of the flow suite: a calibration, its plans, and the pooled vectors it is given.
 
 Without a model: flows of the paper's shape with weights as training leaves them (ActNorms that fit the data, last
 layers well away from zero), on synthetic vectors with the outlier dimensions of a pooled BERT. Latency does not depend
@@ -96,7 +96,7 @@ def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
 
 
 def recoloured(x: Floats, stage: Stage) -> Stage:
-    """The default's recolour stage behind the flow ``stage``, fitted on ``x``."""
+    """The default's recolour stage after the flow ``stage``, fitted on ``x``."""
     from fastflow.train.methods.recolour import fit_recolour, joint_moments
     from fastflow.train.options import DEFAULTS
 

@@ -20,20 +20,20 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Calibrator(ABC):
-    """The calibration of a model ready to run on one device. A subclass gives ``calibrate``, and ``log_prob`` where it
+    """The calibration of a model ready to run on one device. A subclass gives ``calibrate``, and ``log_prob`` if it
     can do better than the folded plan in NumPy.
 
     Pooled width D, embedding width D'. Vectors are float32, float64 where ``dtype`` is.
     """
 
     name: ClassVar[str]
-    dtypes: ClassVar[tuple[str, ...]]  # of the arithmetic: the encoder's where there is one
+    dtypes: ClassVar[tuple[str, ...]]  # of the arithmetic: the encoder's if there is one
 
     def __init__(self, model: Calibrated, pooled_dim: int, dtype: str, device: str) -> None:
         self.dtype, self.device, self.pooled_dim = dtype, device, pooled_dim
         self.notes: list[str] = []  # for the user, such as a step down
         self.details: list[str] = []  # how this machine runs the model
-        self.arithmetic = ""  # what decides the last bits beside name and dtype
+        self.arithmetic = ""  # what decides the last bits besides name and dtype
         self._order, self._calibrated = model.truncation, model
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Calibrator(ABC):
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) float64 log-densities under the flow, infinite where a number leaves the range of the dtype.
+        """(B, D) -> (B,) float64 log-densities under the flow, infinite if a number leaves the range of the dtype.
 
         Raises a UsageError for a calibration that has no density.
         """
@@ -64,8 +64,8 @@ class Calibrator(ABC):
 
 
 class Backend(Calibrator):
-    """A model of texts ready to run on one device. A subclass gives ``pool`` and ``calibrate``, and ``embed`` where it
-    can do better than one after the other.
+    """A model of texts ready to run on one device. A subclass gives ``pool`` and ``calibrate``, and ``embed`` if it
+    can do better than in sequence.
 
     B texts of N tokens.
     """
@@ -80,7 +80,7 @@ class Backend(Calibrator):
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch, behind the modules that follow the pooling."""
+        """(B, D) pooled vectors of one batch, after the modules that follow the pooling."""
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
         """(B, D) pooled vectors of ``tokens``, whose rows come in ``batches``."""
@@ -98,7 +98,7 @@ class Backend(Calibrator):
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """What ``embed`` gives, to the bit, and the (B,) log-densities of the same texts."""
+        """The vectors of ``embed``, to the bit, and the (B,) log-densities of the same texts."""
         pooled = self.pool_batches(tokens, batches)
         return self.calibrate(pooled, normalize, truncate), self.log_prob(pooled)
 

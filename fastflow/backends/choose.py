@@ -1,7 +1,7 @@
 """The choice of backend: who runs encoder, pooling and calibration of a model on this machine.
 
 A backend runs the three numeric stages, of a model without an encoder the last alone. It is chosen once, when the
-Runtime is built: ``auto`` may step down and says so in ``notes``; a named backend that cannot run raises with the
+Runtime is built: ``auto`` may step down and notes it in ``notes``; a named backend that cannot run raises with the
 reason and what can.
 """
 
@@ -62,7 +62,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
             return _step_down("torch", reason, model, device, dtype, threads)
     try:
         encoder_shape(read_config(model.encoder), model.encoder)
-    except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations know it
+    except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations cover it
         return _step_down("torch", reason, model, device, dtype, threads)
     if device == "auto" and dtype in ("auto", *BACKENDS["triton"].dtypes) and _sees_gpu():
         try:
@@ -122,7 +122,7 @@ def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
 
 
 def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Backend:
-    """The slower backend ``name``, which says why it was taken; where it cannot run either, both reasons."""
+    """The slower backend ``name``, with the reason why it was taken; if it cannot run either, both reasons."""
     if lacking := cannot_run(name, device):
         raise FastflowError(f"{reason}; {lacking}") from reason
     if dtype not in ("auto", *BACKENDS[name].dtypes):

@@ -31,7 +31,7 @@ LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run w
 def auto_dtype(model: Model) -> tuple[str, str]:
     """The fastest dtype that needs no asking for ``model`` on this machine, and why in one line.
 
-    bfloat16 where the processor multiplies it and the model's training recorded at least LEAST_COSINE against float32.
+    bfloat16 if the processor multiplies it and the model's training recorded at least LEAST_COSINE against float32.
     int8 never: its cost shows only against labels.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
@@ -50,7 +50,7 @@ CUTS = 8  # widths that are kept folded: a server's clients may ask for any
 
 
 class CpuCalibration:
-    """The folded calibration of a model on vectors (B, D) as one compiled call, each cut of it as another."""
+    """The folded calibration of a model on vectors (B, D) as one compiled call, and each cut as another."""
 
     def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
@@ -100,7 +100,7 @@ class CpuCalibration:
 
 
 class CpuCalibrator(Calibrator):
-    """What calibrates through a CpuCalibration."""
+    """A calibrator that runs a CpuCalibration."""
 
     _calibration: CpuCalibration
 
@@ -119,12 +119,12 @@ class CpuBackend(CpuCalibrator, Backend):
     """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
 
     A text has the same bits whatever its company, the order and the number of threads. bfloat16 and int8 are the
-    precision of the products in the encoder's layers; ``auto_dtype`` says when bfloat16 runs without being named.
+    precision of the products in the encoder's layers; ``auto_dtype`` decides when bfloat16 runs without being named.
     """
 
     name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
-    gated: ClassVar[bool] = True  # whether int8 is refused where it changes the embeddings too much
+    gated: ClassVar[bool] = True  # whether int8 is refused if it changes the embeddings too much
     int8: Int8 | None = None  # what a trial of int8 found, of a backend in int8
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:

@@ -1,4 +1,5 @@
-"""What int8 has to know of a model before it runs, and what it costs: a few sentences by the equations in float32.
+"""The largest operands of a model, which int8 needs before it runs, and the cost of int8: a few sentences by the
+equations in float32.
 
 The trial shows which columns of the products' operands are large, and how far int8 is from float32, so that no model is
 silently poor in int8. A model that fastflow saved records its trial. Weights are read from the mapped file layer by
@@ -61,7 +62,7 @@ class Trial(NamedTuple):
 
 
 def magnitudes(matrix: Floats) -> Floats:
-    """The largest magnitude in each column of ``matrix`` (n, k), without a copy of it."""
+    """The largest magnitude in each column of ``matrix`` (n, k), without a copy."""
     return np.asarray(np.maximum(matrix.max(axis=0), -matrix.min(axis=0)))
 
 
@@ -90,12 +91,12 @@ def trial(model: Model) -> Trial:
 
 
 def recorded(model: Model) -> Int8 | None:
-    """The trial that ``model`` was saved with, if it is of these texts and kernels."""
+    """The trial that ``model`` was saved with, if its texts and kernels are today's."""
     return model.int8 if model.int8 is not None and model.int8.version == VERSION else None
 
 
 def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
-    """What ``tried`` found, given the ``pooled`` vectors of its tokens in int8; embeddings are compared."""
+    """The record of ``tried``, given the ``pooled`` vectors of its tokens in int8; embeddings are compared."""
     cosines = paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
     worst = int(np.argmin(cosines))  # NaN is the least
     return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest, tried.terms)

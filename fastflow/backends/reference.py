@@ -21,7 +21,7 @@ from fastflow.stages.vectors import shorten
 
 
 def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head: Head) -> Floats:
-    """(B, P) pooled vectors of hidden states {layer: (N, D)}, behind ``head``, in their dtype; not for pooler."""
+    """(B, P) pooled vectors of hidden states {layer: (N, D)}, after ``head``, in their dtype; not for pooler."""
     weights = None if how.weights is None else how.weights[tokens.ids]
     shares = [1 / len(how.layers)] * len(how.layers) if how.shares is None else how.shares
     with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
@@ -37,7 +37,7 @@ class ReferenceBackend(Backend):
 
     name = "reference"
     dtypes = ("float32", "float64")
-    watch: reference.Watch | None = None  # called with every operand, as ``reference.encode`` says
+    watch: reference.Watch | None = None  # called with every operand, as in ``reference.encode``
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)

@@ -120,7 +120,7 @@ class TorchBackend(Backend):
         self._flow_dtype = self._calibration.dtype
         with suppress(
             UnsupportedArchitecture
-        ):  # where the native reader knows the weights, its error is the better one
+        ):  # if the native reader supports the weights, its error is the better one
             config = read_config(model.encoder)
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)

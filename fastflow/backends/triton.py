@@ -106,14 +106,14 @@ class TritonBackend(Backend):
             encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
             plans = fold(model.calibration, self.pooled_dim)
             return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights)
-        except ValueError as error:  # kernels know no FastflowError
+        except ValueError as error:  # kernels raise no FastflowError
             raise UsageError(str(error)) from error
         except RuntimeError as error:  # PyTorch's, of a device that is full or broken
             said = str(error).strip().partition("\n")[0]
             raise FastflowError(f"the triton backend cannot load the model onto the GPU: {said}") from error
 
     def _open_pooler(self, model: Model) -> Any:
-        """The flow that only pools, to the encoder's width: modules behind the pooling are computed in NumPy."""
+        """The flow that only pools, to the encoder's width: modules after the pooling are computed in NumPy."""
         from fastflow.kernels.flow.triton import TritonFlow
 
         return TritonFlow(fold((), self._shape.hidden), self.on, weights=model.pooling.weights)
@@ -159,7 +159,7 @@ class TritonBackend(Backend):
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """What ``embed`` gives, to the bit, and the (B,) log-densities: the encoder runs twice, for ``embed`` fuses
+        """The vectors of ``embed``, to the bit, and the (B,) log-densities: the encoder runs twice, for ``embed`` fuses
         pooling into the flow.
         """
         rows = list(batches)
@@ -167,7 +167,7 @@ class TritonBackend(Backend):
         return self.embed(tokens, rows, normalize, truncate), self.log_prob(pooled)
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
-        """(B, width) vectors: each batch through the graph for its size, where there is one, else the pipeline."""
+        """(B, width) vectors: each batch through the graph for its size, if there is one, else the pipeline."""
         tokens.check(self._vocabulary)  # rows of the table, beyond which a kernel would read
         lengths = np.diff(tokens.offsets)
         out = np.empty((len(lengths), self._width(task)), np.float32)
@@ -200,7 +200,7 @@ class TritonBackend(Backend):
         return self._flow(pooled, task.unit) if task.calibrated else pooled
 
     def _graph(self, texts: int, longest: int, task: Task) -> BucketGraph | None:
-        """The graph for a batch of this size, None where it is too large for any or for the device's memory."""
+        """The graph for a batch of this size, None if it is too large for any or for the device's memory."""
         bucket = bucket_for(texts, longest) if texts else None
         limit = self._pipeline.budget
         if bucket is None or (limit is not None and bucket.texts * bucket.tokens > limit):

@@ -40,7 +40,7 @@ def eval_command(
     sets = find_sets(pairs)
     runtime = open_runtime(model, device, dtype, threads, quiet=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # said below, with the number
+        warnings.simplefilter("ignore", UserWarning)  # printed below, with the number
         scores = evaluate(runtime.encode, sets)
     if runtime.truncated:
         say(f"fastflow: {runtime.truncated} texts cut at {runtime.info()['max_length']} tokens")
@@ -185,7 +185,7 @@ def bench(
 
     The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
     installed is named and left out. zentorch shares no process with ctranslate2 and xllamacpp: give it a run of its own
-    with --against zentorch. Run it on a quiet machine: the table says how busy others kept it.
+    with --against zentorch. Run it on a quiet machine: the table shows how busy others kept it.
 
     \b
     suite       from                     to                  without -m
@@ -210,7 +210,7 @@ def bench(
 
     if suite == "all":
         if out is None or model or against or shape or quick or json_file or plot:
-            raise UsageError("--suite all takes --out DIR, and beside it --skip, --threads and --device alone")
+            raise UsageError("--suite all takes --out DIR, --skip, --threads and --device, and no other option")
         return run_every(out, names(skip) if skip else (), device, threads)
     if out is not None or skip:
         raise UsageError("--out and --skip are for --suite all; one suite takes --json FILE")

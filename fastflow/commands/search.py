@@ -93,7 +93,7 @@ def _lines(runtime: Runtime) -> Iterator[list[str]]:
 
 
 def _object(query: str, hits: Sequence[Hit]) -> str:
-    """A query and its rows as JSON; text, id and fields where the file has them."""
+    """A query and its rows as JSON; text, id and fields if the file has them."""
     rows: list[dict[str, Any]] = []
     for rank, hit in enumerate(hits, 1):
         found: dict[str, Any] = {"rank": rank, "score": hit.score, "row": hit.row}
@@ -103,7 +103,7 @@ def _object(query: str, hits: Sequence[Hit]) -> str:
 
 
 def _table(query: str | None, hits: Sequence[Hit]) -> str:
-    """A line a row: rank, score, row, id and text, then the fields; above them the query, where there are several."""
+    """A line a row: rank, score, row, id and text, then the fields; above them the query, if there are several."""
     lines = [] if query is None else [f"# {_printable(query)}"]
     for rank, hit in enumerate(hits, 1):
         identity = "" if hit.id is None else f"  {_printable(str(hit.id))}"

@@ -1,4 +1,4 @@
-"""``fastflow serve``: a model behind OpenAI's and TEI's HTTP routes."""
+"""``fastflow serve``: a model served at OpenAI's and TEI's HTTP routes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def distances(pairs: Pairs) -> NDArray[np.int64]:
 
 def bias(pairs: Pairs, edits: NDArray[np.int64], similarity: NDArray[Any]) -> dict[str, float]:
     """``edit``: Spearman x100 of edit distance and similarity, ``small_gold``: that of similarity and gold where the
-    distance is at most SMALL; ``small_pairs`` is their number. NaN where one side is constant or nothing is left."""
+    distance is at most SMALL; ``small_pairs`` is their number. NaN if one side is constant or nothing is left."""
     small = edits <= SMALL
     enough = small.sum() > 1
     return {

@@ -1,4 +1,4 @@
-"""The embeddings of a directory of Sentence Transformers beside those of Sentence Transformers itself."""
+"""The embeddings of a directory of Sentence Transformers compared with those of Sentence Transformers itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastflow.model.sentence_transformers import read_modules
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import paired_cosine
 
-TOLERANCE = 2e-6  # of a difference, relative to the longest vector where that is longer than 1
+TOLERANCE = 2e-6  # of a difference, relative to the longest vector if that is longer than 1
 # A module may shorten vectors and not their rounding: WordWeights and max make them long, tanh of a Dense ends at 1.
 # Then this many times the distance of Sentence Transformers' own float32 from its float64 is allowed; 3.8 was measured.
 ROUNDINGS = 10.0
@@ -68,7 +68,7 @@ def probe_texts() -> list[str]:
 
 
 def compare(path: Path) -> Agreement:
-    """The agreement of every prompt that the directory stores; raises where it or Sentence Transformers is missing."""
+    """The agreement of every prompt that the directory stores; raises if it or Sentence Transformers is missing."""
     if (modules := read_modules(path)) is None:
         raise FastflowError(f"{path} was not saved by Sentence Transformers: it has no modules.json")
     if find_spec("sentence_transformers") is None:

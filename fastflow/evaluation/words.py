@@ -20,7 +20,7 @@ def word_bands(
 
     ``embeddings`` (V, E): the encoder's input word table; ``counts`` (V,): how often each word occurs, 0 leaves it out.
     ``norm``: mean l2 norm of the band; ``l2`` and ``dot``: mean distance and dot product to the k nearest other words
-    by l2, for k of NEIGHBOURS (None where there are not as many), over at most ``sample`` words of the band.
+    by l2, for k of NEIGHBOURS (None if there are not as many), over at most ``sample`` words of the band.
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     words = embeddings[order].astype(np.float32)

@@ -50,7 +50,7 @@ def bytes_for_people(size: int) -> str:
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
     """``path`` open without a buffer to read and write, made if absent, and locked against other processes and threads.
 
-    ``waiting`` is called once if another holds the lock; then this waits for it. Raises OSError where a file cannot be
+    ``waiting`` is called once if another holds the lock; then this waits for it. Raises OSError if a file cannot be
     made or locked.
     """
     handle = open_locked(path, OWN)
@@ -64,7 +64,7 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
-    """Write the origin of an entry beside its array or partial ``path``, for ``entries``."""
+    """Write the origin of an entry next to its array or partial ``path``, for ``entries``."""
     replace_text(path.with_suffix(".json"), json.dumps({"fastflow_cache": 1, **about}), OWN)
 
 
@@ -74,7 +74,7 @@ class Entry:
 
     path: Path
     key: str
-    pid: int | None  # of the process that wrote it, where its name says so
+    pid: int | None  # of the process that wrote it, if its name has one
     size: int
     made: float  # seconds since the epoch
     about: dict[str, Any]
@@ -86,7 +86,7 @@ class Entry:
         return self.path.suffix == ".npy"
 
     def describe(self, now: float) -> str:
-        """One line: key, size, age, state, and encoder and corpus where they are known."""
+        """One line: key, size, age, state, and encoder and corpus if they are known."""
         size, age = bytes_for_people(self.size), _age(now - self.made)
         state = ("finished" if self.finished else "unfinished") + ", in use" * self.in_use
         of = "of an unknown corpus"
@@ -143,7 +143,7 @@ def _in_use(path: Path, pid: int | None) -> bool:
 
 
 def _is_open_in(pid: int, path: Path) -> bool:
-    """Whether process ``pid``, which takes no lock, has ``path`` open; so too where that cannot be seen."""
+    """Whether process ``pid``, which takes no lock, has ``path`` open; so too if that cannot be seen."""
     try:
         held = list(Path(f"/proc/{pid}/fd").iterdir())
     except FileNotFoundError:

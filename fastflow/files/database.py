@@ -1,6 +1,6 @@
 """Writing embeddings to a SQLite database: the rows grow as plain records, and become a table at the end.
 
-SQLite changes pages anywhere in its file; records are one behind the other, and a resumed run cuts them after the last
+SQLite changes pages anywhere in its file; records are in sequence, and a resumed run cuts them after the last
 whole window. So an interrupted run gives the bytes of an uninterrupted one. At the end the rows lie on the disk twice
 for a while, as those of a .npz do.
 """

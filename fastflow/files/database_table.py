@@ -154,7 +154,7 @@ def width_of(run: dict[str, Any]) -> int:
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """What the table ``run`` of a part has beyond its manifest."""
+    """The fields of a part's table ``run`` that its manifest does not have."""
     with reading(path) as db:
         run = run_of(db, path)
         return {name: run.get(name) for name in ("dim", "truncate_dim", "prompt")}

@@ -47,7 +47,7 @@ def embed_file(
 
     The target appears only when whole. Rows that were finished before an error or an interruption stay in
     NAME.partial, to be continued with ``resume``; without it, a run replaces the rows that an earlier one left there.
-    ``judge``: say at the end if many texts are unlike the model's corpus, where the model knows and not ``quiet``.
+    ``judge``: warn at the end if many texts are unlike the model's corpus, if the model can judge it and not ``quiet``.
     ``opened`` opens an input. ``given`` are the arguments of the command, for the manifest of a shard. ``cache`` is a
     file of vectors that other runs computed, and gets those of this one.
     """
@@ -93,7 +93,7 @@ def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
 
 
 def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
-    """The settings that decide the numbers of a row, as far as the output records it."""
+    """The settings that decide the numbers of a row and that the output records."""
     return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,

@@ -21,7 +21,7 @@ from fastflow.runtime import Runtime
 
 
 class Made(NamedTuple):
-    """Vectors (b, D') of texts, and log-densities (b,) where they are needed."""
+    """Vectors (b, D') of texts, and log-densities (b,) if they are needed."""
 
     vectors: NDArray[Any]
     log_probs: NDArray[np.float64] | None
@@ -92,7 +92,7 @@ class Encoder:
         return Made(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
 
     def _stream(self, texts: Iterable[str]) -> Iterator[Made]:
-        """What is made of every window of texts."""
+        """The results of one window of texts."""
         s = self._settings
         options: dict[str, Any] = {
             "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
@@ -122,7 +122,7 @@ class Encoder:
         return vectors
 
     def _finished(self, pooled: NDArray[Any]) -> Made:
-        """What a stream makes of texts with the vectors ``pooled``."""
+        """The results of a stream for texts with the vectors ``pooled``."""
         s, runtime = self._settings, self._runtime
         options: dict[str, Any] = {
             "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim
@@ -134,7 +134,7 @@ class Encoder:
 @contextmanager
 def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None) -> Iterator[Store | None]:
     """Where a run finds vectors that were computed before: its ``cache``, which holds those of the run too, or with
-    --dedupe files beside ``target``; else nowhere.
+    --dedupe files next to ``target``; else nowhere.
     """
     if cache is None and not settings.dedupe:
         yield None
@@ -153,5 +153,5 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
 
 
 def stored(vectors: NDArray[Any]) -> NDArray[Any]:
-    """As --precision says: float64 is for computing only."""
+    """As --precision asks: float64 is for computing only."""
     return vectors.astype(np.float32) if vectors.dtype == np.float64 else vectors

@@ -1,4 +1,4 @@
-"""A run that writes an output file: begun or continued, and what is kept of it when it fails."""
+"""A run that writes an output file: begun or continued, and what is kept when it fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastflow.files.partial import State
 def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     """Begin ``writer``, or with ``resume`` continue it: gives the rows that an earlier run finished.
 
-    Rows that were finished before an error or an interruption stay in NAME.partial, and where they are is said;
+    Rows that were finished before an error or an interruption stay in NAME.partial, and a message gives their place;
     without ``resume``, a run replaces what an earlier one left there.
     """
     if not resume and (lost := state.left()):

@@ -1,7 +1,7 @@
 """Columns of Parquet whose values come from JSON: their type is known when the last value has been read.
 
 Until then such a column is text, and a value that is no text is written as JSON. ``Kinds`` remembers what values there
-were, in memory that does not grow with the rows; at the end the column gets the type that holds all of them. A part of
+were, in memory that does not grow with the rows; at the end the column gets the type that holds all. A part of
 a run has not seen the values of the others: its columns stay text, and their fields in the schema carry the kinds, so
 that joining the parts gives the columns of one run.
 """
@@ -46,7 +46,7 @@ def marked(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
 
 
 def joined(schemas: Sequence[Any]) -> Any | None:
-    """The schema of one run, from those of its parts; None where these do not belong together."""
+    """The schema of one run, from those of its parts; None if these do not belong together."""
     kinds: Kinds = {}
     for schema in schemas:
         for field in schema:
@@ -62,11 +62,11 @@ def joined(schemas: Sequence[Any]) -> Any | None:
 def cast(batch: Any, schema: Any) -> Any:
     """A batch of rows, whose columns get the types of ``schema``."""
     pa, _ = arrow("writing Parquet")
-    return pa.record_batch(batch.columns, schema=schema)  # which casts where the types differ
+    return pa.record_batch(batch.columns, schema=schema)  # which casts if the types differ
 
 
 def _kind(value: Any) -> str:
-    """What a JSON value is, as far as a type depends on it; nothing for null."""
+    """The kind of a JSON value that decides a column's type; nothing for null."""
     value = plain(value)
     if value is None:
         return ""
@@ -76,7 +76,7 @@ def _kind(value: Any) -> str:
 
 
 def _type(kinds: set[str]) -> Any:
-    """The type of a column: whole numbers beside others are float64, where that changes none; else it is text."""
+    """The type of a column: whole numbers mixed with others are float64, if that changes none; else it is text."""
     pa, _ = arrow("writing Parquet")
     if kinds and kinds <= {"int", "long"}:
         return pa.int64()

@@ -10,7 +10,7 @@ from typing import IO
 
 
 def try_lock(handle: IO[bytes] | FileIO) -> bool:
-    """Lock an open file against other processes and threads; False if one of them holds it."""
+    """Lock an open file against other processes and threads; False if one holds it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -83,7 +83,7 @@ def check_complete(folder: Path, found: list[Manifest]) -> None:
 
 
 def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:
-    """The rows of one part behind those before."""
+    """The rows of one part after those before."""
     rows, (start, stop) = 0, manifest.rows
     try:
         with open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]

@@ -23,7 +23,7 @@ class NpzFile(NpyFile):
     """.npz with ``embeddings``, ``index``, ``ids``, ``log_prob`` and an array of every field to keep where asked for,
     and the run's description as ``meta`` (JSON).
 
-    A field is an array of strings. Where not every value is one, all are JSON, texts in quotes too, so that a missing
+    A field is an array of strings. If not every value is one, all are JSON, texts in quotes too, so that a missing
     value (null) is no text; ``json`` in ``meta`` names these fields.
     """
 
@@ -32,7 +32,7 @@ class NpzFile(NpyFile):
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         super().__init__(target, meta)
-        self._rows = array("q")  # eight bytes a row, where a list would take forty
+        self._rows = array("q")  # eight bytes a row; a list would take forty
         self._ids: list[Identity] = []
         self._kept: dict[str, list[Any]] = {}
 
@@ -75,7 +75,7 @@ class NpzFile(NpyFile):
 
 
 def id_array(ids: Sequence[Identity]) -> NDArray[Any]:
-    """(rows,) ids: int64 where all are whole numbers that fit, else strings, those of other JSON values as JSON."""
+    """(rows,) ids: int64 if all are whole numbers that fit, else strings, those of other JSON values as JSON."""
     if all(type(i) is int and -(2**63) <= i < 2**63 for i in ids):
         return np.asarray(ids, np.int64)
     return np.asarray([i if isinstance(i, str) else as_json(i) for i in map(plain, ids)], np.str_)

@@ -1,6 +1,6 @@
 """Writing embeddings to a .npy, .jsonl or .safetensors file, and what every output file has in common.
 
-A file is written under NAME.partial beside the target and renamed when whole, so the final name never holds half a
+A file is written under NAME.partial next to the target and renamed when whole, so the final name never holds half a
 result. Blocks go to disk as they come: memory does not grow with the input.
 """
 
@@ -38,14 +38,14 @@ class OutputFile:
         self.id_field: str | None = None
         self.started: Callable[[], None] | None = None  # called before the first rows are written
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
-        self.types: dict[str, Any] = {}  # of the input's columns, where they have types
+        self.types: dict[str, Any] = {}  # of the input's columns, if they have types
         self.of_shard = False  # whether this is one part of a run, which is joined with the others later
         self.about: dict[str, Any] = {}  # more of the run, for a file that has a place for it
         self._handle: BinaryIO = open_partial(target)
 
     @classmethod
     def check_extra(cls, target: Path) -> None:
-        """Raise a FastflowError where a library that the format needs is absent."""
+        """Raise a FastflowError if a library that the format needs is absent."""
 
     @staticmethod
     def same(name: str) -> str:
@@ -83,7 +83,7 @@ class OutputFile:
         self.note(block)
 
     def note(self, block: Block) -> None:
-        """What a format has to know of all rows when it ends, written in this run or before; nothing by default."""
+        """Values that a format needs of all rows when it ends, of this run or before; nothing by default."""
 
     def sync(self) -> int:
         """Make sure that the written rows outlive a power cut; returns its size in bytes."""
@@ -111,7 +111,7 @@ class OutputFile:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
-        """Where the whole file is put together beside the partial one; at the end of the block it gets its name."""
+        """Where the whole file is put together next to the partial one; at the end of the block it gets its name."""
         path = archive_path(self.target)
         try:
             path.unlink(missing_ok=True)  # of a run that was killed
@@ -210,7 +210,7 @@ class SafetensorsFile(VectorFile):
         return struct.pack("<Q", room) + text.ljust(room)
 
     def finish(self) -> None:
-        """Give the file its final name; where its rows hold two things, part them into another file first."""
+        """Give the file its final name; if its rows hold two things, part them into another file first."""
         if not self.scored:
             super().finish()
             return

@@ -23,7 +23,7 @@ class Readable(Protocol):
 
 
 def unpacked(path: str, file: BinaryIO) -> Readable:
-    """``file``, unpacked if the suffix of ``path`` says that it is packed."""
+    """``file``, unpacked if the suffix of ``path`` is that of a packed file."""
     if path.endswith(".gz"):
         return Gzip(file)
     return Zstd(path, file) if path.endswith(".zst") else file  # type: ignore[return-value]
@@ -35,7 +35,7 @@ def without_packing(path: str) -> str:
 
 
 def _not_packed(suffix: str, file: BinaryIO) -> OSError:
-    """The error for a ``file`` that cannot be unpacked as its ``suffix`` says; its first bytes show the cause."""
+    """The error for a ``file`` that cannot be unpacked by its ``suffix``; its first bytes show the cause."""
     head = file.read(max(map(len, MAGIC.values()))) if file.seekable() and file.seek(0) == 0 else MAGIC[suffix]
     for other, magic in MAGIC.items():
         if other != suffix and head.startswith(magic):
@@ -64,7 +64,7 @@ class Gzip:
 class Zstd:
     """The content of a .zst of one or more frames; a file that is none, cut short or damaged is an OSError.
 
-    The ``stream_reader`` of zstandard ends quietly where a file was cut off. Raises a FastflowError where zstandard is
+    The ``stream_reader`` of zstandard ends quietly if a file was cut off. Raises a FastflowError if zstandard is
     not installed.
     """
 

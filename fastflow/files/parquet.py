@@ -89,7 +89,7 @@ def footer(source: Input) -> bytes:
 
 
 def agreed_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
-    """Add the Arrow types of id and fields to keep to ``found``; raises a FastflowError where it has another."""
+    """Add the Arrow types of id and fields to keep to ``found``; raises a FastflowError if it has another."""
     agree(found, source.path, _opened(source).schema_arrow, layout)
 
 

@@ -26,8 +26,8 @@ class ParquetOutput(OutputFile):
     fixed size; the run's description is JSON under ``fastflow`` in the schema's metadata.
 
     The columns of a Parquet input keep their types. A column of JSON values gets one at the end, when all were read:
-    int64, float64, bool or text where that holds every value, null where there is none; else it is text, and values
-    that are no text are JSON. In a part of a run all of these are text until the parts are joined.
+    int64, float64, bool or text if that holds every value, null if there is none; else it is text, and values
+    that are no text are JSON. In a part of a run all are text until the parts are joined.
     """
 
     keeps_ids = True

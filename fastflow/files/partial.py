@@ -1,4 +1,4 @@
-"""NAME.partial, the file that grows beside NAME until it is whole, held by one run at a time; and how far it got."""
+"""NAME.partial, the file that grows next to NAME until it is whole, held by one run at a time; and how far it got."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def state_path(target: Path) -> Path:
 
 
 def check_unfinished(target: Path) -> None:
-    """Raise a UsageError where ``target`` is finished and no rows of a later run lie beside it: nothing to resume."""
+    """Raise a UsageError where ``target`` is finished and no rows of a later run lie next to it: nothing to resume."""
     if target.exists() and not (state_path(target).is_file() and partial_path(target).is_file()):
         if not partial_path(target).exists():  # of a run that was killed right after the target got its name
             state_path(target).unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def check_unfinished(target: Path) -> None:
 
 
 def open_partial(target: Path) -> BinaryIO:
-    """``partial_path(target)`` for this run alone, made where it is absent, its content untouched.
+    """``partial_path(target)`` for this run alone, made if it is absent, its content untouched.
 
     Raises a FastflowError if another run holds it or it cannot be written.
     """
@@ -91,7 +91,7 @@ class State:
     """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
 
     ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued, and
-    a list of those of ``paths`` where these are given; ``run`` is everything else that must be the same for a run to be
+    a list of those of ``paths`` if these are given; ``run`` is everything else that must be the same for a run to be
     continued. ``rows`` counts those recorded.
     """
 
@@ -120,7 +120,7 @@ class State:
         return rows, position
 
     def left(self) -> int:
-        """How many finished rows an earlier run left here, as far as its record can be read."""
+        """How many finished rows an earlier run left here; 0 if its record cannot be read."""
         try:
             return int(json.loads(self.path.read_text(encoding="utf-8"))["rows"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

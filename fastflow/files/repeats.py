@@ -1,7 +1,7 @@
 """``--dedupe``: the vectors of all texts of a run, on disk, in files without a name that end with the process.
 
 A table of places is mapped into memory, and its pages are the system's to write and to drop: the memory of the process
-itself does not grow. The rows lie one behind the other in a second file.
+itself does not grow. The rows lie in sequence in a second file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Table:
     """key -> place, from 0, in a mapped file: open addressing, linear probing, many keys in one call."""
 
     def __init__(self, folder: Path | None, slots: int = FIRST_SLOTS) -> None:
-        """``slots``: a power of two. Raises OSError where the disk has no room for them."""
+        """``slots``: a power of two. Raises OSError if the disk has no room for them."""
         self._folder, self._mask, self.entries = folder, np.uint64(slots - 1), 0
         with unnamed(folder) as handle:
             os.posix_fallocate(
@@ -53,7 +53,7 @@ class Table:
         return found
 
     def add(self, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> None:
-        """Enter ``keys``, distinct and not there yet. Raises OSError where the disk is full."""
+        """Enter ``keys``, distinct and not there yet. Raises OSError if the disk is full."""
         while self.entries + len(keys) > FULLEST * len(self._slots):
             self._grow()
         entries = np.empty(len(keys), ENTRY)

@@ -1,4 +1,4 @@
-"""Rows that hold a vector and, behind it, its log-density: how a growing file keeps both, and how they are parted."""
+"""Rows that hold a vector and, after it, its log-density: how a growing file keeps both, and how they are parted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS = 4096  # parted at a time
 
 
 def joined(vectors: NDArray[Any], log_probs: NDArray[np.float64] | None) -> bytes:
-    """The bytes of the rows; of the vectors alone where there is no log-density."""
+    """The bytes of the rows; of the vectors alone if there is no log-density."""
     if log_probs is None:
         return vectors.tobytes()
     rows = np.empty(len(vectors), _row(vectors.dtype, vectors.shape[1]))

@@ -1,4 +1,4 @@
-"""What ``fastflow embed`` is asked to do, and what it counts."""
+"""The settings of ``fastflow embed``, and its summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastflow.files.records import Layout
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of ``fastflow embed`` that shape rows: all of them must agree for a run to be resumed."""
+    """The options of ``fastflow embed`` that shape rows: all must agree for a run to be resumed."""
 
     layout: Layout = field(default_factory=Layout)
     precision: str = "float32"

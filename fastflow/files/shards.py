@@ -1,4 +1,4 @@
-"""Parts of a run that several machines make: which rows, under which name, and the manifest beside each.
+"""Parts of a run that several machines make: which rows, under which name, and the manifest next to each.
 
 PART.shard.json is written before the first rows of a part, and again with the hash of the part just before the part
 gets its name. So a part with a hash in its manifest is whole, and one without is not, whenever the run was killed.
@@ -89,12 +89,12 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
-    """``output``, or where that is a folder, which is one without a suffix, the part's file in it."""
+    """``output``, or if that is a folder, which is one without a suffix, the part's file in it."""
     return output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
 
 
 def make_folder(part: Path) -> None:
-    """Make the folder of ``part`` where it is absent; raises a FastflowError where it cannot be made."""
+    """Make the folder of ``part`` if it is absent; raises a FastflowError if it cannot be made."""
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -108,7 +108,7 @@ def part_name(shard: tuple[int, int], suffix: str) -> str:
 
 
 def manifest_path(part: Path) -> Path:
-    """The manifest beside a part."""
+    """The manifest next to a part."""
     return part.with_name(part.name + ENDING)
 
 
@@ -140,7 +140,7 @@ def read_manifest(path: Path) -> Manifest:
 def manifests(folder: Path) -> list[Manifest]:
     """The manifests in ``folder``, by the number of their part.
 
-    Raises a FastflowError where there are none, and where two are of one part or cannot belong together.
+    Raises a FastflowError if there are none, and if two are of one part or cannot belong together.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
@@ -170,7 +170,7 @@ def unfinished(part: Path) -> bool:
 
 
 def is_done(part: Path, manifest: Manifest) -> bool:
-    """Whether ``part`` is finished as ``manifest`` describes it; raises a FastflowError where it is of another run."""
+    """Whether ``part`` is finished as ``manifest`` describes it; raises a FastflowError if it is of another run."""
     if not part.exists() or unfinished(part):
         return False
     if not manifest_path(part).exists():

@@ -66,7 +66,7 @@ class Sources:
     """``with Sources(paths) as sources``: the first input is open, and a later one is opened when it is its turn.
 
     ``identities`` holds size and modification time of each when the run began, None of one that is no regular file;
-    ``identity`` is None where any is None, for then the run cannot be repeated. ``opened`` opens an input.
+    ``identity`` is None if any is None, for then the run cannot be repeated. ``opened`` opens an input.
     Raises a FastflowError naming the input that cannot be opened or was changed meanwhile.
     """
 
@@ -127,7 +127,7 @@ class Sources:
         return self._current
 
     def types(self, layout: Layout) -> dict[str, Any]:
-        """The Arrow types of id and fields to keep, where the inputs are Parquet; {} of others, whose values are text.
+        """The Arrow types of id and fields to keep, if the inputs are Parquet; {} of others, whose values are text.
 
         Raises a FastflowError where two inputs differ.
         """
@@ -140,7 +140,7 @@ class Sources:
         return found
 
     def share(self) -> float | None:
-        """The share of all inputs' bytes that has been read; None where an input is a pipe or all are empty."""
+        """The share of all inputs' bytes that has been read; None if an input is a pipe or all are empty."""
         if (found := self.identity) is None or not (total := sum(size for size, _ in found)):
             return None
         before = sum(size for size, _ in found[: self._at])

@@ -57,7 +57,7 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
 
 
 class _Ended:
-    """Lines with their ends for csv.reader, which takes more of them until a row is whole.
+    """Lines with their ends for csv.reader, which takes more until a row is whole.
 
     ``held`` counts the characters since it was last set to 0. Raises a FastflowError for a row of more than LONGEST.
     """
@@ -89,7 +89,7 @@ def check_delimiter(given: str | None) -> str | None:
 
 
 def _delimiter(line: str, path: str, layout: Layout) -> str:
-    """The delimiter of a csv whose first line is ``line``: a comma where nothing else does."""
+    """The delimiter of a csv whose first line is ``line``: a comma if nothing else does."""
     found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
     if len(found) > 1 and layout.header:
         asked = [layout.field] if layout.field is not None else []

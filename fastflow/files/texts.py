@@ -46,7 +46,7 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 def unit_of(path: str, layout: Layout) -> str:
-    """The name of a record's place in messages: a line, or the text itself where lines do not count."""
+    """The name of a record's place in messages: a line, or the text itself if lines do not count."""
     return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
 
 
@@ -164,7 +164,7 @@ def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Ident
 
 
 def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Layout) -> Any:
-    """Any JSON value; None where a later line than the first has no such field, which many files leave out."""
+    """Any JSON value; None if a later line than the first has no such field, which many files leave out."""
     if name not in row and line == 1:
         raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {listed(list(row))}")
     value = row.get(name)

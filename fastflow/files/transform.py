@@ -28,7 +28,7 @@ ROWS = 4096  # vectors calibrated at a time
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of ``fastflow transform`` that shape rows: all of them must agree for a run to be resumed."""
+    """The options of ``fastflow transform`` that shape rows: all must agree for a run to be resumed."""
 
     precision: str = "float32"
     dim: int | None = None

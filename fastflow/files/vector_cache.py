@@ -34,7 +34,7 @@ CREATE TABLE keys (key BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 
 
 class VectorCache(Store):
-    """The cache at ``path``, made where it is absent, for one run: its rows have ``size`` bytes, and ``decided`` is
+    """The cache at ``path``, made if it is absent, for one run: its rows have ``size`` bytes, and ``decided`` is
     everything but the text that decides them.
 
     Raises a FastflowError for a file that is no such cache, is damaged, stays locked, or cannot be read and written.
@@ -86,7 +86,7 @@ class VectorCache(Store):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """A transaction for this process alone; undone where it fails."""
+        """A transaction for this process alone; undone if it fails."""
         with _plain(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             with self._db:
@@ -148,12 +148,12 @@ def _foreign(path: Path) -> FastflowError:
 
 
 def _opened(path: Path, mode: str) -> Any:
-    """A connection without transactions of its own; ``mode``: ro, or rwc to make the file where it is absent."""
+    """A connection without transactions of its own; ``mode``: ro, or rwc to make the file if it is absent."""
     try:
         import sqlite3
     except ImportError as error:
         raise FastflowError("--cache needs sqlite3, which this Python was built without; leave it out") from error
-    if mode == "rwc":  # SQLite makes the files beside it alike; what this cannot make, SQLite names the reason of
+    if mode == "rwc":  # SQLite gives its other files the same mode; if this fails, SQLite names the reason
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWN))
     with _plain(path):
@@ -195,7 +195,7 @@ def _plain(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite quotes damaged text, which Python cannot read
         raise damaged(path) from error
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says where in SQLite
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest gives the place in SQLite
         if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: Python cannot read it
             raise damaged(path) from error
         reasons = {

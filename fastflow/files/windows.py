@@ -17,7 +17,7 @@ from fastflow.streaming import windowed
 
 
 class Window(NamedTuple):
-    """Rows that are embedded together; ``share`` of the inputs' bytes had been read with the last of them."""
+    """Rows that are embedded together; ``share`` of the inputs' bytes had been read with the last."""
 
     rows: list[Row]
     texts: list[str]

@@ -48,7 +48,7 @@ class Job:
 class Embedder:
     """The actor: a pyarrow.Table -> the same rows with their embeddings, a list of fixed size, as last column.
 
-    Raises a FastflowError where the model on its node is not the driver's, and for a column without texts.
+    Raises a FastflowError if the model on its node is not the driver's, and for a column without texts.
     """
 
     def __init__(self, job: Job) -> None:
@@ -83,9 +83,9 @@ def embed(
     lazy; Ray does not keep the order of rows unless its ``preserve_order`` is set.
 
     ``model``: a directory that every node has under this path, a Hub id in every node's cache, or None for the model in
-    the package. Each actor opens it and raises where its fingerprint or arithmetic is not the driver's. ``precision``,
+    the package. Each actor opens it and raises if its fingerprint or arithmetic is not the driver's. ``precision``,
     ``dim``, ``normalize``, ``prompt`` and ``dtype`` are those of ``fastflow embed``.
-    ``num_cpus``: CPUs of an actor and threads of its Runtime, whatever OMP_NUM_THREADS says. ``concurrency``: the most
+    ``num_cpus``: CPUs of an actor and threadss Runtime, whatever OMP_NUM_THREADS is. ``concurrency``: the most
     actors; None leaves it to Ray. ``batch_size``: the rows that an actor takes at once.
 
     Raises a FastflowError, before anything is computed, for a model that cannot be opened, a column that is not there
@@ -176,12 +176,12 @@ def job_of(
 
 
 def numbers_of(runtime: Runtime) -> dict[str, str]:
-    """What decides the vectors of a model: its fingerprint, and who computes in which arithmetic."""
+    """The properties that decide a model's vectors: fingerprint, backend and arithmetic."""
     return {"fingerprint": runtime.fingerprint, "backend": runtime.backend, "dtype": str(runtime.info()["dtype"])}
 
 
 def open_checked(job: Job) -> Runtime:
-    """The Runtime of an actor; raises a FastflowError where it is not what the driver opened."""
+    """The Runtime of an actor; raises a FastflowError if it is not what the driver opened."""
     runtime = Runtime(job.model, "cpu", job.numbers["dtype"], job.threads)
     for name, here in numbers_of(runtime).items():
         if here != job.numbers[name]:

@@ -42,7 +42,7 @@ def cluster(address: str, quiet: bool) -> Iterator[None]:
         knock(address)
     try:
         ray.init(address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises several kinds, and a bare Exception where its node does not start in time
+    except Exception as error:  # Ray raises several kinds, and a bare Exception if its node does not start in time
         raise FastflowError(f"--ray {address}: {refusal(address, error)}") from error
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs failures with their tracebacks; ours is one line
     data.DataContext.get_current().enable_progress_bars = not quiet and sys.stderr.isatty()
@@ -63,7 +63,7 @@ def check_address(address: str) -> None:
 
 
 def knock(address: str) -> None:
-    """Raise a FastflowError where nothing listens at ``address``, which is HOST:PORT or auto."""
+    """Raise a FastflowError if nothing listens at ``address``, which is HOST:PORT or auto."""
     from ray._private import services  # of no public module: where auto leads
 
     found = address
@@ -79,7 +79,7 @@ def knock(address: str) -> None:
 
 
 def refusal(address: str, error: Exception) -> str:
-    """What is wrong where ``ray.init`` raised ``error``, and what to do."""
+    """The cause of an ``error`` of ``ray.init``, and what to do."""
     said = f"{type(error).__name__}: {error} {error.__cause__}"
     if "AuthenticationError" in said:
         if os.environ.get("RAY_AUTH_MODE") != "token":

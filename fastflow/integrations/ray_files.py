@@ -69,7 +69,7 @@ def embed_parquet(
 
     Paths and ``output`` are local names that every node has, or URLs of pyarrow's file systems. ``options`` are those
     of Runtime.encode. Raises a FastflowError, before the cluster computes, for inputs that cannot be read, texts that
-    are null, as far as the files' statistics say so, an output that exists, and a cluster that does not answer.
+    are null according to the files' statistics, an output that exists, and a cluster that does not answer.
     """
     place = Output(output)
     parts, columns = parts_of(paths, layout)
@@ -191,7 +191,7 @@ def opened(path: str) -> Iterator[tuple[pq.ParquetFile, tuple[int, int | None]]]
 
 
 def check_nulls(path: str, metadata: Any, column: str) -> None:
-    """Raise a FastflowError where the file's statistics count nulls among the texts."""
+    """Raise a FastflowError if the file's statistics count nulls among the texts."""
     at = [metadata.schema.column(each).path for each in range(metadata.num_columns)].index(column)
     row = 0
     for group in range(metadata.num_row_groups):
@@ -205,7 +205,7 @@ def check_nulls(path: str, metadata: Any, column: str) -> None:
 
 
 def read_part(part: Part, columns: Columns) -> Iterator[pa.Table]:
-    """The rows of a part, some thousands at a time. Raises where the file is not the one that the driver saw."""
+    """The rows of a part, some thousands at a time. Raises if the file is not the one that the driver saw."""
     wanted = list(dict.fromkeys([columns.text, *columns.keep, *([] if columns.id is None else [columns.id])]))
     row = part.row
     with opened(part.path) as (file, seen):
@@ -232,7 +232,7 @@ def plain_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 class Output:
-    """The folder of a run: ``working`` until it is whole. Raises a FastflowError where it cannot be written."""
+    """The folder of a run: ``working`` until it is whole. Raises a FastflowError if it cannot be written."""
 
     def __init__(self, name: str) -> None:
         self.name, self._fs, self._path = name, *filesystem(name)

@@ -41,7 +41,7 @@ class Pool:
     """``train.data.sharded.Workers`` of at most ``concurrency`` actors with ``num_cpus`` CPUs each.
 
     None for ``concurrency`` takes all CPUs of the cluster but ``reading``, those that read a Dataset. A shard whose
-    actor died is done again by the next one. Raises a UsageError where the cluster has too few CPUs.
+    actor died is done again by the next one. Raises a UsageError if the cluster has too few CPUs.
     """
 
     def __init__(self, num_cpus: int, concurrency: int | None, reading: int) -> None:

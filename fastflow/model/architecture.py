@@ -53,7 +53,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
-    """The EncoderShape of ``config``; raises UnsupportedArchitecture where the equations do not cover it."""
+    """The EncoderShape of ``config``; raises UnsupportedArchitecture if the equations do not cover it."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise UnsupportedArchitecture(
@@ -84,9 +84,9 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
     if family in ROBERTA:
         pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0)
     if family == "mpnet":
-        pad = 1  # in its code, whatever the file says
+        pad = 1  # in its code, whatever the file has
         if config.get("relative_attention_num_buckets", BUCKETS) != BUCKETS:
-            # no step down: transformers 5 uses this many whatever the file says
+            # no step down: transformers 5 uses this many whatever the file has
             raise FastflowError(f"{where / 'config.json'}, field relative_attention_num_buckets: must be {BUCKETS}")
     return EncoderShape(
         layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where),
@@ -115,7 +115,7 @@ def max_tokens(shape: EncoderShape) -> int:
 
 
 def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
-    """The size of any encoder that transformers knows, native here or not; raises when config.json does not say it."""
+    """The size of any encoder that transformers loads, native here or not; raises when config.json lacks it."""
     try:
         shape = encoder_shape(config, where)
     except UnsupportedArchitecture:

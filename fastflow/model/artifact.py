@@ -64,12 +64,12 @@ DEFAULT = Path(__file__).parent.parent / "default"
 
 
 def named(model: str | Path | None) -> Path:
-    """The directory of a model as commands name it: None, and ``default`` where no such directory is, the package's."""
+    """The directory of a model as commands name it: None, and ``default`` if no such directory is, the package's."""
     return DEFAULT if model is None or (str(model) == "default" and not Path(model).exists()) else Path(model)
 
 
 def located(model: str | Path | None, allow_download: bool = False) -> Path:
-    """``named``, or the local folder of a Hub id where no such directory is.
+    """``named``, or the local folder of a Hub id if no such directory is.
 
     Raises a FastflowError for a name that may be a Hub id, and is neither there nor here.
     """
@@ -81,7 +81,7 @@ def located(model: str | Path | None, allow_download: bool = False) -> Path:
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
     """The model of texts at ``path``; None is the one in the package; a plain Hugging Face encoder is accepted too, and
-    the Hub id of either where no such directory is.
+    the Hub id of either if no such directory is.
 
     ``allow_download``: a Hub id, and the encoder of a model that only names it, may be fetched from the Hub, not just
     from its cache.
@@ -190,7 +190,7 @@ class Opening:
         return _model(directory, manifest, self._resolve_encoder(directory, manifest))
 
     def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
-        """The encoder beside the manifest, or the Hub's of the recorded revision, whose hash will be checked."""
+        """The encoder next to the manifest, or the Hub's of the recorded revision, whose hash will be checked."""
         if (directory / ENCODER).is_dir():
             return directory / ENCODER
         encoder = manifest["encoder"]
@@ -243,7 +243,7 @@ def _uncalibrated(directory: Path, modules: Modules) -> Model:
 
 
 def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
-    """The model of a manifest that calibrates the vectors of a directory of Sentence Transformers, kept beside it."""
+    """The model of a manifest that calibrates the vectors of a directory of Sentence Transformers, kept next to it."""
     from fastflow.model.sentence_transformers import read_modules
     from fastflow.model.sentence_weights import files_of
 

@@ -17,7 +17,7 @@ from fastflow.model.reading import open_regular
 
 CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
-SPELT_OUT = re.compile(r"\\u00[2-7]")  # an ASCII character that no writer has to escape: a key may hide behind it
+SPELT_OUT = re.compile(r"\\u00[2-7]")  # an ASCII character that no writer has to escape: a key may hide in it
 GROWTH = 1024  # times a text may grow; XLM-R's rules allow 132, NFKC's longest replacement among them
 
 
@@ -43,7 +43,7 @@ def _check(data: bytes, path: Path) -> None:
             grows = _growth(rules)
         except RecursionError:
             raise FastflowError(f"{path} cannot be read as a tokenizer: its JSON is nested too deep") from None
-        except ValueError:  # the library says what is wrong with the JSON
+        except ValueError:  # the library's error names what is wrong with the JSON
             return
         if grows > GROWTH:
             raise FastflowError(
@@ -64,7 +64,7 @@ def _parsed(text: str, path: Path) -> Any:
 def _check_charsmap(data: bytes, path: Path) -> None:
     """Raise for a map of SentencePiece's normalizer that claims to be larger than it is.
 
-    The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process where there is none.
+    The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process if there is none.
     """
     found = CHARSMAP.search(data)
     if found and int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
@@ -102,6 +102,6 @@ def _longest(charsmap: Any) -> int:
     """Bytes of the longest replacement in a map of SentencePiece: the trie's size, the trie, strings ended by 0."""
     try:
         data = b64decode(charsmap, validate=True)
-    except (TypeError, ValueError, Error):  # the library says what is wrong with it
+    except (TypeError, ValueError, Error):  # the library's error names what is wrong with it
         return 1
     return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))

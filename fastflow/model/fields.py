@@ -34,7 +34,7 @@ def number(value: Any, name: str, where: Path, least: float, most: float) -> flo
 
 
 def flag(config: dict[str, Any], name: str, where: Path) -> bool:
-    """The field ``name``, true or false, false where it is missing; raises naming file and field."""
+    """The field ``name``, true or false, false if it is missing; raises naming file and field."""
     value = config.get(name, False)
     if type(value) is not bool:
         raise FastflowError(f"{where / 'config.json'}, field {name}: must be true or false, not {short(value)}")

@@ -26,7 +26,7 @@ class Vocabulary(Protocol):
     size: int
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """How many pieces ``words`` fall into, and how many of these are the unknown token."""
+        """How many pieces ``words`` fall into, and how many are the unknown token."""
         ...
 
 
@@ -58,7 +58,7 @@ def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
 
 
 class Seen:
-    """The first texts that a Runtime was given, as far as they are looked at; judged only when somebody asks."""
+    """The first texts that a Runtime was given, up to a limit; judged only when somebody asks."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -73,6 +73,6 @@ class Seen:
             self._left -= len(text)
 
     def notes(self, vocabulary: Vocabulary) -> list[str]:
-        """The warning of ``unsuited`` on these texts, in a list that is empty where there is none."""
+        """The warning of ``unsuited`` on these texts, in a list that is empty if there is none."""
         warning = unsuited(vocabulary, list(self.texts))
         return [f"texts embedded so far: {warning}"] if warning else []

@@ -1,4 +1,4 @@
-"""sha256 of files, at once or in a thread of its own beside the work that needs the same files; and of encoders."""
+"""sha256 of files, at once or in a thread of its own during the work that needs the same files; and of encoders."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def file_hash(path: Path) -> str:
 
 
 class Hashes:
-    """``start(paths)`` begins, ``hashes(path)`` is the sha256 of one of them, waited for; errors are raised there."""
+    """``start(paths)`` begins, ``hashes(path)`` is the sha256 of one, waited for; errors are raised there."""
 
     def __init__(self) -> None:
         self._found: dict[Path, str | FastflowError] = {}
         self._thread: dict[Path, threading.Thread] = {}
 
     def start(self, paths: Sequence[Path]) -> None:
-        """Compute the sha256 of ``paths``, one after the other, in one more thread."""
+        """Compute the sha256 of ``paths``, in sequence, in one more thread."""
         thread = threading.Thread(target=self._run, args=(tuple(paths),), name="fastflow-sha256", daemon=True)
         self._thread |= dict.fromkeys(paths, thread)
         thread.start()
@@ -52,7 +52,7 @@ class Hashes:
                 self._found[path] = error
 
     def __call__(self, path: Path) -> str:
-        """The sha256 of a started file, in hexadecimal; raises a FastflowError where it could not be read."""
+        """The sha256 of a started file, in hexadecimal; raises a FastflowError if it could not be read."""
         self._thread[path].join()
         found = self._found[path]
         if isinstance(found, FastflowError):
@@ -103,7 +103,7 @@ def encoder_hash(directory: Path) -> str:
 def combined(
     files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash, root: Path | None = None
 ) -> str:  # fmt: skip
-    """sha256 over the names and hashes of ``files``; the names are paths below ``root`` where it is given."""
+    """sha256 over the names and hashes of ``files``; the names are paths below ``root`` if it is given."""
     digest = hashlib.sha256()
     for path in files:
         name = path.name if root is None else path.relative_to(root).as_posix()

@@ -34,7 +34,7 @@ def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
 
 
 def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
-    """The same from the local cache alone; None where the encoder is not there, or not whole. No network."""
+    """The same from the local cache alone; None if the encoder is not there, or not whole. No network."""
     try:
         found = _snapshot(hub_id, revision, local_files_only=True)
     except NotCached:
@@ -47,7 +47,7 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
 def hub_model(name: str, allow_download: bool) -> Path | None:
     """The folder of the Hub's repository ``name``, from the local cache or, if allowed, fetched; None: no Hub id.
 
-    Raises a FastflowError where there is none.
+    Raises a FastflowError if there is none.
     """
     if not HUB_ID.fullmatch(name):
         return None
@@ -63,7 +63,7 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
 def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
     """The folder of the encoder that the model at ``directory`` names in its field encoder, whose hash is yet to check.
 
-    It comes from the local cache; it is fetched where the caller allows it. Raises a FastflowError where there is none.
+    It comes from the local cache; it is fetched if the caller allows it. Raises a FastflowError if there is none.
     """
     hub_id, revision = entry.get("hub_id"), entry.get("revision")
     if not isinstance(hub_id, str) or not isinstance(revision, str):

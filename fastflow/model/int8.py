@@ -23,7 +23,7 @@ LARGEST, TERMS = "largest.", "terms."  # of an array's name, before the product'
 
 
 class Int8(NamedTuple):
-    """What a trial found: the least cosine of an embedding to float32's, and the text that has it.
+    """The findings of a trial: the least cosine of an embedding to float32's, and the text that has it.
 
     ``largest``, by product: the largest magnitude in each column of its operand, float32. ``terms``: that of other
     texts too, times the largest weight of the column.

@@ -34,7 +34,7 @@ class Calibrated:
     manifest: dict[str, Any]
     note: str | None  # one line for stderr when something is assumed
     truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
-    spread: NDArray[np.float32] | None  # of each dimension, where the calibration leaves it open and it is known
+    spread: NDArray[np.float32] | None  # of each dimension, if the calibration leaves it open and it is known
     modules: Modules | None  # of a directory that Sentence Transformers saved
 
     @property
@@ -52,11 +52,11 @@ class Calibrated:
 
     @property
     def truncate_dim(self) -> int | None:
-        """The dimensions that an embedding keeps where nothing is asked; None: all."""
+        """The dimensions that an embedding keeps if nothing is asked; None: all."""
         return None if self.modules is None else self.modules.truncate_dim
 
     def spread_of(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
-        """The root mean square of each of ``dim`` dimensions that ``truncate`` keeps; None where it is not known."""
+        """The root mean square of each of ``dim`` dimensions that ``truncate`` keeps; None if it is not known."""
         if self.truncation is not None and truncate is not None:
             return self.truncation.deviation[:truncate]
         spread = np.ones(dim) if unit_variance(self.calibration) else self.spread
@@ -87,7 +87,7 @@ class Model(Calibrated):
     likelihood: Likelihood | None = None
     int8: Int8 | None = None  # the trial of int8 that it was saved with
     modules: Modules | None = None
-    head: Head = ()  # the modules behind the pooling, with their weights
+    head: Head = ()  # the modules after the pooling, with their weights
 
     @property
     def pooled_dim(self) -> int:

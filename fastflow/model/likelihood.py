@@ -23,7 +23,7 @@ class Likelihood(NamedTuple):
 
 
 def read_likelihood(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> Likelihood | None:
-    """The field of that name; None where there is none, as with a calibration that has no density.
+    """The field of that name; None if there is none, as with a calibration that has no density.
 
     Raises a FastflowError that names the field for values that cannot be.
     """

@@ -17,13 +17,13 @@ from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
 
 FORMAT_VERSION = 1
-VECTORS_VERSION = 2  # of a model without an encoder: readers that know only version 1 refuse it
+VECTORS_VERSION = 2  # of a model without an encoder: readers of version 1 refuse it
 MODULES_VERSION = 3  # of a model with the modules of Sentence Transformers, which earlier readers would leave out
 CALIBRATION = "calibration.safetensors"
 WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
 ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"  # of version 3: the directory that Sentence Transformers saved
-MODULES_POOLING = {"mode": "modules", "calibration": "last"}  # the calibration comes behind every module
+MODULES_POOLING = {"mode": "modules", "calibration": "last"}  # the calibration comes after every module
 CARD = "README.md"
 
 _FIELDS = {
@@ -105,7 +105,7 @@ def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequenc
 
 
 def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
-    """The stages of the field calibration with their ``arrays``; their shapes are checked by who knows the width."""
+    """The stages of the field calibration with their ``arrays``; their shapes are checked where the width is known."""
     stages: list[Stage] = []
     if (count := len(manifest["calibration"])) > len(arrays):  # every stage has an array
         where = f"{directory / MANIFEST}, field calibration"

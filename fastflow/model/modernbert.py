@@ -1,7 +1,7 @@
 """ModernBERT's config.json -> EncoderShape: layers that attend everywhere or in a window, and their rotary angles.
 
-Transformers 5 writes ``layer_types`` and ``rope_parameters``; before, ``global_attn_every_n_layers`` and two bases said
-the same. Both are read as transformers 5 reads them.
+Transformers 5 writes ``layer_types`` and ``rope_parameters``; before, ``global_attn_every_n_layers`` and two bases
+meant the same. Both are read as transformers 5 reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_LAYERS = 1000  # each has a type, written out
 
 
 def modernbert_shape(config: dict[str, Any], where: Path, activation: str) -> EncoderShape:
-    """The EncoderShape of a ModernBERT; raises UnsupportedArchitecture where the equations do not cover it."""
+    """The EncoderShape of a ModernBERT; raises UnsupportedArchitecture if the equations do not cover it."""
     layers = whole_number(config, "num_hidden_layers", where, most=MOST_LAYERS)
     hidden, heads = whole_number(config, "hidden_size", where), whole_number(config, "num_attention_heads", where)
     if hidden % heads == 0 and hidden // heads % 2:

@@ -9,7 +9,7 @@ from typing import Any
 from fastflow.errors import UsageError
 from fastflow.model.reading import short
 
-TASKS = ("query", "document")  # prompts that every model of Sentence Transformers has, empty where it stores none
+TASKS = ("query", "document")  # prompts that every model of Sentence Transformers has, empty if it stores none
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Prompts:
         return self.texts[name]
 
     def of_task(self, name: str) -> str:
-        """The prompt of a task, one of TASKS; where the model has none it is empty, and never the default.
+        """The prompt of a task, one of TASKS; if the model has none it is empty, and never the default.
 
         Sentence Transformers 6 documents passage and corpus as other names of document, and never comes to them, for
         every model there has an empty document.

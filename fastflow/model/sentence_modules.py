@@ -68,7 +68,7 @@ class PoolingModule:
 
 @dataclass(frozen=True)
 class DenseModule:
-    """y = activation(W x + b), plus x, or R x where the widths differ, with ``residual``; weights in ``directory``."""
+    """y = activation(W x + b), plus x, or R x if the widths differ, with ``residual``; weights in ``directory``."""
 
     directory: Path
     in_features: int
@@ -101,7 +101,7 @@ class NormalizeModule:
 
 
 def read_transformer(folder: Path) -> TransformerModule:
-    """The Transformer in ``folder``; raises where no encoder is there, and for a setting that text does not have."""
+    """The Transformer in ``folder``; raises if no encoder is there, and for a setting that text does not have."""
     if not is_file(folder / "config.json"):
         raise FastflowError(
             f"{folder} is not an encoder: it has no config.json, and modules.json names it the Transformer"
@@ -126,7 +126,7 @@ def read_transformer(folder: Path) -> TransformerModule:
 
 
 def _model_max_length(folder: Path) -> int | None:
-    """The tokenizer's own limit, None where there is none; a tokenizer without one holds a number beyond any text."""
+    """The tokenizer's own limit, None if there is none; a tokenizer without one holds a number beyond any text."""
     config = folder / "tokenizer_config.json"
     found = read_object(config).get("model_max_length") if is_file(config) else None
     return found if is_whole(found, 1) else None

@@ -58,7 +58,7 @@ class Modules:
     """Everything that decides an embedding of the directory: modules in their order, prompts and similarity.
 
     ``layers`` and ``word_weights`` come before the pooling, ``after`` follow it. ``dim`` is the width of an embedding,
-    before ``truncate_dim``. ``folders``: of the modules behind the Transformer.
+    before ``truncate_dim``. ``folders``: of the modules after the Transformer.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class Modules:
     truncate_dim: int | None = None
 
     def names(self) -> list[str]:
-        """The modules behind the Transformer, in words."""
+        """The modules after the Transformer, in words."""
         before = [module for module in (self.layers, self.word_weights) if module is not None]
         return [str(module) for module in (*before, self.pooling, *self.after)]
 
@@ -103,7 +103,7 @@ class Modules:
 
 
 def read_modules(directory: Path) -> Modules | None:
-    """The modules of ``directory``, None where it has no modules.json.
+    """The modules of ``directory``, None if it has no modules.json.
 
     Raises a FastflowError that names file and field for a module or a setting that is unknown, missing, or does not
     fit the others.
@@ -143,7 +143,7 @@ def read_modules(directory: Path) -> Modules | None:
 
 
 def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[After, ...], int]:
-    """The modules behind the pooling, and the width they make of vectors of ``width`` numbers."""
+    """The modules after the pooling, and the width they make of vectors of ``width`` numbers."""
     after: list[After] = []
     for kind, folder in entries:
         if kind == "Dense":
@@ -159,7 +159,7 @@ def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[Afte
 
 
 def encoder_folder(directory: Path) -> Path:
-    """The folder of the encoder: that of the Transformer where there is a modules.json, else ``directory``."""
+    """The folder of the encoder: that of the Transformer if there is a modules.json, else ``directory``."""
     modules = read_modules(directory)
     return directory if modules is None else modules.transformer.directory
 

@@ -26,7 +26,7 @@ PICKLE = "pytorch_model.bin"
 
 
 def head_of(modules: Modules) -> Head:
-    """The modules behind the pooling, in float32; raises a FastflowError that names file and tensor."""
+    """The modules after the pooling, in float32; raises a FastflowError that names file and tensor."""
     head: list[Dense | Unit | Norm] = []
     for module in modules.after:
         if isinstance(module, DenseModule):

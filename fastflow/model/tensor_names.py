@@ -38,7 +38,7 @@ def word_tensor(family: str) -> str:
 
 
 def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    """All weights that are read; made one after the other, for config.json may name any number of layers.
+    """All weights that are read; a generator, since config.json may name any number of layers.
 
     ``has``: whether the checkpoint holds a tensor. Raises a FastflowError for one that config.json denies.
     """
@@ -90,7 +90,7 @@ def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: Encod
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 
     def denied(name: str, why: str) -> None:
-        if has(name):  # transformers would leave it out and say nothing
+        if has(name):  # transformers would leave it out in silence
             raise FastflowError(f"{where}: the weights hold tensor {name}, and {why}")
 
     def linear(name: str, stem: str, rows: int, columns: int, field: str) -> Iterator[Item]:

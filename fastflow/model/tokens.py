@@ -113,7 +113,7 @@ class Tokenizer:
         return [known[i].content for i in sorted(known) if known[i].special]
 
     def _check_ids(self, largest: int) -> None:
-        """Raise where the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
+        """Raise if the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
         known = whole_number(read_config(self._directory), "vocab_size", self._directory)
         said = f"more than the {known} of the encoder's vocabulary"
         if self.size > known:
@@ -159,7 +159,7 @@ class Tokenizer:
                 return encode(list(texts), add_special_tokens=special)
         except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
             raise no_utf8(next(filter(SURROGATE.search, texts), "")) from error
-        except Exception as error:  # a bare Exception, such as for an unknown word where there is no [UNK]
+        except Exception as error:  # a bare Exception, such as for an unknown word if there is no [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
     def prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
@@ -204,7 +204,7 @@ def no_utf8(text: str) -> FastflowError:
 
 
 def lowercase_first(tokenizer: Any) -> None:
-    """Put Lowercase before the normalizer of ``tokenizer`` where none is in it."""
+    """Put Lowercase before the normalizer of ``tokenizer`` if none is in it."""
     from tokenizers import normalizers
 
     found: Any = tokenizer.normalizer

@@ -54,7 +54,7 @@ class MappedWeights:
     """The canonical weights of an encoder as they are stored: those of ``load_weights``, not read yet.
 
     ``stored`` is a ``cpu_layout.Stored``: views of the mapped files, ``qkv`` in three parts. The reader checks that
-    they are finite and not above LARGEST, and raises ``not_finite`` where they are not.
+    they are finite and not above LARGEST, and raises ``not_finite`` if they are not.
     Raises a FastflowError that names the file and tensor for one that is missing or misshapen.
     """
 

@@ -89,7 +89,7 @@ class Builder:
                 step.V, step.touched = step.V[order], step.after
 
     def dense(self, matrix: Array, log_det: float) -> None:
-        """y <- matrix y. Behind affine couplings, and where plans are ``apart``, this starts another plan."""
+        """y <- matrix y. After affine couplings, and if plans are ``apart``, this starts another plan."""
         if self.form == "state" or (self.apart and self.steps and self.diagonal):
             self.close()
         self.centred = True
@@ -111,7 +111,7 @@ class Builder:
     def remove(self, directions: Array) -> None:
         """y <- y - V^T V y for orthonormal ``directions`` V (k, C): a coupling whose hidden units are relu(+-V y).
 
-        Only where M is diagonal and nothing is emitted. Behind affine couplings this starts another plan.
+        Only if M is diagonal and nothing is emitted. After affine couplings this starts another plan.
         """
         if self.form == "state":
             self.close()

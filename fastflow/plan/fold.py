@@ -4,7 +4,7 @@ A flow of additive couplings is linear except in its narrow hidden vectors, so e
 between the couplings folds away: the invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden
 vector of step j. An affine coupling multiplies by a gate that depends on the data, which commutes with a diagonal M
 but not with a dense one; there the invariant is y = M u + t with M diagonal times gather, and u itself is updated.
-So it may be for additive couplings with a diagonal M, where that takes fewer products (``plan.in_place``).
+So it may be for additive couplings with a diagonal M, if that takes fewer products (``plan.in_place``).
 No dense matrix is ever inverted; the diagonal inverse of the second form is guarded (``plan.in_place.divides``).
 """
 
@@ -31,11 +31,11 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
     """The chain of ``stages`` on ``dim`` channels as float64 plans to be run in order.
 
     Linear stages and additive flows, in any number and order, give exactly one plan; so does a flow of affine
-    couplings with fixed permutations. A dense linear behind an affine coupling, or a change from one kind of coupling
+    couplings with fixed permutations. A dense linear after an affine coupling, or a change from one kind of coupling
     to the other, starts another plan. The first centring met (a mean, the first ActNorm) becomes the plan's m and s.
 
     ``sparse``: the fewest products, for kernels that run several plans in one call. Additive couplings update the
-    state in place where that takes fewer, and a dense matrix behind them is a plan of its own: folded into them, it
+    state in place where that takes fewer, and a dense matrix after them is a plan of its own: folded into them, it
     would spread every hidden vector over all outputs. The log-determinants of dense matrices are then NaN.
 
     Raises FastflowError naming the stage at fault; never changes ``stages``.
@@ -92,7 +92,7 @@ def _components(builder: Builder, stage: Stage, flow: Stage) -> None:
 
 
 def _last_nullspace(builder: Builder, stage: Stage) -> None:
-    """As products with the directions, like the equation, where they are few: a dense I - V^T V rounds each channel by
+    """As products with the directions, like the equation, if they are few: a dense I - V^T V rounds each channel by
     all others, the largest included. In front of affine couplings it would cost a plan of its own.
     """
     directions = stage.params["directions"]

@@ -23,7 +23,7 @@ def curves_in(value: Any, name: str = "") -> Curves:
     """Every series in nested ``value``.
 
     A series is a list of {"step": ..., measure: ...}, lists under one {"step": [...], measure: [...]}, or a list of
-    [step, value]; the last is called after the one other measure beside it, if there is one.
+    [step, value]; the last is called after the one other measure with it, if there is one.
     """
     out: Curves = {}
     if isinstance(value, dict):
@@ -86,7 +86,7 @@ def read_log(path: Path) -> Curves:
 
 
 def logs_beside(model: Path) -> list[Path]:
-    """Training logs that lie in a model directory or in the folder MODEL.training beside it."""
+    """Training logs that lie in a model directory or in the folder MODEL.training next to it."""
     folders = [model, model.with_name(model.name + ".training")]
     return [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.jsonl"))]
 

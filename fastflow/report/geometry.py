@@ -97,7 +97,7 @@ def words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section
 
 
 def frequency_trend(bands: Sequence[dict[str, Any]]) -> str:
-    """How norm and distance change from the most frequent band to the rarest, beside the paper's finding."""
+    """How norm and distance change from the most frequent band to the rarest, and the paper's finding."""
     paper = "Li et al. (2020) found in BERT that rare words have larger norms and lie farther from their neighbours"
     if len(bands) < 2:
         return f"{paper}; all pieces of this corpus fall into one band, which shows no trend."

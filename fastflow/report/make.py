@@ -61,7 +61,7 @@ def make_report(runtime: Runtime, against: Sequence[str], settings: Settings, fi
     """Read the data, embed each text once, and make every section there is data for.
 
     ``fit(method, pooled, seed)`` fits a baseline, ``open_model(path)`` opens another model named in ``against``.
-    Raises a UsageError where no data are given at all.
+    Raises a UsageError if no data are given at all.
     """
     check_matplotlib()
     sets = find_sets(settings.sts) if settings.sts else []
@@ -167,7 +167,7 @@ def check_matplotlib() -> None:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write the page under a temporary name beside ``path``, then give it its name."""
+    """Write the page under a temporary name next to ``path``, then give it its name."""
     try:
         replace_text(path, text)
     except OSError as error:

@@ -63,13 +63,13 @@ class Line:
         return {name: float(f"{value:.{self.digits}f}") for name, value in self.values.items()}
 
     def best(self) -> set[str]:
-        """The subjects whose printed value is nearest to ``toward``: all of a tie, none where one stands alone."""
+        """The subjects whose printed value is nearest to ``toward``: all of a tie, none if one stands alone."""
         off = {name: distance(value, self.toward) for name, value in self.shown().items() if value == value}
         least = min(off.values(), default=0.0)
         return {name for name, away in off.items() if away == least} if len(self.values) > 1 else set()
 
     def wins(self, own: str, other: str) -> bool:
-        """Whether ``own`` is strictly nearer to ``toward`` than ``other``, as printed; False where one is undefined."""
+        """Whether ``own`` is strictly nearer to ``toward`` than ``other``, as printed; False if one is undefined."""
         shown = self.shown()
         return distance(shown[own], self.toward) < distance(shown[other], self.toward)
 
@@ -84,7 +84,7 @@ def distance(value: float, toward: float) -> float:
 def comparison(caption: str, corner: str, lines: Sequence[Line], note: str = "", beside: bool = False) -> Table:
     """A row for each line, a column for each subject in their order, the best of each row marked.
 
-    ``note`` heads the lines' further cell: the last column, or with ``beside`` the one after the first subject's.
+    ``note`` heads the lines' further cell: the last column, or with ``next to`` the one after the first subject's.
     """
     names = list(lines[0].values)
     columns, rows = [corner, *names], []

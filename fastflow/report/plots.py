@@ -62,13 +62,13 @@ def svg(figure: Any) -> str:
 
 
 def apart(text: str, prefix: str) -> str:
-    """The SVG with every id, and every reference to one, behind ``prefix``: several share a page."""
+    """The SVG with every id, and every reference to one, after ``prefix``: several share a page."""
     text = re.sub(r'\bid="', f'id="{prefix}', text)
     return re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)
 
 
 def short(name: str, most: int) -> str:
-    """``name``, its middle left out where it is longer than ``most`` letters."""
+    """``name``, its middle left out if it is longer than ``most`` letters."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - 1) // 2 :]}"
 
 

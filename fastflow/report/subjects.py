@@ -61,7 +61,7 @@ def subjects(
     """The columns: ``model`` itself, which ``runtime`` runs, then the others in the order of ``against``.
 
     A name is ``raw``, the encoder's pooling without token weights, as in the paper; ``weights``, the same with the
-    model's token weights; a method that ``fit`` knows, fitted on ``texts``; or a directory with another model.
+    model's token weights; a method of ``fit``, fitted on ``texts``; or a directory with another model.
     """
     pool, out = Pool(runtime), []
     unweighted = replace(model.pooling, weights=None)

@@ -21,7 +21,7 @@ AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 i
 
 
 def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
-    """(verdict, meaning of its measure) from similarity where it was measured, else from QNLI."""
+    """(verdict, meaning of its measure) from similarity if it was measured, else from QNLI."""
     found = {section.id: section.data for section in sections}
     if "similarity" in found:
         means = {name: result["average"] for name, result in found["similarity"].items()}
@@ -38,7 +38,7 @@ def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
 
 
 def verdict(measure: str, values: Mapping[str, float]) -> str:
-    """One or two sentences on ``values`` (subject -> a figure where more is better) as printed with two decimals."""
+    """One or two sentences on ``values`` (subject -> a figure of which more is better) as printed with two decimals."""
     shown = {name: round(value, 2) for name, value in values.items()}
     if undefined := [name for name, value in shown.items() if value != value]:
         return f"This page has no verdict: the {measure} is undefined for {_listed(undefined)}."

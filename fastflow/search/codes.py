@@ -1,4 +1,4 @@
-"""Codes of vectors: a byte or a bit for each number, and how alike the code of a query is with each."""
+"""Codes of vectors: a byte or a bit for each number, and the similarity of a query's code to each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = 16  # queries from which on a BLAS is faster: it packs the rows first
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
-    """(n,) dot products, compiled where that can be had; raises as ``kernels.search.reference.dots`` does."""
+    """(n,) dot products, compiled if that can be had; raises as ``kernels.search.reference.dots`` does."""
     return reference.dots(codes, query) if cpu is None else cpu.dots(codes, query, threads)
 
 
@@ -49,7 +49,7 @@ class Codes(ABC):
 
     @abstractmethod
     def put(self, at: int, vectors: NDArray[Any]) -> None:
-        """The vectors (b, D) of row ``at`` and those behind it."""
+        """The vectors (b, D) of row ``at`` and those after it."""
 
     @abstractmethod
     def scores(self, query: NDArray[Any]) -> NDArray[Any]:
@@ -113,7 +113,7 @@ def largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(n,) L2 norms of (n, D); 0 for rows of zeros alone, and infinite where float32 cannot hold it."""
+    """(n,) L2 norms of (n, D); 0 for rows of zeros alone, and infinite if float32 cannot hold it."""
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
         again = np.flatnonzero(far(found) | (found == 0))

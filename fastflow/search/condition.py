@@ -19,7 +19,7 @@ TOKEN = re.compile(
 def checked(where: str, columns: Sequence[str]) -> str:
     """``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
 
-    SQLite takes a name in double quotes that no column has for a text, and would find no row or all of them.
+    SQLite takes a name in double quotes that no column has for a text, and would find no row or all.
     """
     depth, known = 0, {folded(name) for name in columns}
     for token in TOKEN.finditer(where):
@@ -37,7 +37,7 @@ def checked(where: str, columns: Sequence[str]) -> str:
 def refused(where: str, why: object, columns: Sequence[str]) -> UsageError:
     """The sentence for a condition that SQLite cannot run."""
     names = ", ".join(columns[:20]) + ", …" * (len(columns) > 20)
-    why = " ".join(str(why).split())  # SQLite quotes the line end that we put behind it
+    why = " ".join(str(why).split())  # SQLite quotes the line end that we put after it
     if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis is ours
         why = "it ends too soon"
     return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")

@@ -30,7 +30,7 @@ class Index:
     its fingerprint must be that of a .db. Without one queries are vectors, and rows are ranked by cosine.
     ``texts``: the file that was embedded into a .npy, for the texts of its rows.
     ``hold``: None reads the file for each search, in constant memory. ``vectors`` holds them in memory: as float32, or
-    int8 or bits where the file has these. ``int8`` holds codes, a quarter of that, and each search compares the rows of
+    int8 or bits if the file has these. ``int8`` holds codes, a quarter of that, and each search compares the rows of
     the best codes in full. ``threads``: of the scans, None for the cores that this process may use.
 
     Safe to call from several threads. Raises a FastflowError for a file that cannot be searched with this model.
@@ -86,7 +86,7 @@ class Index:
     def query_options(self) -> dict[str, Any]:
         """Options of ``Runtime.encode_query`` whose vectors are like those of the file: length and width."""
         whole = self._runtime is None or self._runtime.dim == self.dim
-        cut = self._source.truncated or not whole  # a model that is rotated to shorten it is not where it keeps all
+        cut = self._source.truncated or not whole  # a model rotates its vectors only to shorten them
         return {"normalize_embeddings": self._source.normalized, "truncate_dim": self.dim if cut else None}
 
     def __len__(self) -> int:

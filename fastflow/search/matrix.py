@@ -1,4 +1,4 @@
-"""The rows of a .npy: vectors alone, numbered from 0, and the texts of another file where they are asked for."""
+"""The rows of a .npy: vectors alone, numbered from 0, and the texts of another file if they are asked for."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Best:
         self._threads = threads
 
     def add(self, rows: Rows, vectors: NDArray[Any], lengths: NDArray[np.float32] | None = None) -> None:
-        """Look at ``vectors`` (b, D), numbers of any kind; ``lengths`` (b,): their ``norms``, where they are known."""
+        """Look at ``vectors`` (b, D), numbers of any kind; ``lengths`` (b,): their ``norms``, if they are known."""
         if self._similarity not in ("cosine", "dot"):
             for at, query in enumerate(self._queries):
                 self._take(at, rows, exact(query, vectors, self._similarity))
@@ -76,7 +76,7 @@ class Best:
         return rough, slack
 
     def _reach(self, at: int) -> np.float32:
-        """What the highest possible score of a row must be, as ``_roughly`` counts, for query ``at``."""
+        """The least score that a row must be able to have, as ``_roughly`` counts, for query ``at``."""
         worst = self.worst(at) / (1 if self._similarity == "cosine" else self._lengths[at])
         return np.float32(np.clip(worst, -LONG * LONG, LONG * LONG))  # rows that are far are candidates anyhow
 

@@ -14,7 +14,7 @@ Rows = NDArray[np.int64]
 
 
 class Hit(NamedTuple):
-    """A row that was found. ``text`` is None where the file has none, ``id`` where it has none; ``fields`` holds the
+    """A row that was found. ``text`` is None if the file has none, ``id`` if it has none; ``fields`` holds the
     values of the fields that were kept.
     """
 
@@ -26,10 +26,10 @@ class Hit(NamedTuple):
 
 
 class Source(ABC):
-    """Rows, each a number and a vector of ``dim`` numbers, stored as ``precision`` says.
+    """Rows, each a number and a vector of ``dim`` numbers, stored in ``precision``.
 
     ``kind``: the rows that ``blocks`` and ``vectors`` give: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte.
-    ``fingerprint``: of the model that made them, None where the file does not know. ``truncated``: the vectors were
+    ``fingerprint``: of the model that made them, None if the file has none. ``truncated``: the vectors were
     shortened to ``dim``. ``normalized``: divided by their L2 norm.
     """
 

@@ -65,7 +65,7 @@ def _together(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception
 
 
 def joined(parts: Sequence[Tokens]) -> Tokens:
-    """The texts of ``parts``, one after the other; all skip as many tokens."""
+    """The texts of ``parts`` in sequence; all skip as many tokens."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.offsets) - 1 for part in parts)])
@@ -76,7 +76,7 @@ def joined(parts: Sequence[Tokens]) -> Tokens:
 
 
 def some(tokens: Tokens, start: int, stop: int) -> Tokens:
-    """Texts ``start`` to ``stop`` of ``tokens``; which of them were cut is left out."""
+    """Texts ``start`` to ``stop`` of ``tokens``; which were cut is left out."""
     first, last = tokens.offsets[start], tokens.offsets[stop]
     offsets = tokens.offsets[start : stop + 1] - first
     return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip)

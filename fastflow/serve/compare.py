@@ -1,4 +1,4 @@
-"""The route /compare: the similarity of pairs of texts before and after calibration, one beside the other."""
+"""The route /compare: the similarity of pairs of texts before and after calibration, side by side."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Engine:
     ) -> Embedded:
         """The vectors of ``texts``. ``cut``: whether one that is too long is cut; ``gone()``: done when nobody waits.
 
-        Raises Refused, and Gone where the client has gone; nothing more of it is computed then.
+        Raises Refused, and Gone if the client has gone; nothing more is computed then.
         """
         start = self.clock()
         request = Request(how, self._loop.create_future(), start + self.queue.bounds.work)
@@ -162,7 +162,7 @@ class Engine:
         return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
 
     def check_wait(self) -> None:
-        """Raise Refused where any request that comes now waits for too long: before its body is read."""
+        """Raise Refused if any request that comes now waits for too long: before its body is read."""
         try:
             self.queue.check_wait()  # without the lock: a moment old is good enough, for ``embed`` checks again
         except Busy as busy:
@@ -184,7 +184,7 @@ class Engine:
             raise Refused("validation", message) from much
 
     async def _tokenized(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
-        """The tokens of ``texts``; other requests have their turn between two pieces of them."""
+        """The tokens of ``texts``; other requests have their turn between two pieces."""
         pieces = []
         for start in range(0, len(texts), PIECE):
             _check_waiting(left, self.clock() >= request.deadline)
@@ -203,7 +203,7 @@ class Engine:
         return joined(pieces)
 
     async def _answered(self, request: Request, left: asyncio.Future[Any]) -> None:
-        """Return when all is computed; raise at the deadline, and where the client has gone."""
+        """Return when all is computed; raise at the deadline, and if the client has gone."""
         seconds = max(0.0, request.deadline - self.clock())
         await asyncio.wait({request.answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not request.answer.done():
@@ -257,7 +257,7 @@ class Engine:
 
 
 def _check_waiting(left: asyncio.Future[Any], late: bool) -> None:
-    """Raise Gone where the client has ``left``, and Refused where it is too ``late``."""
+    """Raise Gone if the client has ``left``, and Refused where it is too ``late``."""
     if left.done():
         raise Gone
     if late:

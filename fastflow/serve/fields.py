@@ -33,7 +33,7 @@ class Fields:
     """The fields of an object that may hold ``known`` ones; null is as good as absent. All raise Refused."""
 
     def __init__(self, value: Any, known: Collection[str], where: str = "") -> None:
-        """``where``: the path of the object, with a dot behind it; empty: it is the whole body."""
+        """``where``: the path of the object, with a dot after it; empty: it is the whole body."""
         self._where = where
         if not isinstance(value, dict):
             raise self._wrong(where.rstrip(".") or "the body", "must be a JSON object", value)
@@ -44,7 +44,7 @@ class Fields:
         self._fields = {name: each for name, each in value.items() if each is not None}
 
     def get(self, name: str) -> Any:
-        """The value as it is, None where it is absent; raises for nothing."""
+        """The value as it is, None if it is absent; raises for nothing."""
         return self._fields.get(name)
 
     def required(self, name: str) -> Any:

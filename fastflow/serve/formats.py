@@ -42,7 +42,7 @@ def tei_json(z: NDArray[np.floating[Any]]) -> bytes:
 
 
 def openai_json(z: NDArray[np.floating[Any]], encoding: str, model: str, tokens: int, cut: int) -> bytes:
-    """(B, D) as OpenAI's JSON; ``encoding``: float or base64; ``cut``: texts that were cut, told with the usage."""
+    """(B, D) as OpenAI's JSON; ``encoding``: float or base64; ``cut``: texts that were cut, reported with the usage."""
     rows = base64_rows(z) if encoding == "base64" else arrays(z)
     data = ",".join(f'{{"object":"embedding","index":{i},"embedding":{row}}}' for i, row in enumerate(rows))
     usage = f'{{"prompt_tokens":{tokens},"total_tokens":{tokens},"truncated_texts":{cut}}}'

@@ -37,7 +37,7 @@ class ServedModel:
         return self.runtime.tokenize_prompted(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
-        """Tokens -> vectors (B, D'), or pooled ones (B, D); raises a FastflowError where one is not finite."""
+        """Tokens -> vectors (B, D'), or pooled ones (B, D); raises a FastflowError if one is not finite."""
         if how.pooled:
             return self.runtime.pool_tokens(tokens)
         return self.runtime.embed_tokens(tokens, how.normalize, how.dim)

@@ -71,7 +71,7 @@ def protocol(settings: Settings, metrics: Metrics) -> type[HttpToolsProtocol]:
                 self.transport.close()
 
         def _too_long(self) -> None:
-            """Refuse headers, chunk extensions or trailers, and read no more of them."""
+            """Refuse headers, chunk extensions or trailers, and read no more."""
             self._answer(b"431 Request Header Fields Too Large")
             self._deaf = True
             if self._in_body and self.cycle is not None:  # its route waits for the body

@@ -36,7 +36,7 @@ class Job:
     """The texts of one request, from its admission to its last batch.
 
     ``left``: tokens not handed out, an estimate until ``Queue.put`` gives the ``lengths``; ``turn``: those of its next
-    turn; ``next``: the first text not handed out; ``deadline``: the time from which nothing more of it is computed.
+    turn; ``next``: the first text not handed out; ``deadline``: the time from which nothing more is computed.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -48,7 +48,7 @@ class Job:
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
-Slice = tuple[AnyJob, int, int]  # a job, its first text and the one behind its last
+Slice = tuple[AnyJob, int, int]  # a job, its first text and the one after its last
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Queue(Generic[AnyJob]):
     """Jobs that wait; not safe to call from several threads at once."""
 
     def __init__(self, bounds: Bounds, rate: float) -> None:
-        """``rate``: tokens that are computed in a second, as far as it is known; ``learn`` corrects it."""
+        """``rate``: tokens that are computed in a second, by the last measurement; ``learn`` corrects it."""
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not handed out
         self.turns = 0  # the same, of each job its next turn alone: what comes before the first turn of a new one
@@ -91,9 +91,9 @@ class Queue(Generic[AnyJob]):
         return (self.turns + self.running) / self.rate
 
     def check_wait(self, own: int = 0) -> None:
-        """Raise Busy where a request whose first turn takes ``own`` tokens would wait for too long.
+        """Raise Busy if a request whose first turn takes ``own`` tokens would wait for too long.
 
-        A burst may wait for ``bounds.wait``. Where more comes than is computed, a long queue makes every answer late
+        A burst may wait for ``bounds.wait``. If more comes than is computed, a long queue makes every answer late
         and none sooner: from a refusal until the work has run out, the first turns that wait must fit into one batch.
         Long requests take a turn in every batch until they end, so Busy names the time in which their work is done.
         """

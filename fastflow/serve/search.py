@@ -81,7 +81,7 @@ def most_queries(service: Service) -> int:
 
 
 def routes(service: Service) -> list[Route]:
-    """The route, where a file is loaded."""
+    """The route, if a file is loaded."""
     searcher = service.searcher
     if searcher is None:
         return []

@@ -41,7 +41,7 @@ class Searcher:
 
     @contextmanager
     def turn(self, most: float) -> Iterator[None]:
-        """A request takes part; raises Refused where it would wait longer than ``most`` seconds for its first query."""
+        """A request takes part; raises Refused if it would wait longer than ``most`` seconds for its first query."""
         wait = self._asking * self._seconds
         if wait > most:
             raise overloaded(Busy(wait))

@@ -82,7 +82,7 @@ def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> No
 def listen(host: str, port: int, uds: Path | None) -> socket.socket:
     """A socket that listens at an address, or at a path where only user and group may connect.
 
-    Raises a FastflowError where it cannot.
+    Raises a FastflowError if it cannot.
     """
     if uds is not None:
         return _listen_at(uds)
@@ -130,12 +130,12 @@ def _answers(path: Path) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """What the system says, without its number."""
+    """The system's message, without its number."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def notify(state: str) -> None:
-    """Tell systemd, where it asks to be told (Type=notify)."""
+    """Notify systemd, if it asks for that (Type=notify)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
@@ -143,7 +143,7 @@ def notify(state: str) -> None:
 
 
 class Lines(logging.Formatter):
-    """One line an event, with journald's priority in front where the lines go to it, and without a time: it has one."""
+    """One line an event, with journald's priority in front if the lines go to it, and without a time: it has one."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"fastflow: {super().format(record)}"

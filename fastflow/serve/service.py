@@ -1,4 +1,4 @@
-"""The service behind the routes: one request's texts through the engine, counted, and left when its client leaves."""
+"""The service that the routes call: a request's texts go through the engine, and stop when its client leaves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Service:
     def __init__(
         self, model: ServedModel, settings: Settings, rate: float | None = None, searcher: Searcher | None = None
     ) -> None:
-        """``rate``: tokens a second; None: measured now. ``searcher``: None where no file is loaded."""
+        """``rate``: tokens a second; None: measured now. ``searcher``: None if no file is loaded."""
         self.model, self.settings, self.searcher, self.metrics = model, settings, searcher, Metrics()
         self.engine = Engine(model, settings, rate or model.rate(), model.runtime.batch_tokens)
         self.engine.observe = self._observe
@@ -44,7 +44,7 @@ class Service:
         return not (self.draining or self.engine.stuck(STUCK))
 
     async def read(self, request: Request) -> Any:
-        """The JSON of the body. Raises Refused for one that is too large, is no JSON, or is not said to be JSON."""
+        """The JSON of the body. Raises Refused for one that is too large, is no JSON, or is not declared as JSON."""
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused("media", "the body must be JSON: send the header Content-Type: application/json")
@@ -94,7 +94,7 @@ class Service:
         return done
 
     async def write(self, numbers: int, call: Any, *arguments: Any) -> bytes:
-        """``call(*arguments)``, a body of so many numbers."""
+        """Serialise a response; in a thread if it holds more than LARGE numbers."""
         if numbers <= LARGE:
             return bytes(call(*arguments))
         return bytes(await self.engine.thread(call, *arguments))
@@ -113,7 +113,7 @@ class Service:
 
 
 def response(body: bytes, done: Embedded, media: str) -> Response:
-    """An answer with the vectors' shape, tokens and times in its headers, under TEI's names where it has one."""
+    """An answer with the vectors' shape, tokens and times in its headers, under TEI's names if it has one."""
     rows, dim = done.vectors.shape
     headers = {
         "x-compute-tokens": str(int(done.lengths.sum())),

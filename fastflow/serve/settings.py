@@ -16,10 +16,10 @@ MIB = 2**20
 class Settings:
     """Limits and habits of a server. Times are seconds."""
 
-    keys: tuple[str, ...] = ()  # one of them must come with a request; none: no key is asked for
-    hosts: tuple[str, ...] = ()  # names of this server, beside addresses, where no key is asked for; none: any name
+    keys: tuple[str, ...] = ()  # one must come with a request; none: no key is asked for
+    hosts: tuple[str, ...] = ()  # names of this server, besides addresses, if no key is asked for; none: any name
     names: tuple[str, ...] = ()  # further names that a request may call the model by
-    truncate: bool = True  # whether a text that is too long is cut where the request does not say
+    truncate: bool = True  # whether a text that is too long is cut by default
     max_queue: float = 0.5  # before the first turn of a request, in a burst
     timeout: float = 60.0  # of a request that waits and is computed
     max_inputs: int = 2048  # texts of a request

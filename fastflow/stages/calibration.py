@@ -124,7 +124,7 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
 
 
 def _check_size(stage: Stage) -> None:
-    """Raise for a flow of more steps than it has arrays, before a table of so many is made."""
+    """Raise for a flow of more steps than it has arrays, before a table of that size is made."""
     if stage.kind == "flow":
         _check_settings(stage.settings)
         levels, depth = stage.settings["levels"], stage.settings["depth"]

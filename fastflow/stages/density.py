@@ -2,7 +2,7 @@
 
     log p(x) = log N(z; 0, I) + log|det dz/dx|,    z = f(x),
 
-f being all stages up to and including the last flow, and the logarithm the natural one. A stage behind the flow changes
+f being all stages up to and including the last flow, and the logarithm the natural one. A stage after the flow changes
 the embedding alone. A closed form in front of a flow is affine, so that its log-determinant is one constant.
 """
 
@@ -47,14 +47,14 @@ class Density:
 
 
 def log_normal(z: NDArray[Any], log_det: NDArray[Any]) -> Densities:
-    """log N(z; 0, I) + ``log_det`` (B,) of z (B, D), in float64, where the square of a float32 is finite."""
+    """log N(z; 0, I) + ``log_det`` (B,) of z (B, D), in float64, if the square of a float32 is finite."""
     z = np.asarray(z, np.float64)
     constant = 0.5 * z.shape[1] * np.log(2 * np.pi)
     return np.asarray(log_det - constant - 0.5 * np.square(z).sum(axis=1), np.float64)
 
 
 def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
-    """The density that ``stages``, those of the model called ``model``, give; raises a UsageError where none exists."""
+    """The density that ``stages``, those of the model called ``model``, give; raises a UsageError if none exists."""
     flows = [number for number, stage in enumerate(stages) if stage.kind == "flow"]
     if not flows:
         raise UsageError(
@@ -66,7 +66,7 @@ def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
 
 
 def _log_det(stage: Stage, model: Path | str) -> float:
-    """log|det| of a closed form; raises a UsageError where the stage leaves directions out."""
+    """log|det| of a closed form; raises a UsageError if the stage leaves directions out."""
     if stage.kind == "standardize":
         return -float(np.log(stage.params["deviation"].astype(np.float64)).sum())
     found = -np.inf

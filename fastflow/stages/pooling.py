@@ -88,7 +88,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     """The Pooling called ``name`` on an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
     ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``); ``embedding-first-last`` takes
-    the embedding layer beside them: 0, 1 and L. The historical names keep the
+    the embedding layer with them: 0, 1 and L. The historical names keep the
     layers of the official code (UKP and early SimCSE averaged the embedding layer and the last):
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.

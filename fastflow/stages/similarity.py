@@ -1,4 +1,4 @@
-"""Similarities of embeddings, by the names that Sentence Transformers gives them: larger is more alike."""
+"""Similarities of embeddings, by the names that Sentence Transformers gives them: larger is more similar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How wide the embedding of a model spreads in each dimension, where no calibration has made that 1.
+"""How wide the embedding of a model spreads in each dimension, if no calibration has made that 1.
 
 int8 and uint8 need a range that is fixed before any text is seen. Flow, whitening and standardization end in unit
 variance; raw vectors and those without their leading directions do not, and so a model may carry its measured spread.
@@ -28,7 +28,7 @@ def unit_variance(stages: Sequence[Stage]) -> bool:
 def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
     """(D',) root mean square, about 0, of the embeddings ``stages`` makes of a sample of pooled vectors (n, D).
 
-    None where the calibration ends in unit variance, and where a dimension is always 0 or not finite: no range fits it.
+    None if the calibration ends in unit variance, and if a dimension is always 0 or not finite: no range fits it.
     """
     if unit_variance(stages):
         return None

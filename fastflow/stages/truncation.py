@@ -2,7 +2,7 @@
 
 A flow's dimensions are interchangeable, so the first k of them are any k. A model may therefore carry an orthogonal
 basis, fitted without labels, whose columns are ordered by how much of the pooled vectors' variation they hold. All D'
-columns together keep every cosine, so the basis only runs where something is cut, folded into the plan: the whole
+columns together keep every cosine, so the basis only runs if something is cut, folded into the plan: the whole
 embedding costs nothing more, and k dimensions some k x D products.
 """
 
@@ -32,7 +32,7 @@ class Truncation:
     deviation: NDArray[Any]
 
     def stage(self, k: int) -> Stage:
-        """The linear map (B, D') -> (B, k) on the first k columns, as a stage to be folded behind the others."""
+        """The linear map (B, D') -> (B, k) on the first k columns, as a stage to be folded after the others."""
         return Stage("whiten", {}, {"mean": np.zeros_like(self.basis[:, 0]), "matrix": self.basis[:, :k]})
 
 
@@ -49,7 +49,7 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     """The left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
 
     The first k are the directions of the embedding that hold most of the pooled vector. Those in which the embedding
-    itself varies most would do for a flow, but not for one behind a whitening, which varies equally in all.
+    itself varies most would do for a flow, but not for one after a whitening, which varies equally in all.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)

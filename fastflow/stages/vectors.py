@@ -18,7 +18,7 @@ INT8_SIGMAS = 4.0  # how wide dimensions spread is known beforehand, so a fixed 
 def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Truncation | None = None) -> NDArray[Any]:
     """(B, D') cut to ``truncate`` columns (None: whole), divided by their L2 norm if asked; zero rows stay zero.
 
-    Kept are the leading directions of ``order`` where a model holds one, else the first columns.
+    Kept are the leading directions of ``order`` if a model holds one, else the first columns.
     """
     if order is not None and truncate is not None:
         z = z @ order.basis[:, :truncate].astype(z.dtype)
@@ -45,13 +45,13 @@ def _is_count(value: Any, most: int = MOST) -> bool:
 
 
 def check_precision(precision: str) -> None:
-    """Raise unless ``quantise`` knows the precision."""
+    """Raise unless ``quantise`` has the precision."""
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise UsageError(f"unknown precision {short(precision)}; known are {', '.join(PRECISIONS)}")
 
 
 def first_bad(z: NDArray[Any]) -> int | None:
-    """The number of the first row of (B, D) or (B,) with NaN or infinity, None where all are finite."""
+    """The number of the first row of (B, D) or (B,) with NaN or infinity, None if all are finite."""
     if np.isfinite(z).all():
         return None
     return int(np.flatnonzero(~np.isfinite(z.reshape(len(z), -1)).all(axis=1))[0])

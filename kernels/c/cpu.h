@@ -1,4 +1,4 @@
-/* What all CPU kernels share. Headers declare, and define static functions only: another inline function, compiled for
+/* The common declarations of all CPU kernels. Headers declare, and define static functions only: another inline function, compiled for
    AVX-512 in one file, may be the copy that the linker keeps for everybody.
 
    Numbers and records that Python uses too are read from these headers by _cpu.pyx: nothing is copied by hand. */
@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* dispatch.c: instruction sets, worst first but for the last. AMX has products in reduced precision only and is AVX-512 in
+/* dispatch.c: instruction sets, worst first except the last. AMX has products in reduced precision only and is AVX-512 in
    all else; its emulation is for tests. */
 enum { FF_PORTABLE, FF_AVX2, FF_AVX512, FF_AMX, FF_AMX_EMULATED, FF_ISAS };
 const char *ff_isa_name(int isa);
 int ff_isa_usable(int isa);  /* 1 when compiled in, present in the CPU and enabled by the operating system */
-const char *ff_amx_missing(void);  /* why AMX cannot run here, asking the system for it the first time; "" where it can */
+const char *ff_amx_missing(void);  /* why AMX cannot run here, asking the system for it the first time; "" if it can */
 int ff_avxvnni_usable(void);
 /* Of the float32 kernels: floats in a vector, which packing depends on; rows in the largest tile, and scratch on this. */
 enum { FF_PORTABLE_VECTOR = 4, FF_AVX2_VECTOR = 8, FF_AVX512_VECTOR = 16 };

@@ -33,7 +33,7 @@ from fastflow.kernels.isa import forced_isa, usable_isas
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
 
-# dtype -> products that do for it, and what is said of them
+# dtype -> products that do for it, and their description
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
 SAID = {
     FLOAT: "",
@@ -51,7 +51,7 @@ Array = NDArray[Any]
 def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
     """The best instruction set here that has products for ``dtype``, and the format of its products.
 
-    ``isa`` or, where it is None, FASTFLOW_ISA names it instead. Raises ValueError when there is none, or none on that.
+    ``isa`` or, if it is None, FASTFLOW_ISA names it instead. Raises ValueError when there is none, or none on that.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
@@ -65,14 +65,14 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
 
 
 def described(name: str, form: int, isa: str | None = None) -> str:
-    """What runs, for a reader; and where AMX would have been chosen and was not, why; ``isa`` as in ``choose``."""
+    """The kernels that run, in words, and why AMX was not chosen if it could be; ``isa`` as in ``choose``."""
     why = amx_missing() if name == "avx512" and form != FLOAT and not forced_isa(isa) else ""
     return name + SAID[form] + (f" (not AMX: {why})" if why else "")
 
 
 def attends(isa: int, form: int) -> int:
-    """The format of attention beside products of ``form``: the first that the processor has of bytes, if these are,
-    bfloat16, if they are reduced, and float32."""
+    """The format of attention that goes with products of ``form``: the first that the processor has of bytes, if these
+    are, bfloat16, if they are reduced, and float32."""
     wanted = {FLOAT: (), BF16_WIDE: (), BF16: (BF16,)}.get(form, (INT8, BF16))
     return next((f for f in wanted if f in attention_formats(isa)), FLOAT)
 
@@ -88,7 +88,7 @@ def multiplies_bfloat16() -> bool:
 def smoothed(largest: Mapping[str, Array]) -> dict[str, Array]:
     """For products by name the nearest power of two to the root of each column's ``largest`` operand, as float32.
 
-    int8 has one scale a row: a few columns that are always large, as behind BERT's LayerNorms, would leave the others
+    int8 has one scale a row: a few columns that are always large, as after BERT's LayerNorms, would leave the others
     few steps. Half of their size, as a power, goes into the weights instead (SmoothQuant, Xiao et al. 2023, eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
@@ -112,14 +112,14 @@ class CpuEncoder:
     float32 always. ``weights``: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
     ``mode``: pooler, or one of ``texts.MODES`` or several joined by ``+``, over ``layers``, 0 being the embeddings;
     ``shares``: of the layers in their sum, None for a mean; ``head``: what follows the pooling; ``threads``: at most
-    this many, None for ``default_threads()``; ``release`` is called now and then while weights are read, to let go of
+    this many, None for ``default_threads()``; ``release`` is called now and then while weights are read, to release
     what was.
     ``token_weights`` (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for pooler: a token counts by its id's
-    weight, as in ``texts.pool``; None, every token alike. ``isa``: as in ``choose``. ``smoothing``: for int8, as
-    ``smoothed`` makes it; None, the columns of an operand count as they are. ``apart``: for int8, as ``outlying`` makes
-    it; None, no columns are multiplied in float32.
+    weight, as in ``texts.pool``; None, every token counts equally. ``isa``: as in ``choose``. ``smoothing``: for int8,
+    as ``smoothed`` makes it; None, the columns of an operand count as they are. ``apart``: for int8, as ``outlying``
+    makes it; None, no columns are multiplied in float32.
     Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
-    which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also where they are not used.
+    which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also if they are not used.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ def _words(weights: Stored, half: bool, threads: int) -> Array:
 
 
 def _token_weights(table: Array, mode: str, weights: Stored) -> Array:
-    """A copy of ``table``; raises ValueError where a mean cannot be weighted by it."""
+    """A copy of ``table``; raises ValueError if a mean cannot be weighted by it."""
     if mode == "pooler":
         raise ValueError("token weights cannot run with pooling 'pooler'")
     vocabulary = len(parts_of(weights, "word")[0])

@@ -2,7 +2,7 @@
 
 The definition is ``kernels.encoder.reference``. The buffers are x, the states; y and z, sums and normalised states;
 context, what attention gives; wide, queries, keys and values by head or the hidden values of the feed-forward part;
-heads, queries, keys and values in bfloat16, where attention is not in float32.
+heads, queries, keys and values in bfloat16, if attention is not in float32.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def assemble(
 
 
 def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
-    """Add the steps from tokens to pooled vectors, as far as the highest of ``layers``."""
+    """Add the steps from tokens to pooled vectors, up to the highest of ``layers``."""
     hidden, width, heads = program.shape.hidden, program.parts("word")[0].shape[1], program.shape.heads * program.head
     wide = 2 * program.pad(program.shape.intermediate) if program.shape.gated else program.shape.intermediate
     program.buffers(x=hidden, y=max(hidden, width), context=max(hidden, heads), wide=max(3 * heads, wide))

@@ -46,7 +46,7 @@ from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, stor
 
 LINE = 64  # bytes of a cache line
 ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
-CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, where operands are not float32
+CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, if operands are not float32
 ABSENT = (
     "source",
     "target",
@@ -122,7 +122,7 @@ class EncoderProgram:
         return name
 
     def passed(self, buffer: str) -> str:
-        """Where a step leaves rows of ``buffer`` that the next product alone reads: as its operand, where it can."""
+        """Where a step leaves rows of ``buffer`` that the next product alone reads: as its operand, if it can."""
         return self._operand(buffer) if self.format == BF16 else buffer
 
     def halves(self, name: str, columns: int) -> str:
@@ -134,7 +134,7 @@ class EncoderProgram:
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
         """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled.
 
-        The rows of ``source`` are float32 where attention is, else bfloat16.
+        The rows of ``source`` are float32 if attention is, else bfloat16.
         """
         result = BF16 if target in self._halves else FLOAT
         fields = {"window": -1 if window is None else window, "format": self.attention, "mode": result}
@@ -169,7 +169,7 @@ class EncoderProgram:
         return {"scale": self.put(scale), "bias": self.put(bias)}
 
     def bias(self, name: str, width: int) -> Array:
-        """A bias as float32, zeros where the encoder has none."""
+        """A bias as float32, zeros if the encoder has none."""
         return self.vector(name) if name in self.weights else np.zeros(width, np.float32)
 
     def vector(self, name: str) -> Array:
@@ -249,7 +249,7 @@ class EncoderProgram:
     ) -> int:  # fmt: skip
         """Where the weights of the columns ``apart`` lie: float32 (APART, rows), those of spare columns 0.
 
-        They are read with the product's other weights, since each of them lies on a page of its own.
+        They are read with the product's other weights, since each lies on a page of its own.
         """
 
         def fill(memory: Array) -> None:
@@ -319,7 +319,7 @@ class EncoderProgram:
         ``release`` is called each time that some 32 MB of the stored weights have been packed, and at the end. Raises
         NotFinite for weights that hold NaN or infinity. Can be called once.
         """
-        space = np.empty(self._bytes + LINE, np.uint8)  # NumPy asks for huge pages where the system gives them
+        space = np.empty(self._bytes + LINE, np.uint8)  # NumPy asks for huge pages if the system gives them
         memory = space[-space.ctypes.data % LINE :][: self._bytes]
         while self._fill:
             self._fill.pop()(memory)

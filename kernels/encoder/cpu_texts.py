@@ -1,4 +1,4 @@
-"""Steps over texts for the compiled encoder: where pooled vectors lie, and the modules behind them.
+"""Steps over texts for the compiled encoder: where pooled vectors lie, and the modules after them.
 
 Fields and numbers are those of ``c/encoder/encoder.h``; the definition is ``kernels.encoder.texts``.
 """
@@ -52,7 +52,7 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
 
 
 def check_pooling(mode: str, layers: int, head: Head) -> None:
-    """Raise ValueError for a pooling that is unknown, or that cannot run with so many layers or that head."""
+    """Raise ValueError for a pooling that is unknown, or that cannot run with that number of layers or that head."""
     parts = mode.split("+")
     if mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
         raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")

@@ -1,4 +1,4 @@
-"""How attention knows where tokens stand, other than by a table of positions: rotary angles and relative biases.
+"""How attention gets the positions of tokens, other than by a table of positions: rotary angles and relative biases.
 
 Shared by the reference and by what is laid out for the compiled kernels.
 """
@@ -42,7 +42,7 @@ def rotate(x: Array, base: float) -> Array:
 def buckets(distances: Array) -> NDArray[np.int64]:
     """The row of MPNet's bias table for each distance, key position less query position (Raffel et al. 2020).
 
-    Half of the rows are for keys behind the query: one a distance below 8, then ever wider ones up to FARTHEST.
+    Half of the rows are for keys after the query: one a distance below 8, then ever wider ones up to FARTHEST.
     """
     half = BUCKETS // 2
     exact = half // 2

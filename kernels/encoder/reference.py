@@ -27,7 +27,8 @@ LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with st
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """What the equations need beside the weights: D hidden width, heads, layers and the variants of the architecture.
+    """The parameters of the equations besides the weights: D hidden width, heads, layers and the variants of the
+    architecture.
 
     BERT's family leaves the last four as they are. Parts without weights are left out: a table of positions, segments,
     biases, a projection, the first LayerNorm of a layer, a LayerNorm after the last layer, MPNet's relative bias.
@@ -42,7 +43,7 @@ class EncoderShape:
     positions: int  # rows of the position table; without a table, the most tokens of a text
     position_start: int  # 0, or padding id + 1 for RoBERTa
     pad_id: int | None  # RoBERTa numbers only the tokens that are not this one
-    pre_norm: bool = False  # LayerNorm stands before attention and feed-forward, not behind their residual sums
+    pre_norm: bool = False  # LayerNorm stands before attention and feed-forward, not after their residual sums
     gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input | gate], and activate(input) * gate goes on
     rotary: tuple[float, ...] = ()  # the base of each layer's rotary angles; empty: queries and keys are not turned
     windows: tuple[int | None, ...] = ()  # how many tokens away a layer's farthest key is; None: any; empty: any in all
@@ -79,7 +80,7 @@ def layer_norm(x: Array, scale: Array, bias: Array | None, eps: float) -> Array:
     """(x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,), or no bias."""
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
-    deviation = np.sqrt(variance + x.dtype.type(eps)) + (variance - variance)  # + 0, or NaN where the squares overflow
+    deviation = np.sqrt(variance + x.dtype.type(eps)) + (variance - variance)  # + 0, or NaN if the squares overflow
     scaled = centred / deviation * scale
     return scaled if bias is None else scaled + bias
 
@@ -204,7 +205,7 @@ def encode(
 def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Array:
     """Masked mean pooling over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens.
 
-    ``weights`` (N,), LIGHTEST to HEAVIEST, make it sum(w h) / sum(w) over a text's tokens; None counts all alike.
+    ``weights`` (N,), LIGHTEST to HEAVIEST, make it sum(w h) / sum(w) over a text's tokens; None counts all equally.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)

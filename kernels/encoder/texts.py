@@ -128,7 +128,7 @@ Head = Sequence[Dense | Unit | Norm]
 
 
 def apply_head(head: Head, x: Array) -> Array:
-    """(B, P) pooled vectors -> (B, P') behind the modules of ``head``, in the dtype of ``x``."""
+    """(B, P) pooled vectors -> (B, P') after the modules of ``head``, in the dtype of ``x``."""
     with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
         for module in head:
             x = module(x)
@@ -143,7 +143,7 @@ def head_width(head: Head, inputs: int) -> int:
 
 
 def folded(head: Head) -> tuple[Dense | Unit | Norm, ...]:
-    """``head`` with neighbouring affine maps as one, where that is not more work; computed in float64."""
+    """``head`` with neighbouring affine maps as one, if that is not more work; computed in float64."""
     out: list[Dense | Unit | Norm] = []
     for module in head:
         if isinstance(module, Dense) and module.activation == "identity":

@@ -1,7 +1,7 @@
 """The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a packed batch of texts.
 
 This module imports neither torch nor triton; building a ``TritonEncoder`` does. A call issues launches only: it never
-waits for the device and reads nothing back, so that it can be captured in a CUDA graph with the flow behind it.
+waits for the device and reads nothing back, so that it can be captured in a CUDA graph with the flow after it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TritonEncoder:
         self.weights = self._load(weights)
 
     def _dot(self, dtype: str) -> Any:
-        """What the products of attention take; Triton's interpreter gets bfloat16 products wrong without a word."""
+        """The dtype of attention's products; Triton's interpreter gets bfloat16 products wrong without a word."""
         language = importlib.import_module("triton.language")
         return language.float32 if self.device.type == "cpu" else getattr(language, dtype)
 
@@ -89,7 +89,7 @@ class TritonEncoder:
         """Hidden states (layers, N, D) of the wanted layers, in their order.
 
         ids, positions (N,) int32, rows of the tables of words and positions; offsets (B + 1,) int32; all on the device.
-        ``longest``: no text has more tokens, said by the caller so that nothing is read back. Tokens behind offsets[B]
+        ``longest``: no text has more tokens, given by the caller so that nothing is read back. Tokens after offsets[B]
         are computed and mean nothing. N = 0 and B = 0 are answered without a launch.
         """
         self._check(ids=ids, positions=positions, offsets=offsets)

@@ -8,7 +8,7 @@ B >= 1: the caller answers none itself.
 
 Tokens beyond the last offset, which a captured graph may hold, are computed like any other row and never read.
 """
-# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can tell apart
+# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def normalised(x, cols, scale_ptr, bias_ptr, D, eps):
     inside = cols < D
     centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
     variance = tl.sum(centred * centred, axis=0) / D
-    inverse = 1.0 / tl.sqrt_rn(variance + eps) + (variance - variance)  # + 0, or NaN where the squares overflow
+    inverse = 1.0 / tl.sqrt_rn(variance + eps) + (variance - variance)  # + 0, or NaN if the squares overflow
     scale = tl.load(scale_ptr + cols, mask=inside, other=0.0)
     return centred * inverse * scale + tl.load(bias_ptr + cols, mask=inside, other=0.0)
 

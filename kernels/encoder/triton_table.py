@@ -1,6 +1,6 @@
 """Stored configurations of the Triton encoder, chosen by dtype, head and longest text; nothing is tuned at run time.
 
-Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64); where
+Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64); if
 one gives way to the next is an estimate from counts: none of this has been timed on a GPU yet.
 """
 

@@ -124,8 +124,8 @@ class Program:
                 self._product(to, weight, bias, [(h, plan.width)], GATE, columns)
 
     def _gated(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Weights (w, n) and biases (n,) of shifts and gates, vector by vector in turn; surplus channels of the last
-        vector pass unchanged.
+        """Weights (w, n) and biases (n,) of shifts and gates, vector by vector alternately; surplus channels of the
+        last vector pass unchanged.
         """
         n = self.vector
         spare = -len(shift[1]) % n
@@ -138,7 +138,7 @@ class Program:
         return weight, np.stack([pair[1] for pair in pairs], axis=1).reshape(-1)
 
     def _diagonal(self, plan: Plan, u: int, z: int) -> None:
-        """z = S u[gather] + t, by runs of whole vectors where the gather has them."""
+        """z = S u[gather] + t, by runs of whole vectors if the gather has them."""
         assert plan.gather is not None  # noqa: S101 - as above
         index = u + np.pad(plan.gather, (0, -plan.outputs % self.vector), mode="edge").reshape(-1, self.vector)
         table = len(self.table)
@@ -195,7 +195,7 @@ def _widened(values: Array, columns: int) -> Array:
 
 
 def _split(parts: list[Part]) -> list[tuple[int, int, int]]:
-    """(column, length, 1): the first part cut in four, the others alike, every piece a chain of its own."""
+    """(column, length, 1): the first part cut in four, the others too, every piece a chain of its own."""
     size = min(CHAIN, max(32, -(-parts[0][1] // 4)))
     return [(c + low, min(size, n - low), 1) for c, n in parts for low in range(0, n, size)]
 
@@ -214,7 +214,7 @@ def _joined(parts: list[Part]) -> list[tuple[int, int, int]]:
 
 
 def _runs(index: Array) -> list[list[int]]:
-    """[order, first source, vectors] for the rows of ``index``: ASCENDING for consecutive sources, DESCENDING where
+    """[order, first source, vectors] for the rows of ``index``: ASCENDING for consecutive sources, DESCENDING if
     they fall by one, each joined with the row before when it goes on from there, and SCATTERED for any other.
     """
     runs: list[list[int]] = []

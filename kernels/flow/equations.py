@@ -1,4 +1,4 @@
-"""Calibrations as their equations say, unfolded, on NumPy arrays or PyTorch tensors alike.
+"""Calibrations by their equations, unfolded, on NumPy arrays or PyTorch tensors.
 
 This is the definition that folded plans and fused kernels are tested against. Arithmetic is done in the dtype of the
 arrays given; ``x`` is (B, D) and every function returns (B, D'), for B = 0 too. No function changes its arguments.

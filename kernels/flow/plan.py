@@ -3,13 +3,13 @@
 A plan is what every fast kernel executes; ``execute`` below is the definition they are tested against. Letters are
 those of the folding algebra: D input, M state and N output channels, K coupling steps, w their width.
 
-Both forms begin with v = (x - m) * s, then u = L v where there is a dense prologue L, else u = v.
+Both forms begin with v = (x - m) * s, then u = L v if there is a dense prologue L, else u = v.
 
-``hidden`` (additive couplings and linear maps; K may be 0), for k = 0 .. K-1 in turn:
+``hidden`` (additive couplings and linear maps; K may be 0), for k = 0 .. K-1 in order:
     a_k = U_k u + c_k + sum_{j<k} G_kj h_j;   h_k = relu(B_k relu(a_k) + d_k);   at the end z = S u + V h + t.
 ``state`` (affine couplings, or additive ones), u being updated in place on the range writes[k]:
     a_k = U_k u + c_k;   h_k = relu(B_k relu(a_k) + d_k);
-    u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), without the gate where R is None;   at the end z = S u + t.
+    u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), without the gate if R is None;   at the end z = S u + t.
 
 S is a diagonal with a gather index, S u = S * u[gather], or dense with gather None.
 """
@@ -48,7 +48,7 @@ class Plan:
     t: Array  # (N,) output bias
     reads: Array  # (K, 2) int32: step k reads u[reads[k, 0]:reads[k, 1]]
     writes: Array  # (K, 2) int32: step k changes these rows of z (hidden) or of u (state)
-    logdet: float  # log|det dz/dx|, in state form without the sum of log gates; nan where it does not exist
+    logdet: float  # log|det dz/dx|, in state form without the sum of log gates; nan if it does not exist
 
     @property
     def inputs(self) -> int:

@@ -20,7 +20,7 @@ from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, SMALL, TABLE, W
 from fastflow.kernels.launch import options, prepare
 
 Tensor = Any  # torch.Tensor, which is not imported here
-ALIKE = {"id_ptr": None, "weight_ptr": None}  # where tokens have no weights: kernels are compiled without them
+ALIKE = {"id_ptr": None, "weight_ptr": None}  # if tokens have no weights: kernels are compiled without them
 
 
 class TritonFlow:
@@ -54,7 +54,7 @@ class TritonFlow:
         return self._run(x, normalize, offsets, ids, None)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """z (B, N) and log|det dz/dx| (B,), float32, of x (B, D); nan where no determinant exists."""
+        """z (B, N) and log|det dz/dx| (B,), float32, of x (B, D); nan if no determinant exists."""
         log_det = self.torch.zeros(len(x), device=self.device)
         return self._run(x, False, None, None, log_det), log_det
 
@@ -62,7 +62,7 @@ class TritonFlow:
         """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers, summed in float32.
 
         hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,) int32, not decreasing;
-        ids (tokens,) int32, rows of ``weights``, read only where there are such; all on the device. A text without
+        ids (tokens,) int32, rows of ``weights``, read only if there are such; all on the device. A text without
         tokens gives zeros, and tokens that no text owns are not read.
         """
         hidden = self._hidden(hidden)

@@ -10,10 +10,10 @@ flow, which updates u in place.
 
 Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units, in blocks of
 UB = min(WP, 32) in the order of the tiles; ``kernels.flow.triton_layout`` makes all this. Pointers are float32 and rows
-contiguous unless stated; tables are int32; sums are float32. D and N are multiples of VEC, which tells the compiler how
+contiguous unless stated; tables are int32; sums are float32. D and N are multiples of VEC, which shows the compiler how
 wide a load may be. A launch needs B >= 1: the caller answers B = 0 itself.
 """
-# ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can tell apart
+# ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

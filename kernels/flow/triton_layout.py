@@ -1,7 +1,7 @@
 """The plan laid out for the Triton kernels: padded to their blocks, with tables of what each block reads (NumPy only).
 
-Nothing here knows the batch. Ranges are widened to multiples of 16, so that loads are 16 bytes wide; the weights are
-zero in between, which makes that exact.
+Nothing here depends on the batch. Ranges are widened to multiples of 16, so that loads are 16 bytes wide; the weights
+are zero in between, which makes that exact.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def without_prologue(plan: Plan) -> tuple[Plan, ...]:
 def pack(plan: Plan, tile: int, chunk: int, reach: int) -> Packed:
     """A hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
 
-    Steps that read the same range share a tile where their widths allow it, so that its inputs are read once.
+    Steps that read the same range share a tile if their widths allow it, so that its inputs are read once.
     """
     width, (k, w) = padded_width(plan.width), (plan.steps, plan.width)
     unit = min(width, UNIT)
@@ -129,7 +129,7 @@ def _reaching(plan: Plan, start: int, stop: int) -> list[int]:
 
 
 def _common(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
-    """What both forms share: centring, inner layers and the linear path."""
+    """The common part of both forms: centring, inner layers and the linear path."""
     k, w, width = plan.steps, plan.width, padded_width(plan.width)
     inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
     inner[:, :w, :w], bias[:, :w] = plan.B, plan.d

@@ -3,7 +3,7 @@
 Letters and conventions are those of ``kernels.flow.triton_bodies``. SCHEME is how products are made: ``fma``, exact
 float32, for one row; else tf32x3, the ``input_precision`` of ``tl.dot`` at float32 grade. All sums are float32.
 """
-# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can tell apart
+# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
 
     POOL 0: x (B, D), any float dtype. Else BM = 1 and x holds hidden states (layers, tokens, D); text i owns tokens
     offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, summed POOL tokens at a time, zeros
-    for none. id and weight None: all count alike. Else sum(w h) / sum(w) where token n has w = weight[id[n]]: id
+    for none. id and weight None: all count equally. Else sum(w h) / sum(w) where token n has w = weight[id[n]]: id
     (tokens,) int32, weight (vocabulary,) float32 above 0.
     """
     x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, pitch, B = source

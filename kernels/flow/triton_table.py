@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 POOL = 16  # tokens summed at a time by the pooling prologue
-POOL_FUSED = 64  # up to this many tokens one text is pooled inside the split pair, by each program anew
+POOL_FUSED = 64  # up to this many tokens one text is pooled inside the split pair, by each program again
 SMALL = 16  # rows of a block of ``pool_mean``'s and ``unit_rows``'s launches
 WIDE = 128  # and their channels
 

@@ -37,7 +37,7 @@ def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.i
 def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
     """(q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
 
-    Summed in any order: an error of at most D 2^-23 times the lengths of row and query, where D is at most 2^22, no
+    Summed in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most 2^22, no
     number overflows, and no length is below 2^-40. Raises ValueError for other shapes or types.
     """
     check_floats(rows, queries)

@@ -13,7 +13,7 @@ from fastflow.stages.calibration import Stage, apply, keeps_mean
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
 
-AUTO = "flow"  # with recolour behind it: chosen on STS12-14 (bench/results/default.md)
+AUTO = "flow"  # with recolour after it: chosen on STS12-14 (bench/results/default.md)
 AUTO_STREAMED = "whiten,recolour"  # its closed-form sibling, for a corpus that is read once
 
 
@@ -32,7 +32,7 @@ class Choice:
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
-    """The separability of ``views`` after ``stages``, in float64; about the mean where they keep a part of it."""
+    """The separability of ``views`` after ``stages``, in float64; about the mean if they keep a part."""
     wide = [stage.astype(np.float64) for stage in stages]
     return views.judge(lambda x: np.asarray(apply(wide, x)), keeps_mean(stages))
 

@@ -22,7 +22,7 @@ from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.flow import Flow
 
 TEXTS = 1024
-DROPOUT = 0.1  # BERT's own rate; set even where the encoder's configuration names none
+DROPOUT = 0.1  # BERT's own rate; set even if the encoder's configuration names none
 MARGIN = 0.01  # relative: a gain smaller than this is none
 
 Calibrate = Callable[[NDArray[np.float64]], NDArray[np.float64]]

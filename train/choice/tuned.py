@@ -1,7 +1,7 @@
 """Encoders that were tuned for similarity: recognised without labels, and left as they are.
 
 An untuned masked language model crowds its embeddings into a narrow cone, whatever the texts; tuning for similarity
-spreads unrelated texts out. The mean cosine of unrelated sentences therefore tells the two kinds apart. It is taken
+spreads unrelated texts out. The mean cosine of unrelated sentences therefore separates the two kinds. It is taken
 over fixed sentences of many subjects (probe.txt): the texts of a narrow corpus are close to each other in any encoder.
 """
 

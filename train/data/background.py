@@ -4,8 +4,9 @@ The words of ``background.txt``, counted on a broad mix of texts (``bench/resear
 encoder's own tokenizer. Tokens of other languages are absent there, and keep what the corpus shows of them.
 
 Its sentences are words drawn at random, without grammar. An encoder maps them to where words of every field lie, so
-that a calibration fitted to them beside its corpus knows directions that the corpus lacks. This is the idea of Zipfian
-whitening (Yokoi et al., NeurIPS 2024), statistics over words as often as they occur, with the encoder's context.
+that a calibration fitted to them together with its corpus covers directions that the corpus lacks. This is the idea of
+Zipfian whitening (Yokoi et al., NeurIPS 2024), statistics over words as often as they occur, with the encoder's
+context.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def background(tokenize: Tokenizer, vocabulary: int) -> NDArray[np.float64]:
     counts = empty * (1e6 / length)
     for index, share in enumerate(words.values(), 1):
         one, two = (alone.ids[alone.offsets[i] : alone.offsets[i + 1]] for i in (index, index + len(words)))
-        inside = np.bincount(two, minlength=vocabulary) - np.bincount(one, minlength=vocabulary)  # behind a blank
+        inside = np.bincount(two, minlength=vocabulary) - np.bincount(one, minlength=vocabulary)  # after a blank
         counts += share * inside
     rare = 1e6 - sum(words.values())  # words that the file leaves out: a token each at least
     return np.asarray(counts / (counts.sum() + rare), np.float64)

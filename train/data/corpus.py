@@ -15,7 +15,7 @@ BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # bet
 
 
 def sentences(text: str) -> list[str]:
-    """``text`` cut after . ! ? … where no lower-case letter follows, and after their full-width forms."""
+    """``text`` cut after . ! ? … if no lower-case letter follows, and after their full-width forms."""
     return [part for part in map(str.strip, BOUNDARY.split(text)) if part]
 
 
@@ -35,7 +35,7 @@ def read_corpus(
 
 
 def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:
-    """The distinct ones of ``texts`` in order of first appearance, or ``sample`` of them.
+    """The distinct ones of ``texts`` in order of first appearance, or a sample of ``sample``.
 
     Raises a FastflowError that begins with ``named`` if there is none.
     """

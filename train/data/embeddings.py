@@ -49,7 +49,7 @@ class FrozenEncoder:
     """An encoder as training uses it: where it is, how to pool, and its identity.
 
     ``modules`` are those of the directory that Sentence Transformers saved it in, None of any other. ``head`` is given
-    where they are run, pooling included, and ``hash`` is then that of all their files.
+    if they are run, pooling included, and ``hash`` is then that of all their files.
     """
 
     directory: Path
@@ -193,7 +193,7 @@ class Embedder:
 
 
 def who_runs(directory: Path, device: str) -> str:
-    """The backend of a pass over a corpus: ``cpu``, the compiled kernels, where they run the encoder; else torch."""
+    """The backend of a pass over a corpus: ``cpu``, the compiled kernels, if they run the encoder; else torch."""
     if device != "cpu" or cannot_run("cpu", "cpu") is not None:
         return "torch"
     try:
@@ -304,7 +304,7 @@ def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedd
 
 
 def _write(handle: io.FileIO, data: bytes) -> None:
-    """All of ``data``: a write without a buffer may take a part of it."""
+    """All of ``data``: a write without a buffer may take a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[handle.write(rest) :]

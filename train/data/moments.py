@@ -104,7 +104,7 @@ def read_through(
     seed: int = 0,
     voice: Voice = COMMAND,
 ) -> Streamed:
-    """Embed ``texts`` a block at a time; memory holds their statistics and a reservoir of ``sample`` of them."""
+    """Embed ``texts`` a block at a time; memory holds their statistics and a reservoir of ``sample``."""
     stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
     statistics: Moments | None = None
     kept: list[tuple[int, str, NDArray[np.float32]]] = []

@@ -1,6 +1,6 @@
 """A corpus read in shards by any number of workers: the same bits whatever their number and the order they end in.
 
-A shard is SHARD texts that follow each other. What workers find in shards is merged in the order of the shards, and the
+A shard is SHARD texts that follow each other. The findings of workers are merged in the order of the shards, and the
 sample is chosen by a hash of the text, so neither depends on who computed what, and when.
 """
 
@@ -57,7 +57,7 @@ class Encoding:
     device: str
 
     def open(self) -> FrozenEncoder:
-        """Raises a FastflowError where the files are not those that the fit was started with."""
+        """Raises a FastflowError if the files are not those that the fit was started with."""
         found = open_encoder(self.name, self.pooling_name, self.max_length)
         if found.hash != self.hash:
             raise FastflowError(
@@ -68,7 +68,7 @@ class Encoding:
 
 
 class Counted(NamedTuple):
-    """Of a shard or a corpus: its texts, token counts (V,) where they are asked for, and candidates of the sample."""
+    """Of a shard or a corpus: its texts, token counts (V,) if they are asked for, and candidates of the sample."""
 
     texts: int
     tokens: NDArray[np.int64] | None
@@ -131,7 +131,7 @@ def smallest(keyed: dict[bytes, str], count: int) -> dict[bytes, str]:
 
 
 class Shards:
-    """``texts()`` in shards, as often as they are read; raises where a later reading gives other texts.
+    """``texts()`` in shards, as often as they are read; raises if a later reading gives other texts.
 
     ``sha256`` is over all texts in order, as ``corpus_hash`` has it.
     """

@@ -6,8 +6,8 @@ words as if they were common everywhere, so its counts n are taken together with
 (n + K q) / (N + K), q the token's share in ``background``, N all counts, and K = PRIOR (1 + NARROW / N), the larger the
 smaller the corpus. A token of neither counts 1.
 
-The constant a is the published one in a small corpus. In a large one, whose counts tell frequent tokens apart, it is so
-small that a token counts half that occurs HALF times, down to the least that was compared.
+The constant a is the published one in a small corpus. In a large one, whose counts distinguish frequent tokens, it is
+so small that a token counts half that occurs HALF times, down to the least that was compared.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Methods of calibration: closed forms, the flow with its layers and its training, chains of them."""
+"""Methods of calibration: closed forms, the flow with its layers and its training, chains."""

@@ -18,7 +18,7 @@ from fastflow.train.options import DEFAULTS
 def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
     """The stages of ``method`` fitted on pooled embeddings (n, D); raw is none.
 
-    Raises a UsageError for an unknown method, and a FastflowError where a flow is to be fitted without PyTorch.
+    Raises a UsageError for an unknown method, and a FastflowError if a flow is to be fitted without PyTorch.
     """
     links = [] if method == "raw" else shipped(parse_method(method), latent=False)
     if not links:

@@ -76,9 +76,9 @@ def fit(
     ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain, ``colour`` the settings of
     recolour (None: the defaults). With ``views`` a flow is the one of the step that separates them best
     (``separability``), with held-out vectors the one that makes them most likely, else that of the last step.
-    ``statistics`` of the whole corpus, where ``pooled`` is only a sample of it, serve the closed forms; the chain then
-    has no flow. Every stage is fitted to the rows of ``background`` (k, D) behind those of the corpus, whose numbers
-    ``live`` knows too, but recolour behind a flow to the background's alone where they are FEW times the dimensions;
+    ``statistics`` of the whole corpus, where ``pooled`` is only a sample, serve the closed forms; the chain then
+    has no flow. Every stage is fitted to the rows of ``background`` (k, D) after those of the corpus, whose numbers
+    ``live`` counts too, but recolour after a flow to the background's alone if they are FEW times the dimensions;
     bits per dimension are of both.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
@@ -104,7 +104,8 @@ def fit(
             fitted.stages.append(flow_stage(flow))
         elif method.kind == "recolour":
             dim = np.asarray(pooled[:1]).shape[1]
-            # The corpus has only its own kind's spectrum. Behind closed forms, which are affine, it would have no say.
+            # The corpus has only its own kind's spectrum. After closed forms, which are affine, it would have no
+            # influence.
             seen = rows if background is None or not fitted.flows or len(background) < FEW * dim else background
             joint = joint_moments(stages, seen) if whole is None else whole.beside(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))

@@ -1,6 +1,6 @@
 """The invertible layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
 
-Every layer maps ``(B, C)`` to ``(B, C)`` and returns the log-determinant of its Jacobian beside the result,
+Every layer maps ``(B, C)`` to ``(B, C)`` and returns the result and the log-determinant of its Jacobian,
 a scalar when it is the same for every row and ``(B,)`` otherwise; ``inverse`` undoes ``forward``.
 ``initialise`` sets the ActNorms from data, once, before training: loading, evaluating or a small batch never does.
 """

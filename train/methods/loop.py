@@ -162,7 +162,7 @@ def save_checkpoint(
         partial.write_bytes(save(tensors, meta))
         partial.replace(path)
     except OSError as error:
-        if partial.is_file():  # unlink would raise again where the folder itself is the trouble
+        if partial.is_file():  # unlink would raise again if the folder itself is the trouble
             partial.unlink()
         raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
 

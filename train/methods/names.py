@@ -15,7 +15,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Method:
-    """One link of a chain: its kind and K, where it takes one."""
+    """One link of a chain: its kind and K, if it takes one."""
 
     kind: str
     dims: int | None = None
@@ -40,7 +40,7 @@ def parse_method(text: str) -> list[Method]:
 
 
 def shipped(links: list[Method], latent: bool) -> list[Method]:
-    """The chain as it is fitted: behind a flow that comes last follows recolour, unless the latent is asked for."""
+    """The chain as it is fitted: after a flow that comes last follows recolour, unless the latent is asked for."""
     if links and links[-1].kind == "flow" and not latent:
         return [*links, Method("recolour")]
     return links

@@ -1,4 +1,4 @@
-"""Recolour: give back, behind a calibration that equalises every direction, part of the embedding's spectrum and mean.
+"""Recolour: give back, after a calibration that equalises every direction, part of the embedding's spectrum and mean.
 
 A flow's latent z is N(0, I): directions in which the encoder has only noise count as much as those that carry meaning,
 and the corpus's mean is gone. The best linear reconstruction of the pooled embedding x from z has the principal
@@ -25,7 +25,7 @@ from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Rows
 from fastflow.train.data.moments import BLOCK, Moments
 
-RIDGE = 1e-3  # of the mean variance of z, where there are fewer texts than FEW times its dimensions
+RIDGE = 1e-3  # of the mean variance of z, if there are fewer texts than FEW times its dimensions
 FEW = 2
 LEAST = 1e-6  # of the largest singular value
 
@@ -46,7 +46,7 @@ def joint_moments(stages: Sequence[Stage], pooled: Rows) -> Moments:
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
     """The stage for z (n, D') from the moments of (x, z), x being of ``dim`` channels.
 
-    Raises a FastflowError where z is constant, and where no direction would be left.
+    Raises a FastflowError if z is constant, and if no direction would be left.
     """
     mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]

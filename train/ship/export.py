@@ -87,7 +87,7 @@ def export(
     encoder from the Hub.
 
     ``pooled`` (n, D), the embeddings that the calibration was fitted on, give ``truncate_dim`` its order of directions
-    and int8 outputs their range where the calibration does not, and a flow the log-density that is usual; without them
+    and int8 outputs their range if the calibration does not, and a flow the log-density that is usual; without them
     ``truncate_dim`` keeps the first dimensions, and such a calibration has no int8 outputs. The proof re-runs the saved
     files through the NumPy reference on some ``texts`` and compares with PyTorch.
     """
@@ -113,7 +113,7 @@ def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: st
 
 @contextmanager
 def _growing(out: Path) -> Iterator[Path]:
-    """A folder to write to that becomes ``out`` when the block ends, and nothing where it fails."""
+    """A folder to write to that becomes ``out`` when the block ends, and nothing if it fails."""
     partial = out.with_name(out.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -203,7 +203,7 @@ def _entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, An
 
 
 def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write fastflow.json with the hashes of every file that lies beside it, and its fingerprint."""
+    """Write fastflow.json with the hashes of every file that lies next to it, and its fingerprint."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     manifest["files"] = {str(path.relative_to(directory)): file_hash(path) for path in files}
     manifest["fingerprint"] = fingerprint(manifest)

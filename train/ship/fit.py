@@ -61,8 +61,8 @@ class Fit:
     def report(self) -> dict[str, Any]:
         """The lines that fastflow-train prints, as data that json can write; the caller may change its copy.
 
-        ``method`` is the one that is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` say why;
-        ``measures`` are before and after the calibration; ``notes`` and ``warnings`` are sentences.
+        ``method`` is the one that is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` explain
+        it; ``measures`` are before and after the calibration; ``notes`` and ``warnings`` are sentences.
         """
         return copy.deepcopy(
             {
@@ -80,7 +80,7 @@ class Fit:
 
     @property
     def doubts(self) -> list[str]:
-        """Warnings about what was measured, beside the ``concerns``."""
+        """Warnings about what was measured, besides the ``concerns``."""
         return summary.warnings(self.measures, self.stages, self.unit)
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:

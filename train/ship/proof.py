@@ -56,7 +56,7 @@ def _prove_calibration(
 
 
 def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Run pooled (B, D) through every stage as fitted, in float64, each saved one beside it; returns the result."""
+    """Run pooled (B, D) through every stage as fitted, in float64, each saved one next to it; returns the result."""
     for index, (stage, source) in enumerate(zip(saved, fitted.stages, strict=True)):
         wide = stage.astype(np.float64)
         if index in fitted.flows:

@@ -38,7 +38,7 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
 
 
 def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """``evaluate`` before and after the calibration; where tokens are weighted also ``raw``, with equal weights."""
+    """``evaluate`` before and after the calibration; if tokens are weighted also ``raw``, with equal weights."""
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
@@ -60,7 +60,7 @@ def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: 
 
 
 def rows(measures: dict[str, Any]) -> list[tuple[str, float | None, float, float]]:
-    """(name, raw, before, after) of everything measured; raw where it differs from before."""
+    """(name, raw, before, after) of everything measured; raw if it differs from before."""
     out: list[tuple[str, float | None, float, float]] = []
     for stage in measures.get("bits_per_dimension", []):
         out.append(("bits per dimension: Gaussian, flow", None, stage["gaussian"], stage["flow"]))
@@ -84,7 +84,7 @@ def rows(measures: dict[str, Any]) -> list[tuple[str, float | None, float, float
 
 
 def source_of(encoder: FrozenEncoder | None) -> str:
-    """The name of the vectors that are calibrated: the column beside theirs is called calibrated."""
+    """The name of the vectors that are calibrated: the column next to theirs is called calibrated."""
     if encoder is None:
         return "raw vectors"
     return "raw pooling" if encoder.pooling.weights is None else "weighted pooling"
@@ -93,7 +93,7 @@ def source_of(encoder: FrozenEncoder | None) -> str:
 def cells(measures: dict[str, Any], source: str) -> list[list[str]]:
     """``rows`` below their heads, as text; ``source`` is that of ``source_of``.
 
-    Raw pooling, with equal weights, has a column of its own only where Spearman was measured of it too.
+    Raw pooling, with equal weights, has a column of its own only if Spearman was measured with it too.
     """
     out = [["", "raw pooling", source, "calibrated"]]
     out += [[name, *("" if v is None else f"{v:.4g}" for v in values)] for name, *values in rows(measures)]

@@ -19,11 +19,11 @@ from fastflow.model.tokens import Tokens
 TEXTS = (1, 2, 4, 8, 16, 32)
 TOKENS = (16, 32, 64, 128)
 MOST = 32  # graphs kept
-MOST_BYTES = 2 << 30  # and the device memory that all of them keep
+MOST_BYTES = 2 << 30  # and the device memory that all keep
 
 
 class Bucket(NamedTuple):
-    """A size of batch: room for so many texts of so many tokens."""
+    """A size of batch: room for a number of texts of a number of tokens."""
 
     texts: int
     tokens: int

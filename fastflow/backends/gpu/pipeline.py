@@ -83,7 +83,7 @@ class Pipeline:
                 pieces += list(self._cut(tokens, piece))[::-1]
 
     def halve(self, size: int) -> None:
-        """From now on batches hold at most half of ``size`` tokens: so many were too many."""
+        """From now on batches hold at most half of ``size`` tokens, because ``size`` were too many."""
         self.budget = max(1, size // 2)
         self._note(f"the device was out of memory at {size} tokens: batches hold at most {self.budget} since")
         self._make_room()
@@ -103,7 +103,7 @@ class Pipeline:
             self._free.append(slot)
 
     def _cut(self, tokens: Tokens, rows: Rows) -> Iterator[Rows]:
-        """``rows`` in pieces within the budget, longest texts first; at least two where they were too many."""
+        """``rows`` in pieces within the budget, longest texts first; at least two if they were too many."""
         if self.budget is None or padded(tokens, rows) <= self.budget:
             yield rows
         else:

@@ -34,7 +34,7 @@ class Stream:
         self.queue: deque[tuple[str, Any]] = deque()
 
     def advance(self, event: Event) -> None:
-        """Do the queued work as far as ``event``."""
+        """Do the queued work up to ``event``."""
         while not event.happened:
             kind, what = self.queue.popleft()
             if kind == "run":

@@ -1,5 +1,5 @@
 /* Attention's share of a group: which queries of which head of which text, and where its memory is. Keys of a text with
-   several blocks of queries are packed once: by the thread that attends to all of them, or where threads share the step by
+   several blocks of queries are packed once: by the thread that attends to all, or where threads share the step by
    the step FF_PACK before it, for all. */
 #include "encoder.h"
 
@@ -16,7 +16,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
     const size_t padded = whole((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    /* beside the scores: a tile's queries, and of attention in bytes its sums of int32 */
+    /* in addition to the scores: a tile's queries, and of attention in bytes its sums of int32 */
     return whole(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 

@@ -50,12 +50,12 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define LOG2_E 1.44269504f
 #define LARGEST_TERM 255
 #define LOG2_LARGEST_TERM 7.99435344f
-#define NEAR 2   /* LARGEST_TERM is that of the largest score where the second is nearer, to the base 2 */
+#define NEAR 2   /* LARGEST_TERM is that of the largest score if the second is nearer, to the base 2 */
 #define PLACES 64  /* keys in a row of which no two round from the same place; any 16 apart, or 2, 4 ..., are spread evenly */
 #define PLACE(i) ((float)((i) * 37 % PLACES) - 31.5f) * (0.92f / PLACES)  /* 0.45 at most: a term of 255.03 stays a byte */
 #define FOUR(i) PLACE(i), PLACE((i) + 1), PLACE((i) + 2), PLACE((i) + 3)
 #define MOST_ERR 0.03f  /* LARGEST_TERM as power_of_2 computes it is at most so much larger */
-#define FAR 24   /* where the second is further away, nothing of its term is left in float32 */
+#define FAR 24   /* if the second is further away, nothing of its term is left in float32 */
 
 INLINE vec at(const char *p)
 {
@@ -67,7 +67,7 @@ INLINE __m128i bytes(const vec v)
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
 }
 
-/* What pack_keys leaves: for each channel what a unit of K is worth in scores to the base 2, a unit of V, and V's offset;
+/* The output of pack_keys: for each channel what a unit of K is worth in scores to the base 2, a unit of V, and V's offset;
    then panels of NR keys, four channels a lane; then V, four tokens a lane. */
 typedef struct {
     float *key, *value, *offset, *keys, *values;
@@ -185,8 +185,8 @@ typedef struct {          /* one query and a block of keys */
     int64_t first;        /* of the block, in the text */
     int64_t distance;     /* of the first from the query */
     float *scores;        /* int32; become terms, a byte each */
-    float unit, spoilt;   /* what a unit of the scores is worth; + 0, or NaN where it is no number: bytes hold none */
-    float largest, base;  /* score to the base 2 of this block; which of them LARGEST_TERM stands for */
+    float unit, spoilt;   /* what a unit of the scores is worth; + 0, or NaN if it is no number: bytes hold none */
+    float largest, base;  /* score to the base 2 of this block; which LARGEST_TERM stands for */
 } ff_row;
 
 /* Find `largest` and `base`. Biased scores become floats, with the bias. */

@@ -1,4 +1,4 @@
-/* Takes packed texts through the encoder's steps. Two ways to share the work, with the same bits, one behind the other:
+/* Takes packed texts through the encoder's steps. Two ways to share the work, with the same bits, in sequence:
    alone: a thread takes a group of neighbouring texts through all steps, without waiting for anyone;
    together: all threads do one group after the other, each a share of a step's panels or heads, or some rows of a group
    through all steps up to one that needs other rows too. */
@@ -13,7 +13,7 @@
 #include <malloc.h>
 #endif
 
-#define SHARE_ROWS 192  /* at most, in steps taken one after the other */
+#define SHARE_ROWS 192  /* at most, in steps taken in sequence */
 #define SPINS 2000
 #define WORTH_A_THREAD 2000000  /* steps of products by columns: some ten times what it takes to wake one */
 

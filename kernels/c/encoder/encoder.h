@@ -8,7 +8,7 @@
 enum { FF_BUFFERS = 16 };  /* at most */
 #define FF_THREAD_ROWS 48  /* a thread's rows of a group from which reading all weights costs less than exchanging rows */
 #define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
-enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and at most so many queries */
+enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and the most queries */
 enum { FF_TILE_QUERIES = 32 };  /* in a tile of AMX; no instruction set has more */
 enum { FF_BYTES_FROM = 64 };  /* tokens of a text: attention in bytes saves less than it costs below, so bfloat16 stands in */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
@@ -22,7 +22,7 @@ enum {  /* FF_MAP: activations as torch.nn defines them without arguments */
     FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
 };
 
-void ff_trim(void);  /* give freed memory back to the system, where the C library keeps it and can */
+void ff_trim(void);  /* give freed memory back to the system, if the C library keeps it and can */
 
 typedef struct {
     int64_t kind;
@@ -39,8 +39,8 @@ typedef struct {
     int64_t format;     /* FF_CONVERT, FF_ATTEND and the FF_PACK before it, which has all its fields */
     int64_t mode, column; /* FF_POOL: which pooling, and its first column in the target; FF_ATTEND: the results' format */
     int64_t number;     /* offset of a float32; FF_POOL: the layer's share; FF_NORM: epsilon, -1 for the encoder's */
-    int64_t window;     /* FF_ATTEND: a token sees keys at most so many tokens away; below 0: all */
-    int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as ff_head says; FF_CONVERT to
+    int64_t window;     /* FF_ATTEND: a token sees keys at most this many tokens away; below 0: all */
+    int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as in ff_head; FF_CONVERT to
                            bytes: of a float32 factor for each padded column; below 0: none */
     int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
     int64_t apart;      /* FF_CONVERT to bytes: offset of the int32 numbers of FF_APART columns apart; below 0: there are none */
@@ -53,7 +53,7 @@ typedef struct {
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
     const float *positions;   /* (position rows, width of the embeddings), segment 0 added; NULL: none are added */
     const void *words;        /* (vocabulary, width) */
-    const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all count alike */
+    const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all count equally */
     int32_t half;             /* words are IEEE half, not float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: padded columns of one head */
@@ -81,21 +81,21 @@ int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
 typedef struct {         /* attention's work on one head of one text */
-    const char *q;       /* (tokens, 3 size): [q|k|v], float32 where attention is, else bfloat16, rows ldq bytes apart */
+    const char *q;       /* (tokens, 3 size): [q|k|v], float32 if attention is, else bfloat16, rows ldq bytes apart */
     ptrdiff_t ldq, ldout;
     int64_t tokens, window, reach;
     const float *bias;   /* by distance key - query from -reach to reach, with a margin at both ends; NULL: none */
     char *out;           /* (tokens, size), rows ldout bytes apart */
-    int half;            /* whether `out` is bfloat16, where attention is; else float32 */
+    int half;            /* whether `out` is bfloat16, if attention is; else float32 */
     int size;            /* padded columns */
 } ff_head;
 
 typedef struct {
     void (*pack_keys)(const ff_head *, float *keys);  /* and values, to ff_keys_floats */
-    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; scratch as ff_attention_floats says */
+    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; scratch of ff_attention_floats */
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
 } ff_attention;
-/* FF_FLOAT, FF_BF16 or FF_INT8; NULL where this machine has none */
+/* FF_FLOAT, FF_BF16 or FF_INT8; NULL if this machine has none */
 const ff_attention *ff_attention_of(int isa, int format);
 
 typedef struct {
@@ -105,19 +105,19 @@ typedef struct {
     /* add the sum of `tokens` rows, each by its weight, over `divisor`, times `share`, to `to`, or set it when `first` */
     void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float divisor,
                  float share, int first, float *to);
-    /* the largest of `tokens` rows, each times its weight, column by column; NaN where one is not finite */
+    /* the largest of `tokens` rows, each times its weight, column by column; NaN if one is not finite */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
     /* `by` multiplies the columns of bytes; NULL: nothing does. FF_APART numbers of the row, those of columns `apart`,
        follow its scale as they are; NULL: none do. Their factors should be 0. */
     void (*convert)(const float *x, const float *by, const int32_t *apart, int64_t columns, int format, char *to);
     /* one row [q|k|v] of every head, in place: channels i and i + head / 2 of q and k turn by a row of the table */
     void (*rotate)(float *x, int heads, int head, const float *table);
-    /* the first `width` columns of a row, in place: activation(x) times the `width` columns behind them */
+    /* the first `width` columns of a row, in place: activation(x) times the `width` columns after them */
     void (*glu)(float *x, int64_t width, int activation);
 } ff_body;
 const ff_body *ff_body_of(int isa);
 
-/* Pool `text`, whose states begin at x, as FF_POOL says; `weights` is scratch, a number a token. */
+/* Pool `text`, whose states begin at x, as FF_POOL defines; `weights` is scratch, a number a token. */
 void ff_pool(const ff_encoder *, const ff_texts *, const ff_step *, int64_t text, const float *x, ptrdiff_t ldx,
              float *weights, float *to);
 void ff_unit(float *x, int64_t width);  /* x / max(|x|, 1e-12), as torch.nn.functional.normalize */
@@ -126,7 +126,7 @@ void ff_map(int64_t activation, float *x, int64_t width, const float *add);  /* 
 typedef struct {  /* neighbouring texts and their buffers */
     int64_t text, texts, row, rows;
     char *at[FF_BUFFERS];
-    float *keys;  /* as ff_shared_floats says; NULL: one thread does whole steps */
+    float *keys;  /* of ff_shared_floats; NULL: one thread does whole steps */
 } ff_group;
 
 typedef struct {
@@ -150,7 +150,7 @@ ff_shares ff_share(const ff_texts *in, int64_t longest, int isa, int threads);
 void ff_cut(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
-size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch beside the keys */
+size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch in addition to the keys */
 /* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows`. */
 size_t ff_shared_floats(const ff_encoder *, int64_t rows);
 /* Elements [from, to) of the step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK. */

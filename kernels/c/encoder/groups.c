@@ -4,9 +4,9 @@
 #define GROUP_ROWS 192    /* tokens whose activations stay in a second-level cache */
 #define TILE_ROWS 384     /* the same for AMX, which needs the weights less often more than that */
 #define TOGETHER_ROWS 512
-#define WEIGHTS_ROWS 8     /* reading the weights once more takes a thread as long as so many tokens */
+#define WEIGHTS_ROWS 8     /* reading the weights once more takes a thread as long as this many tokens */
 #define TILE_WEIGHTS_ROWS 64  /* the same for AMX, which computes them so much sooner */
-#define MOST_TAILS 8       /* of so many tries with some last texts, or all, shared by all threads */
+#define MOST_TAILS 8       /* of this many tries with some last texts, or all, shared by all threads */
 
 /* Where the group of texts that begins at `text` ends: at most `limit` tokens, or one longer text. */
 static int64_t group_end(const ff_texts *in, int64_t text, int64_t stop, int64_t limit)

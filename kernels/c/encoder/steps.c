@@ -1,4 +1,4 @@
-/* What each step of an encoder does with a range of its elements. */
+/* The steps of an encoder, each on a range of its elements. */
 #include <string.h>
 
 #include "encoder.h"
@@ -36,7 +36,7 @@ static void pool(const ff_call *c, const ff_step *s, const ff_group *g, int64_t 
         else {
             float *row = (float *)(g->at[s->to] + t * e->strides[s->to]), *end = row + s->column + s->width;
             ff_pool(e, c->in, s, g->text + t, x, ld, weights, row + s->column);
-            if (s->linear)  /* set for the first time: the columns behind are written later, or are padding */
+            if (s->linear)  /* set for the first time: the columns after are written later, or are padding */
                 memset(end, 0, (size_t)((char *)(row + e->strides[s->to] / 4) - (char *)end));
         }
         for (int64_t i = at[0]; c->in->states && !s->texts && i < at[1]; i++)

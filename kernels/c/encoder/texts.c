@@ -1,4 +1,4 @@
-/* Steps over texts: pooling in the six ways of Sentence Transformers, and what may follow it beside products. */
+/* Steps over texts: pooling in the six ways of Sentence Transformers, and what may follow it besides products. */
 #include <math.h>
 
 #include "encoder.h"

@@ -45,7 +45,7 @@ typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' m
    results of float32, in floats. */
 typedef void (*ff_product)(const char *memory, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
                            int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
-ff_product ff_product_of(int isa, int format);  /* NULL where this machine has none */
+ff_product ff_product_of(int isa, int format);  /* NULL if this machine has none */
 int ff_slow_dots(int isa);  /* whether the processor's dot products of bfloat16 take longer than widened weights */
 void ff_tiles(int isa, int on);  /* this thread's tiles, which the products of AMX need: once before a call's and once after */
 /* c += a b for one tile each, int8 into int32 when `whole`, else bfloat16 into float32. Tiles must be usable. */
