@@ -67,7 +67,7 @@ def byte_level() -> Tokenizer:
 
 
 def fairseq_wordpiece() -> Tokenizer:
-    """MPNet's tokenizer: BERT's pieces behind RoBERTa's special tokens."""
+    """MPNet's tokenizer: BERT's pieces after RoBERTa's special tokens."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *VOCABULARY]
     out = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
     out.normalizer = normalizers.BertNormalizer()

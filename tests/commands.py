@@ -18,7 +18,7 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
     """``train(*options, source, encoder, out, stdin)`` -> click's result; ``directory`` takes output and cache.
 
     The method is flow unless an option says otherwise, without demoted directions, so that the rule keeps a flow on the
-    small BERT, whose random weights leave nothing to gain at the default. Nothing is fitted beside the corpus unless
+    small BERT, whose random weights leave nothing to gain at the default. Nothing is fitted with the corpus unless
     asked.
 
     An exception that reaches the user as a traceback fails the test, and so does a half-written model.

@@ -21,7 +21,7 @@ ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 
 
 def usable(isa: str) -> str:
-    """``isa``; skips where this machine lacks it, and fails where FASTFLOW_REQUIRE_ISA names it."""
+    """``isa``; skips if this machine lacks it, and fails where FASTFLOW_REQUIRE_ISA names it."""
     from fastflow.kernels import isa as instructions
 
     known = instructions.isas()
@@ -155,7 +155,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The evaluation data beside the checkout, for tests marked ``data``."""
+    """The evaluation data next to the checkout, for tests marked ``data``."""
     if not DATA.is_dir():
         reason = f"needs the evaluation data in {DATA}, which are not shipped"
         if os.environ.get("FASTFLOW_REQUIRE_DATA") == "1":

@@ -1,4 +1,4 @@
-"""Results in float64 that every instruction set is compared with, computed once for all of them."""
+"""Results in float64 that every instruction set is compared with, computed once for all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The triton backend on a CPU: its own layers, batches, graphs and pipeline, with PyTorch's CPU bodies for its kernels.
 
-``TorchBodies`` rounds where the kernels round, and only there, so that it shows what a dtype costs; ``Plans`` computes
+``TorchBodies`` rounds if the kernels round, and only there, so that it shows what a dtype costs; ``Plans`` computes
 the folded calibration as ``kernels.flow.plan`` defines it.
 """
 

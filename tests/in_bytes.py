@@ -47,7 +47,7 @@ def terms_of(scores):
 
 
 def by_length(qkv, offsets, heads, window=None, bias=None, base=None):
-    """As an encoder in int8 attends: texts below BYTES_FROM tokens in bfloat16, where the processor multiplies it."""
+    """As an encoder in int8 attends: texts below BYTES_FROM tokens in bfloat16, if the processor multiplies it."""
     halves = _cpu.BF16 in _cpu.attention_formats(isas()["avx512"][0])
     out = np.empty((len(qkv), qkv.shape[1] // 3))
     for start, stop in pairwise(offsets):

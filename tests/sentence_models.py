@@ -36,7 +36,7 @@ class Published:
         object.__setattr__(self, "wide", self.wide or 4 * self.hidden)
 
     def shape(self, layers: int | None = None) -> dict[str, Any]:
-        """transformers' settings of the encoder, with as many ``layers`` (None: all of them)."""
+        """transformers' settings of the encoder, with this many ``layers`` (None: all)."""
         depth = layers or self.layers
         if self.family == "distilbert":
             return {"dim": self.hidden, "n_layers": depth, "n_heads": self.heads, "hidden_dim": self.wide,

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 class Running:
-    """A server that runs at ``host`` and ``port``; ``service`` is its state, where it is in this process."""
+    """A server that runs at ``host`` and ``port``; ``service`` is its state, if it is in this process."""
 
     def __init__(self, host: str, port: int, service: Any = None, app: Any = None) -> None:
         self.host, self.port, self.service, self.app = host, port, service, app
@@ -103,7 +103,7 @@ class Process(Running):
 
 @contextlib.contextmanager
 def serving_process(*options: object, folder: Path, env: dict[str, str] | None = None) -> Iterator[Process]:
-    """The command with ``options``, on a free port where they name no --uds; killed at the end if it still runs."""
+    """The command with ``options``, on a free port if they name no --uds; killed at the end if it still runs."""
     command = [sys.executable, "-c", "from fastflow.cli import main; main()", "serve", *map(str, options)]
     command += [] if "--uds" in options else ["--port", "0"]
     process = subprocess.Popen(

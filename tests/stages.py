@@ -49,7 +49,7 @@ def whiten(rng: np.random.Generator, dim: int, outputs: int) -> Stage:
 
 
 def recolour(rng: np.random.Generator, dim: int) -> Stage:
-    """Directions of unequal scale, as behind a flow: the first carries ten times the last."""
+    """Directions of unequal scale, as after a flow: the first carries ten times the last."""
     axes = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
     matrix = axes * np.geomspace(1, 0.1, dim)
     params = {"mean": 0.1 * rng.normal(size=dim), "matrix": matrix, "shift": rng.normal(size=dim)}
@@ -90,7 +90,7 @@ LINEAR = {"standardize": standardize, "nullspace": nullspace, "recolour": recolo
 
 @st.composite
 def chains(draw: st.DrawFn, widths: tuple[int, ...] = (8, 17, 32, 64, 100, 256)) -> Chain:
-    """Up to three stages in any order, at least one of them a flow."""
+    """Up to three stages in any order, one a flow at least."""
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     dim = inputs = draw(st.sampled_from((16, 48, 80, 112, 272, 384, 768)))

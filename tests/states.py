@@ -20,7 +20,7 @@ from fastflow.model.weights import load_weights
 
 
 def random_tokens(directory: Path, lengths: tuple[int, ...], seed: int = 0) -> Tokens:
-    """Packed ids, none of them special."""
+    """Packed ids, none special."""
     ids = np.random.default_rng(seed).integers(5, read_config(directory)["vocab_size"], sum(lengths)).astype(np.int32)
     return Tokens(ids, np.r_[0, np.cumsum(lengths)], np.empty(0, np.int64))
 
@@ -76,7 +76,7 @@ def theirs(directory: Path, tokens: Tokens, dtype: str, attention: str | None = 
 def assert_same(directory: Path, tokens: Tokens, dtype: str, attention: str | None = None) -> None:
     """All layers of the reference are those of transformers.
 
-    Errors are measured in units of the largest deviation of a state so far where that exceeds 1: what layers add up
+    Errors are measured in units of the largest deviation of a state so far if that exceeds 1: what layers add up
     before a LayerNorm, as ModernBERT's do, is no longer O(1), nor is what it leaves of an error after its last.
     """
     expected = theirs(directory, tokens, dtype, attention)

@@ -1,4 +1,4 @@
-"""The progress line: what it says, where it is repainted, and where it keeps quiet."""
+"""The progress line: its words, where it is repainted, and where it keeps quiet."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_end_is_not_said_twice():
 
 
 def test_a_notebook_is_repainted_without_a_terminals_codes(monkeypatch):
-    assert run(OutStream(), 1.0) == ""  # the class alone, where no kernel runs, is a file like any other
+    assert run(OutStream(), 1.0) == ""  # the class alone, if no kernel runs, is a file like any other
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     painted = run(OutStream(), 1.0)
     assert painted.startswith("\rembed: 1/20")

@@ -424,7 +424,7 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, back
 def test_squares_that_overflow_in_a_layer_norm_are_no_row_of_biases(bert_copy, name):
     path = bert_copy / "model.safetensors"
     arrays = {key: np.array(array) for key, array in load_file(path).items()}
-    for key in arrays:  # each number may be in a file, all of them together leave float32
+    for key in arrays:  # each number may be in a file, all together leave float32
         if key.endswith(("dense.weight", "attention.output.LayerNorm.weight")):
             arrays[key] = np.copysign(np.float32(1e6), arrays[key])
     save_file(arrays, path, {"format": "pt"})

@@ -19,7 +19,7 @@ def compile_for(arch, kernel, signature, constexprs, attributes, launch):
 
 
 def assert_within_limits(kernel, tmp_path, warpgroup_products=False):
-    """Nothing spilled, small, and on Hopper's tensor cores where the block is large enough for them."""
+    """Nothing spilled, small, and on Hopper's tensor cores if the block is large enough for them."""
     cubin = tmp_path / "kernel.cubin"
     cubin.write_bytes(kernel.asm["cubin"])
     usage = dump("--dump-resource-usage", cubin)

@@ -45,7 +45,7 @@ def interpreted(cache, *names, marked="not whole"):
 
 
 def compiled(name, cache):
-    """The number of tests that pass in tests/triton_compile/``name`` for sm_80, and for sm_90 alike."""
+    """The number of tests that pass in tests/triton_compile/``name`` for sm_80, and for sm_90."""
     file = HERE / "triton_compile" / name
     runs = [in_its_own_process([file], cache, "-k", f"{arch}]") for arch in (80, 90)]
     return [passed(run) for run in runs]

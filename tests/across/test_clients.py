@@ -1,4 +1,4 @@
-"""The server under its users' own clients: each is the published package, and is skipped where it is not installed."""
+"""The server under its users' own clients: each is the published package, and is skipped if it is not installed."""
 
 from __future__ import annotations
 

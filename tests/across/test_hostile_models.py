@@ -361,7 +361,7 @@ def test_settings_of_a_vocabulary_are_true_or_false(tmp_path, settings):
         Tokenizer(vocabulary_only(tmp_path, **settings), 8)
 
 
-# ---- all of it
+# ---- in sequence
 
 
 @pytest.mark.whole

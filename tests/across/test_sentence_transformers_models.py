@@ -1,5 +1,5 @@
 """The published models of Sentence Transformers at their widths, heads and module lists, with few layers and drawn
-weights: against the definitions in float64, and against Sentence Transformers where it is installed.
+weights: against the definitions in float64, and against Sentence Transformers if it is installed.
 
 XLM-R's models have a SentencePiece tokenizer of a small vocabulary; the rest have BERT's.
 """
@@ -27,7 +27,7 @@ PUBLISHED = [pytest.param(name, marks=[] if name in DISTINCT else pytest.mark.wh
 
 
 def texts_for(model):
-    """TEXTS and a long one: beyond the limit where that is at most 256 tokens, else of several blocks."""
+    """TEXTS and a long one: beyond the limit if that is at most 256 tokens, else of several blocks."""
     return [*TEXTS, next(text for tokens, text in LONG.items() if model.length <= tokens)]
 
 

@@ -3,7 +3,7 @@
     python tests/attacks/memory.py --rounds 40 --seconds 300 --seed 0
 
 In a round some attacks come at once. Each answer must be 200 with the vector of the same text at large, computed
-alone, or a refusal in one sentence; the memory of the server must stay below a bound, and near where it was after the
+alone, or a refusal in one sentence; the memory of the server must stay below a bound, and near its level after the
 first rounds. Exit code 1 and the seed of the round for anything else.
 """
 

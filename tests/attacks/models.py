@@ -32,7 +32,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import numpy as np  # behind the environment, on which it depends what all of these start
+import numpy as np  # after the environment, on which it depends what they all start
 from mutations import mutate
 
 from fastflow import Runtime
@@ -137,7 +137,7 @@ def judge(directory: Path) -> tuple[str, str]:
 
 
 def agreement(a: np.ndarray, b: np.ndarray) -> float:
-    """The least cosine of two embeddings of a text; 1 where both are zero, or there are no dimensions."""
+    """The least cosine of two embeddings of a text; 1 if both are zero, or there are no dimensions."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     scale = max(np.abs(a).max(initial=0), np.abs(b).max(initial=0), 1e-300)
     zero = (np.abs(a).max(axis=1, initial=0) == 0) & (np.abs(b).max(axis=1, initial=0) == 0)

@@ -61,7 +61,7 @@ def files(directory: Path, *suffixes: str) -> list[Path]:
 
 
 def repair(directory: Path) -> None:
-    """Make hashes and fingerprint of a manifest agree again, so that whatever is behind them is reached."""
+    """Make hashes and fingerprint of a manifest agree again, so that the checks after them are reached."""
     path = directory / "fastflow.json"
     try:
         manifest = json.loads(path.read_text() if path.is_file() else "")

@@ -2,8 +2,8 @@
 
     python tests/attacks/writers.py --rounds 20 --seconds 300 --seed 0
 
-In a round two processes embed two inputs into one file, together or as two shards; one of them may get a signal. Each
-that exits with 0 claims that the file was its own when it finished, so the file must be, bit for bit, what one of them
+In a round two processes embed two inputs into one file, together or as two shards; one may get a signal. Each
+that exits with 0 claims that the file was its own when it finished, so the file must be, bit for bit, what one
 gives alone. A run that did not succeed must say why in one sentence, and, continued with --resume, give the bytes of a
 whole run. Exit code 1 and the seed of the round for anything else.
 """

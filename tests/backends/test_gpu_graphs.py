@@ -1,4 +1,4 @@
-"""Captured graphs of small batches: one for each size, few enough to keep, and buffers that stay where they are."""
+"""Captured graphs of small batches: one for each size, few enough to keep, and buffers that stay in place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_graphs_are_captured_when_first_needed_and_then_replayed_with_one_wait(s
 
 
 def test_a_graph_reads_and_writes_memory_that_never_moves():
-    """What a longer batch left behind in the buffers means nothing."""
+    """Leftovers of a longer batch in the buffers mean nothing."""
     device = StandIn()
 
     def run(inputs, longest):  # the sum of a text's ids, and how many they are

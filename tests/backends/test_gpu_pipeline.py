@@ -1,4 +1,4 @@
-"""Large batches on a GPU: two in flight, cut where they do not fit, and whole after an error."""
+"""Large batches on a GPU: two in flight, cut if they do not fit, and whole after an error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_text_that_does_not_fit_alone_is_an_error(monkeypatch, model, sentence
 
 
 def test_an_error_on_the_way_leaves_the_pipeline_whole(standin, model, sentences, monkeypatch):
-    """So many times that a slot lost each time would leave none."""
+    """Often enough that a slot lost each time would leave none."""
     runtime, exact = on_standin(model), Runtime(model, backend="reference").encode(sentences)
     for third in range(4):
         with monkeypatch.context() as patch:

@@ -35,7 +35,7 @@ def test_padding_changes_nothing_and_float64_is_the_reference(tmp_path, bert, se
 
 @pytest.mark.parametrize("family", ["mpnet", "modernbert"])
 def test_padding_beyond_every_window_changes_nothing(encoders, family, sentences):
-    """The padding behind the short text lies outside the windows of all of its tokens, and sees no key at all."""
+    """The padding after the short text lies outside the windows of all its tokens, and sees no key at all."""
     texts = Tokenizer(encoders(family), 128)(["a", *sentences[:3], " ".join(sentences[:12])])
     assert np.diff(texts.offsets).min() + 16 < np.diff(texts.offsets).max()
     for dtype, bound in (("float64", 2e-5), ("float32", 2e-5)):  # transformers rotates in float32 in every dtype

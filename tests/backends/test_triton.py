@@ -98,7 +98,7 @@ def test_the_same_text_in_batches_of_every_size(standin, model, sentences):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_lower_precisions_are_near_float32(standin, dtype, sentences):
-    """Rounded where the kernels round, on the model in the package and its real weights; alone and in company."""
+    """Rounded if the kernels round, on the model in the package and its real weights; alone and in company."""
     exact, near = Runtime(backend="reference").encode(sentences[:60]), on_standin(None, dtype)
     assert near.info()["dtype"] == dtype
     together = near.encode(sentences[:60])

@@ -60,7 +60,7 @@ def test_a_connection_that_ends_is_counted():
 
 
 def test_time_counts_from_the_moment_a_request_was_due():
-    found = load(bodies=("{}",), rate=1e6, count=50, connections=50)  # all due at once, sent one after the other
+    found = load(bodies=("{}",), rate=1e6, count=50, connections=50)  # all due at once, sent one by one
     for late, whole in zip(sorted(found.late_ms), sorted(found.answered_ms["200"]), strict=True):
         assert whole >= late
 

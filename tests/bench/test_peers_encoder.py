@@ -78,7 +78,7 @@ def test_zentorch_shares_no_process_with_engines_that_it_breaks(small_bench, mon
 
 
 def test_the_two_that_abort_together_are_opened_one_without_the_other(small_bench, tmp_path, run_python):
-    """In a process of its own: where both are installed, and the rule fails, the interpreter ends with 134."""
+    """In a process of its own: if both are installed, and the rule fails, the interpreter ends with 134."""
     for module in {*PEERS["zentorch"][0], *PEERS["xllamacpp"][0]}:
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed")

@@ -41,7 +41,7 @@ def rows_of(**candidates):
 
 def test_the_simplest_kind_within_reach_is_chosen_and_the_best_of_it():
     scores = {"none": 50.0, "components:1": 60.0, "whiten_g": 60.95, "flow": 60.0, "flow_g": 61.0}
-    assert blind_choice(rows_of(**scores))["chosen"] == "whiten g"  # 0.05 behind the best
+    assert blind_choice(rows_of(**scores))["chosen"] == "whiten g"  # 0.05 worse than the best
     assert blind_choice(rows_of(**scores))["best"] == 61.0
     assert blind_choice(rows_of(**scores | {"whiten_g": 61 - 1.01 * CLOSE}))["chosen"] == "flow g"
     assert blind_choice(rows_of(**scores | {"flow_h": 60.96, "whiten_g": 60.0}))["chosen"] == "flow g"
@@ -317,7 +317,7 @@ def test_views_are_of_the_texts_asked_for_alone(bert, small, monkeypatch):
     assert len(rows) < TEXTS
     among = [row for row in bench.states.viewed("snli") if row % 4 == 0]
     quiet = bench.states.pooled("snli", weights, np.array(among))
-    for side in (views.first, views.second):  # but for the noise they are those texts, in one order
+    for side in (views.first, views.second):  # except the noise they are those texts, in one order
         assert np.abs(side - quiet).max() <= 2e-3 * np.abs(quiet).max()
     monkeypatch.undo()
 

@@ -1,4 +1,4 @@
-"""The quality page: published figures apart, the default beside the closed forms."""
+"""The quality page: published figures apart, the default next to the closed forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models under test: each made once, gone afterwards, and refused where no peer could pool it."""
+"""The models under test: each made once, gone afterwards, and refused if no peer could pool it."""
 
 import pytest
 from benches import SMALL

@@ -1,4 +1,4 @@
-"""Vectors beside those of Sentence Transformers, which need not be installed for any test but one."""
+"""Vectors next to those of Sentence Transformers, which need not be installed for any test but one."""
 
 from __future__ import annotations
 

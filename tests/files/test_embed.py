@@ -134,7 +134,7 @@ def test_a_shard_that_is_none(text):
 
 def test_truncate_error_names_the_line(model, tmp_path, target):
     runtime = Runtime(model)
-    long = " ".join(["dog"] * 63)  # 65 tokens, where the model takes 64
+    long = " ".join(["dog"] * 63)  # 65 tokens, if the model takes 64
     source = write(tmp_path / "in.txt", ["a cat", long.removeprefix("dog "), long])
     with pytest.raises(FastflowError, match=r"in\.txt, line 3: longer than the model's 64 tokens"):
         embed_file(runtime, source, target, Settings(truncate="error"), quiet=True)

@@ -112,7 +112,7 @@ def test_the_database_stays_as_it_is(model, desk):
 
 
 def test_values_that_an_interrupted_run_wrote_count_too(model, desk, tmp_path, monkeypatch):
-    """The resumed run reads whole numbers alone where the first had seen others: the type must not depend on it."""
+    """The resumed run reads whole numbers alone if the first had seen others: the type must not depend on it."""
     monkeypatch.setattr(module, "WINDOW", 16)
     lines = (tmp_path / "in.jsonl").read_text().splitlines()[::-1]
     (tmp_path / "in.jsonl").write_text("".join(line + "\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Fields that a .npz carries along: arrays of text, and ids that stay numbers where all are."""
+"""Fields that a .npz carries along: arrays of text, and ids that stay numbers if all are."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_target_that_became_a_folder(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_a_file_is_whole_when_it_gets_its_name(tmp_path, suffix):
-    """Its header is written last: a run that is killed right after the renaming must leave it behind."""
+    """Its header is written last: a run that is killed right after the renaming must leave it."""
     path = tmp_path / f"x{suffix}"
     named = []
     with writer_for(path)(path, META) as writer:

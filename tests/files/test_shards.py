@@ -115,7 +115,7 @@ def test_a_part_of_another_format_is_named_and_a_refused_one_leaves_no_folder(mo
 
 
 def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
-    """Before such a part is made where the others are, and again where it was put there."""
+    """Before such a part is made where the others are, and again where it was put."""
     make(model, "1/2")
     (desk / "other.txt").write_text("a\nb\n")
     for shard, which, options, source, message in (

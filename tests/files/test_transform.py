@@ -1,4 +1,4 @@
-"""``fastflow transform``: rows, options, interrupted runs; what its process leaves behind when it is killed."""
+"""``fastflow transform``: rows, options, interrupted runs; what its process leaves when it is killed."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_pooled_vectors(float_isa, mode, layers, threads):
 
 @pytest.fixture(scope="module")
 def exactly(sentences):
-    """Texts, one of them empty and one too long, and what the model in the package gives of them in float64."""
+    """Texts, one empty and one too long, and what the model in the package gives of them in float64."""
     texts = [*sentences[:100], "", " ".join(sentences[:20])]
     exact = fastflow.Runtime(backend="reference", dtype="float64")
     with pytest.warns(UserWarning, match="are cut"):

@@ -111,7 +111,7 @@ def test_the_processor_and_the_emulation_agree():
 
 def encode(monkeypatch, name, form, dtype, work, widths, attention=None):
     """Hidden states with products of one format on one instruction set, ``attention`` its own or in a format by name;
-    None where there are no such products."""
+    None if there are no such products."""
     number, usable, _, _ = _cpu.isas()[name]
     if not usable or form not in _cpu.formats(number):
         return None
@@ -135,7 +135,7 @@ def encode(monkeypatch, name, form, dtype, work, widths, attention=None):
 def test_two_ways_to_the_same_bits(monkeypatch, one, other, widths):
     dtype = "bfloat16" if one[1] == BF16 else "int8"
     work = pack([1, 17, 64, 130, 33, 2, 16, 97, 100], 3)
-    attention = None if one[0] == "amx" else FLOAT  # products are alike here; attention is of other instructions
+    attention = None if one[0] == "amx" else FLOAT  # products are the same here; attention is of other instructions
     found, want = (encode(monkeypatch, *way, dtype, work, widths, attention) for way in (one, other))
     if found is None or want is None:
         pytest.skip(f"this machine has no {one if found is None else other}")

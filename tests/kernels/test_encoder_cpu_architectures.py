@@ -151,6 +151,6 @@ def test_what_is_not_finite_is_named(made, name, value):
     weights, shape = made(5, 2, 64, 4, 97)
     weights[name] = np.array(weights[name])
     weights[name][(-1,) * weights[name].ndim] = value
-    for layers in ((0,), (2,)):  # also where it is not used
+    for layers in ((0,), (2,)):  # also if it is not used
         with pytest.raises(NotFinite, match=f"the weight {name} holds NaN or infinity"):
             CpuEncoder(weights, shape, "mean", layers)

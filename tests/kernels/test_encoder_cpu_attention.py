@@ -155,7 +155,7 @@ def test_a_long_text_has_the_same_bits_however_many_threads_share_it(monkeypatch
     assert np.isfinite(want).all()
     for i in range(6):
         text = ids[offsets[i] : offsets[i + 1]]
-        for encoder.threads in (1, 2, 5):  # a text alone is shared by all of them
+        for encoder.threads in (1, 2, 5):  # a text alone is shared by all
             assert np.array_equal(encoder(text, np.array([0, len(text)]))[0], want[i]), (i, encoder.threads)
     for encoder.threads in (2, 5):
         assert np.array_equal(encoder(ids, offsets), want), encoder.threads

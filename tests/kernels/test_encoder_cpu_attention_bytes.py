@@ -137,7 +137,7 @@ def test_bytes_follow_the_range_of_each_channel(byte_isa, scale):
 
 
 def test_int8_attends_in_bytes_from_some_length(byte_isa):
-    """Shorter texts have the bits of attention in bfloat16, where the processor has that."""
+    """Shorter texts have the bits of attention in bfloat16, if the processor has that."""
     name, form = cpu.choose("int8", byte_isa)
     number = instructions.isas()[name][0]
     assert cpu.attends(number, form) == _cpu.INT8

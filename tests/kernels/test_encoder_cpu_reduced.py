@@ -86,7 +86,7 @@ def test_both_formats_of_bfloat16_are_reached(monkeypatch):
 
 
 def uneven(hidden, heads, intermediate, by=60):
-    """An encoder one of whose columns is large behind every LayerNorm, texts, and what ``smoothed`` makes of them."""
+    """An encoder one of whose columns is large after every LayerNorm, texts, and what ``smoothed`` makes of them."""
     weights, shape = random_encoder(3, 2, hidden, heads, intermediate, half=True)
     for name in weights:
         if name.endswith(("embed_norm.scale", "norm1.scale", "norm2.scale")):

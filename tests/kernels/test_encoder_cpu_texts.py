@@ -1,4 +1,4 @@
-"""Pooling and the modules behind it in the compiled encoder, on every instruction set, against float64."""
+"""Pooling and the modules after it in the compiled encoder, on every instruction set, against float64."""
 
 from __future__ import annotations
 

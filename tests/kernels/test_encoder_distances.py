@@ -32,7 +32,7 @@ def test_biases_are_in_the_order_of_distances():
     table = np.arange(64.0).reshape(32, 2)
     found = relative_bias(table)
     assert found.shape == (2, 257)
-    assert found[0, 126:131].tolist() == [4, 2, 0, 34, 36]  # rows 2, 1, 0 behind the query, 17 and 18 before it
+    assert found[0, 126:131].tolist() == [4, 2, 0, 34, 36]  # rows 2, 1, 0 after the query, 17 and 18 before it
     assert np.array_equal(found[1], found[0] + 1)
     assert (found[0, 0], found[0, -1]) == (30, 62)  # and what is farther has these, see the test before
 

@@ -1,4 +1,4 @@
-"""The definition of pooling and of the modules behind it, against PyTorch and by hand."""
+"""The definition of pooling and of the modules after it, against PyTorch and by hand."""
 
 from __future__ import annotations
 

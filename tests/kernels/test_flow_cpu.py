@@ -28,7 +28,7 @@ LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 
 
 def vectors(rng, rows, dim):
-    """Pooled vectors as BERT makes them: two channels far larger than the others, one of them with a large mean."""
+    """Pooled vectors as BERT makes them: two channels far larger than the others, one with a large mean."""
     x = rng.normal(size=(rows, dim))
     x[:, dim // 3] = 20 + 3 * x[:, dim // 3]
     x[:, dim // 2] *= 8
@@ -298,7 +298,7 @@ def in_a_child(check):
 
 
 def at_the_end_of_memory(rows, columns):
-    """A float32 array behind whose last element the next page may not be touched."""
+    """A float32 array that ends where a page begins that may not be touched."""
     page, size = mmap.PAGESIZE, 4 * rows * columns
     pages = -(-size // page)
     memory = mmap.mmap(-1, (pages + 1) * page)

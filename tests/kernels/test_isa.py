@@ -1,4 +1,4 @@
-"""Which instruction set runs: a named one and no other, FASTFLOW_ISA where none is named, else the best."""
+"""Which instruction set runs: a named one and no other, FASTFLOW_ISA if none is named, else the best."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The number of threads where nobody says: OMP_NUM_THREADS, affinity, and the quotas of both versions of cgroups."""
+"""The number of threads by default: OMP_NUM_THREADS, affinity, and the quotas of both versions of cgroups."""
 
 from __future__ import annotations
 

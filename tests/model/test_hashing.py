@@ -1,4 +1,4 @@
-"""Hashes computed beside other work, and checked when the model has been opened."""
+"""Hashes computed during other work, and checked when the model has been opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that refer to the Hub: its cache, and the network only where a caller allows it."""
+"""Models that refer to the Hub: its cache, and the network only if a caller allows it."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_dtype_without_an_array_is_named(tmp_path):
     "entry", [GOOD["a"] | {"data_offsets": [8, 33]}, GOOD["a"] | {"shape": [2, 2]}, {"dtype": "F32"}]
 )
 def test_places_are_checked_here_too(tmp_path, entry, monkeypatch):
-    """The library and this reader open the file one after the other: what lies between must not be believed."""
+    """The library and this reader open the file one after another: what lies between must not be believed."""
     monkeypatch.setattr("safetensors.safe_open", lambda *_: nullcontext())
     path = write(tmp_path / "t.safetensors", {"a": entry})
     with pytest.raises(FastflowError, match="is damaged or not safetensors"):

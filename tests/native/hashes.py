@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tests' builders are
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if the tests' builders are
 
 import stages as make
 from packed import pack, random_encoder, token_weights
@@ -96,7 +96,7 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
         number = getattr(_cpu, form)
         if number not in usable:
             continue
-        cpu_encoder.DTYPES[form] = (number,)  # this format, also where another one of its dtype comes first
+        cpu_encoder.DTYPES[form] = (number,)  # this format, also if another one of its dtype comes first
         weights, shape = random_encoder(30, **arguments)
         for pooling, mode in POOLINGS.items():
             layers = (1, shape.layers) if mode == "mean" and shape.layers > 1 else (shape.layers,)
@@ -115,7 +115,7 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
 
 
 def inputs() -> Iterator[tuple[str, str]]:
-    """(input, hash): where these differ, nothing can be said of the kernels."""
+    """(input, hash): if these differ, nothing can be said of the kernels."""
     plans = [plan for _, dim, stages in calibrations() for plan in fold(stages, dim)]
     yield "inputs, plans", digest(*(a for plan in plans for _, a in sorted(plan.astype(np.float32).arrays().items())))
     weights = [random_encoder(30, **arguments)[0] for arguments, _ in ENCODERS.values()]

@@ -87,7 +87,7 @@ static void exact(int format, int inner, int r)
     }
 }
 
-/* Errors in units of what one rounding of the largest sum costs, or -1 where the bits depend on the company. */
+/* Errors in units of what one rounding of the largest sum costs, or -1 if the bits depend on the company. */
 static double check(int isa, int format, const ff_body *body)
 {
     double worst = 0;
@@ -141,7 +141,7 @@ static double activated(int activation, double v)
     }
 }
 
-/* Results rounded to bfloat16, of inputs from -12 to 12: errors in units of half the last digit; -1 as above, or where a
+/* Results rounded to bfloat16, of inputs from -12 to 12: errors in units of half the last digit; -1 as above, or if a
    tie is not rounded to even. Below 2^-20 of the input errors count as of a number of that size. */
 static double check_half(int isa, const ff_body *body)
 {

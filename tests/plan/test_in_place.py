@@ -1,4 +1,4 @@
-"""Couplings that update the state in place: the same map in fewer products, where it can be had."""
+"""Couplings that update the state in place: the same map in fewer products, if it can be had."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Curves of training and the stopping point, as they are found in what a run leaves behind."""
+"""Curves of training and the stopping point, as they are found in the files of a run."""
 
 from __future__ import annotations
 

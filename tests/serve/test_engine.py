@@ -88,7 +88,7 @@ class Desk:
         self.model.gate.set()
 
     async def waiting(self, jobs: int) -> None:
-        """Until so many requests have been tokenized and wait."""
+        """Until ``count`` requests have been tokenized and wait."""
         await self.until(lambda: len(self.engine.queue._waiting) == jobs)
 
 
@@ -147,7 +147,7 @@ async def test_a_single_text_comes_before_the_rest_of_a_list(desk):
     await desk.waiting(2)
     desk.release()
     await asyncio.gather(first, long, short)
-    assert desk.model.computed.index("s") == 3  # behind the first request and one turn of the list
+    assert desk.model.computed.index("s") == 3  # after the first request and one turn of the list
 
 
 @with_desk

@@ -57,7 +57,7 @@ def test_keys_are_compared_in_constant_time(locked, monkeypatch):
 
     monkeypatch.setattr("fastflow.serve.limits.compare_digest", compare)
     locked.get("/v1/models", authorization="Bearer first-key")
-    assert compared == [b"first-key", b"second-key"]  # all of them, whichever fits
+    assert compared == [b"first-key", b"second-key"]  # all, whichever fits
 
 
 def test_a_body_that_is_too_large_is_413_before_it_is_read(locked):

@@ -63,7 +63,7 @@ def test_any_name_goes_with_a_key_and_beyond_this_machine(server):
 @pytest.mark.parametrize("kind", ["text/plain", "text/plain; application/json", "application/x-www-form-urlencoded",
                                   "multipart/form-data; boundary=a", "text/plain, application/json", ""])  # fmt: skip
 def test_a_page_cannot_send_json_across_without_asking(librarian, kind):
-    """Browsers send these types to any origin without asking it first; none of them is read as JSON."""
+    """Browsers send these types to any origin without asking it first; none is read as JSON."""
     counted = librarian.service.metrics.value("te_request_count", method="single")
     headers = {"content-type": kind, "origin": "http://evil.example"}
     paths = librarian.get("/openapi.json").json["paths"]

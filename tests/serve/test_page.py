@@ -80,7 +80,7 @@ def test_it_has_one_script_of_ours_and_nothing_inline(tags):
         assert not [name for name in at if name == "style" or name.startswith("on")], tag
     for _, at in tags:
         for name in ("src", "href"):
-            assert not re.match("(https?:)?//|/", at.get(name) or ""), at  # relative: it works behind any path
+            assert not re.match("(https?:)?//|/", at.get(name) or ""), at  # relative: it works after any path
 
 
 def test_the_script_makes_no_markup_of_texts():

@@ -116,7 +116,7 @@ def test_an_estimate_gives_way_to_the_real_lengths():
 
 
 def fill(queue: Queue, tokens: int) -> None:
-    """Requests of one turn until so many tokens wait."""
+    """Requests of one turn until that many tokens wait."""
     for _ in range(tokens // BOUNDS.turn):
         admitted(queue, [BOUNDS.turn])
 

@@ -27,7 +27,7 @@ def flood(queue: Queue, length: int) -> None:
 
 
 def flooded_queue() -> Queue:
-    """A queue that has refused a request, and whose last batch begins: nothing waits behind it."""
+    """A queue that has refused a request, and whose last batch begins: nothing waits after it."""
     queue = Queue(BOUNDS, RATE)
     with pytest.raises(Busy):
         flood(queue, 20)

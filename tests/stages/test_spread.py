@@ -30,7 +30,7 @@ def measured(request, tmp_path_factory, bert, sentences):
 
 
 def uneven(n, d, seed=0):
-    """(n, d): dimensions of unlike width, off centre, one of them far."""
+    """(n, d): dimensions of unlike width, off centre, one far."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, d)) * np.linspace(0.2, 3, d) + np.eye(d)[0] * 8
 

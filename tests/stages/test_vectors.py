@@ -1,4 +1,4 @@
-"""Finished vectors: cut and then normalised, quantised into one range, refused where they are not finite."""
+"""Finished vectors: cut and then normalised, quantised into one range, refused if they are not finite."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which calibration ships: the method, or raw pooling where its dropout views are no better separated, and why."""
+"""Which calibration ships: the method, or raw pooling if its dropout views are no better separated, and why."""
 
 import json
 
@@ -94,7 +94,7 @@ def test_the_latent_is_judged_as_it_is_and_its_look_is_its_separability(train, t
     ],
 )  # fmt: skip
 def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, said, of_auto, automatic):
-    """Both numbers, the one reached and the one needed where that is more than raw pooling's."""
+    """Both numbers, the one reached and the one needed if that is more than raw pooling's."""
     stages = fit_named("whiten", x := normal(40, 8))
     fitted, views = Fitted(stages), Views(x, normal(40, 8, 1))
     monkeypatch.setattr(selection, "judge", lambda stages, views: value)
@@ -259,7 +259,7 @@ def test_budget_takes_no_views(train, tmp_path, monkeypatch):
 @pytest.mark.whole
 @pytest.mark.data
 def test_over_training_is_not_shipped(shared_data, tmp_path):
-    """STS13's own sentences for 16 epochs, every token alike: the rule is not behind the last step and beats raw."""
+    """Fitted to STS13 itself for 16 epochs, equal token weights: the rule is not worse than the last step and beats raw."""
     target = shared_data / "sts" / "STS13.tsv"
     encoder = shared_data / "models" / "mini-mlm-uncased"
     train = make_train(encoder, target, tmp_path)

@@ -125,7 +125,7 @@ def cache(tmp_path_factory):
 def mini(shared_data, tmp_path, cache, *arguments):
     """The training record of a flow on the project's small encoder, every other setting at its default.
 
-    With recolour behind it, token weights leave a mean cosine of 0.2 and nearly the encoder's spectrum; without both, a
+    With recolour after it, token weights leave a mean cosine of 0.2 and nearly the encoder's spectrum; without both, a
     flow makes embeddings isotropic.
     """
     encoder = shared_data / "models" / "mini-mlm-uncased"
@@ -156,7 +156,7 @@ def test_a_real_corpus_ends_more_isotropic(shared_data, tmp_path, cache, latent)
 @pytest.mark.data
 @pytest.mark.whole
 def test_a_flow_fitted_to_the_target_sentences_beats_raw_pooling(shared_data, tmp_path, cache):
-    """The paper's target regime on STS16: one epoch over its own sentences, labels unused, seed 0, tokens alike."""
+    """The paper's target regime on STS16: one epoch on its own sentences, no labels, seed 0, equal token weights."""
     target = shared_data / "sts" / "STS16.tsv"
     training = mini(shared_data, tmp_path, cache, target, "--eval", target, "--token-weights", "none")
     spearman = {when: training["spearman"][when]["average"]["all"] for when in ("before", "after")}

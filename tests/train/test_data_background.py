@@ -86,7 +86,7 @@ def test_tokens_of_other_languages_have_none(packaged):
 
 
 def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
-    """Behind a blank, where its token is another than at the start of a text."""
+    """After a blank, if its token is another than at the start of a text."""
     tokenizer, size, ids = opened(encoders("roberta"))
     shares, (words, length) = background(tokenizer, size), read_words()
     starts = sum(share for word, share in words.items() if word.startswith("the"))

@@ -120,7 +120,7 @@ def test_key_follows_everything_that_decides_the_vectors(bert, bert_copy, senten
         cache_key(opened(bert, "cls"), sentences),
         cache_key(opened(bert, max_length=63), sentences),
     ]
-    assert cache_key(opened(bert_copy), sentences) == keys[0]  # where it lies does not matter
+    assert cache_key(opened(bert_copy), sentences) == keys[0]  # its place does not matter
     tokenizer = json.loads((bert_copy / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
     (bert_copy / "tokenizer.json").write_text(json.dumps(tokenizer))

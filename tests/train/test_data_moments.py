@@ -55,5 +55,5 @@ def test_reading_a_corpus_through_in_blocks_gives_the_statistics_of_the_whole(mo
     assert streamed.sha256 == corpus_hash([str(i) for i in range(rows)])
     assert len(streamed.texts) == len(set(streamed.texts)) == min(20, rows)
     assert np.array_equal(streamed.pooled, x[[int(text) for text in streamed.texts]])
-    if rows > 100:  # drawn from all of it
+    if rows > 100:  # drawn from them
         assert max(map(int, streamed.texts)) >= rows // 2

@@ -75,7 +75,7 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     ],
 )
 def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
-    """``tuned``: whether the encoder is; None where what is named answers the question, so that nobody asks it."""
+    """``tuned``: whether the encoder is; None if what is named answers the question, so that nobody asks it."""
 
     def why_tuned(encoder):
         assert tuned is not None, "asked"

@@ -1,4 +1,4 @@
-"""Sentences of random English words beside the corpus of a fit: when, how many, and what is said and recorded."""
+"""Sentences of random English words together with the corpus of a fit: when, how many, and the messages and records."""
 
 import json
 

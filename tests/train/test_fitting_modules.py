@@ -1,4 +1,4 @@
-"""Calibration behind all modules of a directory of Sentence Transformers: --pooling model."""
+"""Calibration after all modules of a directory of Sentence Transformers: --pooling model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods fitted by name, to be compared with: seeded, and without PyTorch where it is not needed."""
+"""Methods fitted by name, to be compared with: seeded, and without PyTorch if it is not needed."""
 
 from __future__ import annotations
 

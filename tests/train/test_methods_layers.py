@@ -31,7 +31,7 @@ TRANSFORMS = {
     **{kind: lambda kind=kind: permutation(kind, C) for kind in ("reversal", "random", "lu")},
     **{kind: lambda kind=kind: COUPLINGS[kind](C, 8) for kind in COUPLINGS},
     **{f"flow-2-3-{c}-{p}": lambda c=c, p=p: flow(2, 3, c, p) for c, p in SETTINGS},
-    **{  # every number of levels and of steps, the settings dealt out in turn
+    **{  # every number of levels and of steps, the settings dealt out in rotation
         f"flow-{levels}-{depth}": lambda levels=levels, depth=depth, i=i: flow(levels, depth, *SETTINGS[i % 6])
         for i, (levels, depth) in enumerate(itertools.product(range(1, 5), range(1, 5)))
     },
@@ -39,7 +39,7 @@ TRANSFORMS = {
 
 
 def randomise(module: nn.Module, seed: int = 1) -> nn.Module:
-    """Parameters away from their start, where couplings do nothing, and moderate, so that inverses are exact."""
+    """Parameters away from their start, at which couplings do nothing, and moderate, so that inverses are exact."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in module.named_parameters():

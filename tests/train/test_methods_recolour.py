@@ -39,7 +39,7 @@ def wide(stages: list[Stage], x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("spectrum", "count"), [(0.0, 600), (0.25, 600), (0.5, 600), (1.0, 600), (0.5, 31)])
 def test_it_is_the_equation(spectrum, count):
-    """With a ridge where there are fewer texts than twice the dimensions."""
+    """With a ridge if there are fewer texts than twice the dimensions."""
     pooled = embeddings(count)
     flow, stage = fitted(pooled, spectrum=spectrum, mean_share=0.3)
     x, z = pooled.astype(np.float64), wide([flow], pooled)

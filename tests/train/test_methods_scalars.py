@@ -1,4 +1,4 @@
-"""TensorBoard scalars of a run, where they are asked for."""
+"""TensorBoard scalars of a run, if they are asked for."""
 
 import sys
 

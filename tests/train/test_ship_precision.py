@@ -1,4 +1,4 @@
-"""What reduced precision costs a model: measured on its own texts, and not at all where no kernel runs it."""
+"""What reduced precision costs a model: measured on its own texts, and not at all if no kernel runs it."""
 
 import numpy as np
 import pytest

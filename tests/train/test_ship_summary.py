@@ -32,7 +32,7 @@ def test_worse_isotropy_is_said_loudly(train):
 
 
 def test_a_kept_mean_is_no_loss_of_isotropy():
-    """Texts get more alike when what they differ in most goes, and spread more evenly about their mean."""
+    """Texts become more similar without the direction in which they differ most, and spread more evenly."""
     x = np.random.default_rng(0).normal(size=(500, 16)) * np.r_[9, np.ones(15)] + np.r_[0, np.full(15, 2.0)]
     (stage,) = fit_named("components:1", x)
     measures = report.before_and_after(Fitted([stage]), x)

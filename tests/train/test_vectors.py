@@ -35,7 +35,7 @@ def npy(tmp_path):
 
 @pytest.fixture(scope="module")
 def of_texts(bert, sentences):
-    """Models fitted to texts with every token alike, by method, and the vectors that they pool."""
+    """Models fitted to texts with equal token weights, by method, and the vectors that they pool."""
     from fastflow.train.python import fit_texts  # noqa: F401 (PyTorch is there)
 
     def fitted(method):

@@ -14,7 +14,7 @@ from fastflow.bench.suites.dry_gpu import DryBackend
 from fastflow.stages.vectors import paired_cosine
 
 INTERPRETED = triton.knobs.runtime.interpret
-# tokens behind a bucket's last text are computed from whatever memory held, and never read
+# tokens after a bucket's last text are computed from whatever memory held, and never read
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 ON_A_GPU = pytest.mark.skipif(INTERPRETED, reason="thousands of launches: needs a GPU")
 LONG = pytest.mark.whole if INTERPRETED else pytest.mark.skipif(False, reason="nothing is long on a GPU")
