@@ -14,7 +14,7 @@ from fastflow.stages.texts import check_text
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 
 WINDOW = 4096  # texts that stream() holds and sorts by length at a time
-CHARACTERS = 1 << 24  # of these texts, fewer if they are long: 16 to 64 MB
+CHARACTERS = 1 << 24  # in a window: fewer texts if they are long: 16 to 64 MB
 Item = TypeVar("Item")
 
 

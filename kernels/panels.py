@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen`` to read
 STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # in the order of _cpu.STORED_FLOAT ...
-# no weight is larger: what trained encoders hold is far below, and squares and products of it far below float32's limit
+# no weight is larger: what trained encoders hold is far below, and squares and products far below float32's limit
 LARGEST = 1e6
 
 

@@ -40,7 +40,7 @@ def fit(
     alone. Options that need an encoder or texts are then refused by name, ``auto`` is one fixed method, and ``stop`` is
     likelihood (of held-out vectors) or budget. ``encoder``: a
     directory, a Hub id, or the one in the package. ``method``, ``pooling``, ``token_weights``, ``seed`` and
-    ``options`` (``epochs``, ``max_length``, ``background``, ``stop`` ...) are the command's options of those names.
+    ``options`` (``epochs``, ``max_length``, ``background``, ``stop`` ...) are the command's options by name.
     ``eval``: a file or folder of scored pairs, or several, to measure Spearman on.
     ``progress``: True shows the command's lines and bars on standard error, a function takes every line; None shows
     none; the warnings of the report, and the refusal of a named method, are UserWarnings in either case.

@@ -41,7 +41,7 @@ UNJUDGED = "without an encoder there are no dropout views, so nothing judged the
 
 
 def vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
-    """The options of a fit to vectors, of those ``given``; ``named`` are those that the caller asked for.
+    """The options of a fit to vectors, from the ``given``; ``named`` are those that the caller asked for.
 
     Raises a UsageError that names one that needs an encoder or texts.
     """

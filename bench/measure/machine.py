@@ -135,7 +135,7 @@ class Neighbours:
 
     @staticmethod
     def _now() -> tuple[float, float, float] | None:
-        """Seconds: elapsed, of all processors in use, of them ours."""
+        """Seconds: elapsed, of all processors in use, and of ours among these."""
         if not (match := re.match(r"cpu +([\d ]+)", content("/proc/stat"))):
             return None
         user, nice, system, _, _, irq, softirq, steal = map(int, match[1].split()[:8])

@@ -16,7 +16,7 @@ BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under test: where it is, how its hidden states are pooled, and a place for files made of it."""
+    """A model under test: where it is, how its hidden states are pooled, and a place for its files."""
 
     label: str
     model: str | None  # what Runtime takes; None is the model in the package

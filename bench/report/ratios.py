@@ -21,7 +21,7 @@ class Target:
     aim: float | None = None
 
 
-# A bound on "unfused" or "folded" PyTorch is put to every form of it; the lean and the state form are the hardest.
+# A bound on "unfused" or "folded" PyTorch is put to its every form; the lean and the state form are the hardest.
 _CPU_MUSTS = {1: (40, 5), 1024: (5, 3)}
 CPU = tuple(
     Target(batch, words, peers, must=must)

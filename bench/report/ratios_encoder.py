@@ -28,7 +28,7 @@ CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
         ("xllamacpp", "int8"),
     ),
 }
-# the precisions of texts that a library may have besides ours: its best row of them counts
+# the precisions of texts that a library may have besides ours: the library's best row counts
 AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
 LIBRARIES = (
     ("sentence-transformers", "sentence-transformers-onnx", "sentence-transformers-openvino"),

@@ -28,7 +28,7 @@ WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
 def words(texts: list[str]) -> tuple[dict[str, float], float]:
-    """Word -> its share in a million of those of ``texts``, and the words of a text."""
+    """Word -> its share in a million of the words of ``texts``, and the words of a text."""
     found = Counter(word for text in texts for word in WORD.findall(text))
     total = found.total()
     return {word: 1e6 * n / total for word, n in found.items()}, total / len(texts)

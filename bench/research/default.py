@@ -89,7 +89,7 @@ def kept(make: Any, bench: Bench, place: Place) -> Any:
 
 
 def blind(bench: Bench, place: Place) -> dict[str, Any]:
-    """The scores of every candidate at one place that decides: beyond seed 0 of those that the seed changes.
+    """The scores of every candidate at one place that decides: beyond seed 0 only of candidates that the seed changes.
 
     Flows that are fitted to the corpus alone are tried with seed 0.
     """

@@ -1,4 +1,4 @@
-"""The files of every study: OUT.json with its figures, command and machine, and OUT.md, a page that is made of it."""
+"""The files of every study: OUT.json with its figures, command and machine, and OUT.md, the page of these figures."""
 
 from __future__ import annotations
 

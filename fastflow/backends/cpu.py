@@ -88,7 +88,7 @@ class CpuCalibration:
         return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
 
     def _cut(self, width: int, truncation: Truncation) -> Any:
-        """The calibration and the leading ``width`` directions of it, folded into one call."""
+        """The calibration cut to its leading ``width`` directions, folded into one call."""
         with self._lock:
             found = self._cuts.pop(width, None)
             if found is None:

@@ -61,7 +61,7 @@ class Encoder:
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
     def over(self, windows: Iterator[Window], source: Sources) -> Iterator[tuple[Window, Made]]:
-        """Yield (window, what is made of it). Without a store, a file is one stream, so that tokenising overlaps with
+        """Yield (window, vectors). Without a store, a file is one stream, so that tokenising overlaps with
         computing; the stream cuts windows of its own.
         """
         if self._store is not None or source.identity is None:

@@ -24,7 +24,7 @@ FLOATS = ("float16", "float32", "float64")
 class Matrix:
     """Float32 rows of ``array`` (n, D), whatever its order and byte order: those of a slice, or of row numbers.
 
-    ``index`` (m,) makes it the matrix of these rows. ``pages`` is the map of the file that the array reads: pages that
+    ``index`` (m,) selects rows. ``pages`` is the map of the file that the array reads: pages that
     were read go back to the system now and then, so that memory does not grow with the file.
     Raises a FastflowError that begins with ``name`` for what is no
     matrix of floats, and a row that holds NaN, infinity or what float32 cannot hold is named when it is read.

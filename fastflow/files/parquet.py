@@ -12,7 +12,7 @@ from fastflow.files.records import Layout, Record, listed, text_fields
 from fastflow.model.reading import reason
 
 BATCH = 4096  # rows that become Python values at a time
-BYTES = 1 << 24  # of these rows, fewer rows if they are long
+BYTES = 1 << 24  # in a batch: fewer rows if they are long
 DICTIONARIES = ("PLAIN_DICTIONARY", "RLE_DICTIONARY")  # encodings that store a repeated value once
 
 

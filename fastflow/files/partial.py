@@ -91,8 +91,8 @@ class State:
     """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
 
     ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued, and
-    a list of those of ``paths`` if these are given; ``run`` is everything else that must be the same for a run to be
-    continued. ``rows`` counts those recorded.
+    a list, one for each of ``paths``, if these are given; ``run`` is everything else that must be the same for a run
+    to be continued. ``rows`` counts those recorded.
     """
 
     def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:

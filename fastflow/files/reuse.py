@@ -28,7 +28,7 @@ class Store(ABC):
 
     @abstractmethod
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The rows of those ``keys`` that are there."""
+        """The rows of the ``keys`` that are there."""
 
     @abstractmethod
     def add(self, rows: Mapping[bytes, bytes]) -> None:

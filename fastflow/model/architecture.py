@@ -19,7 +19,7 @@ ROBERTA = ("roberta", "xlm-roberta", "camembert")
 CPU_ONLY = ("mpnet", "modernbert")  # which Triton's kernels do not run
 FAMILIES = ("bert", "electra", "distilbert", *ROBERTA, *CPU_ONLY)
 ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}  # of others: hidden_act
-# position 0 of these, which only PyTorch runs, is row pad + 1 of the table, as in RoBERTa
+# position 0 of this kind, which only PyTorch runs, is row pad + 1 of the table, as in RoBERTa
 OFFSET_POSITIONS = (
     "longformer",
     "data2vec-text",

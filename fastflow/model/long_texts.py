@@ -54,7 +54,7 @@ class LongTexts:
         return text[: last(self._cuts, text[: self.size])]
 
     def enough(self, text: str, is_full: Callable[[str], bool]) -> str:
-        """A text with the tokens of ``text``, or of a start of it that ``is_full``: they are more than the limit.
+        """A text with the tokens of ``text``, or of its start, if that ``is_full``: they are more than the limit.
 
         Raises a FastflowError if LONGEST characters do not suffice.
         """

@@ -93,7 +93,7 @@ def fingerprint(manifest: dict[str, Any]) -> str:
 
 
 def check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
-    """Raise for a file that would be read though the manifest holds no hash of it."""
+    """Raise for a file that would be read though the manifest lacks its hash."""
     check_files_listed(directory, manifest, encoder_files(encoder) if encoder == directory / ENCODER else [])
 
 

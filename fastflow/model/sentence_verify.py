@@ -20,7 +20,7 @@ def verify_modules(model: Model) -> list[str]:
     """
     assert model.modules is not None  # noqa: S101 - for the type checker: the caller looked for modules.json
     model.tokenizer()
-    with suppress(UnsupportedArchitecture):  # PyTorch checks the weights of those when it opens them
+    with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
         config = read_config(model.encoder)
         load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
     return [

@@ -1,6 +1,6 @@
 """``fastflow report``: every analysis of the BERT-flow paper on one model and the subjects it is compared with.
 
-Sections whose data were not given are left out by name. All of it is deterministic for a seed.
+Sections whose data were not given are left out by name. The page is deterministic for a seed.
 """
 
 from __future__ import annotations

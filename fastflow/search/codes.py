@@ -105,7 +105,7 @@ def largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
     """The places of the ``count`` largest of ``scores`` (n,), ascending; of equal ones those that come first."""
     if count >= len(scores):
         return np.arange(len(scores))
-    size = max(1, len(scores) // (4 * count))  # no fewer than `count` of these pieces hold their largest
+    size = max(1, len(scores) // (4 * count))  # at least `count` pieces hold their largest
     tops = np.maximum.reduceat(scores, np.arange(0, len(scores), size))
     chosen = np.flatnonzero(scores >= np.partition(tops, -count)[-count])
     order = np.argsort(-scores[chosen], kind="stable")[:count]

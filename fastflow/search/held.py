@@ -1,4 +1,4 @@
-"""Rows that are held in memory: the vectors themselves, or codes of them that find rows to compare in full."""
+"""Rows that are held in memory: the vectors themselves, or codes that find rows to compare in full."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Best:
             highest = scores + slack
             chosen = np.flatnonzero(highest >= self._reach(at))
             if len(chosen) > self._k:
-                lowest = (scores - slack)[chosen]  # k rows reach the k-th largest of these for certain
+                lowest = (scores - slack)[chosen]  # k rows reach the k-th largest lower bound for certain
                 chosen = chosen[highest[chosen] >= np.partition(lowest, -self._k)[-self._k]]
             for start in range(0, len(chosen), PIECE):
                 of = chosen[start : start + PIECE]

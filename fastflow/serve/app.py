@@ -1,4 +1,4 @@
-"""The application: routes, the guard in front of them, and every failure in the words of its interface."""
+"""The application: routes, the guard in front, and every failure in the words of its interface."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ def nullable(schema: Schema) -> Schema:
 
 
 def fields(required: list[str], **properties: Schema) -> Schema:
-    """An object of these fields alone; those that are not required may be null."""
+    """An object of the given fields alone; those that are not required may be null."""
     made = {name: each if name in required else nullable(each) for name, each in properties.items()}
     return {"type": "object", "required": required, "properties": made, "additionalProperties": False}
 
 
 def answer(**properties: Schema) -> Schema:
-    """An object that holds all of these fields."""
+    """An object that holds all the given fields."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
@@ -185,7 +185,7 @@ def _get(
 
 
 def _refusals(kinds: tuple[str, ...], openai: bool) -> dict[str, Schema]:
-    """Status -> response, of these reasons."""
+    """Status -> response, for the given reasons."""
     error = OPENAI_ERROR if openai else TEI_ERROR
     by_status: dict[str, list[str]] = {}
     for kind in kinds:

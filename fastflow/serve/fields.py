@@ -103,5 +103,5 @@ class Fields:
 
 
 def _is_ids(value: Any) -> bool:
-    """Whether a text came as a token id, or as a list of them."""
+    """Whether a text came as a token id, or as a list."""
     return type(value) is int or (isinstance(value, list) and all(type(each) is int for each in value))

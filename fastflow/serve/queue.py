@@ -74,7 +74,7 @@ class Queue(Generic[AnyJob]):
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not handed out
         self.turns = 0  # the same, of each job its next turn alone: what comes before the first turn of a new one
-        self.fresh = 0  # of those, the first turns
+        self.fresh = 0  # the first turns among them
         self.running = 0  # tokens of the batch that was handed out last
         self.jobs = 0
         self.flooded = False  # a request was refused, and the work has not run out since
@@ -189,7 +189,7 @@ class Queue(Generic[AnyJob]):
             self.drop(job)
 
     def _count(self, job: Job, tokens: int) -> None:
-        """``job`` has ``tokens`` more to compute than before; a turn of it has one text at least, however long."""
+        """``job`` has ``tokens`` more to compute than before; its turn has one text at least, however long."""
         before = job.turn
         job.left += tokens
         longest = max(self.bounds.turn, job.lengths[job.next] if job.next < len(job.lengths) else 0)

@@ -1,6 +1,6 @@
 """The leading directions of a basis, which ``truncate_dim`` keeps of an embedding whose dimensions are in no order.
 
-A flow's dimensions are interchangeable, so the first k of them are any k. A model may therefore carry an orthogonal
+A flow's dimensions are interchangeable, so the first k are any k. A model may therefore carry an orthogonal
 basis, fitted without labels, whose columns are ordered by how much of the pooled vectors' variation they hold. All D'
 columns together keep every cosine, so the basis only runs if something is cut, folded into the plan: the whole
 embedding costs nothing more, and k dimensions some k x D products.
@@ -74,7 +74,7 @@ def sampled(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any
 
 
 def write_truncation(truncation: Truncation) -> dict[str, NDArray[Any]]:
-    """The arrays that a model's calibration.safetensors holds of it."""
+    """The arrays that a model's calibration.safetensors holds for the order."""
     return {f"truncation.{name}": np.ascontiguousarray(getattr(truncation, name)) for name in ("basis", "deviation")}
 
 

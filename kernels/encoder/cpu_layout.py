@@ -236,7 +236,7 @@ class EncoderProgram:
         )  # fmt: skip
 
     def _numbers(self, apart: Array) -> int:
-        """Where the numbers of the columns ``apart`` lie; APART of them, the spare ones 0."""
+        """Where the numbers of the columns ``apart`` lie; APART in all, the spare ones 0."""
 
         def fill(memory: Array) -> None:
             memory[where : where + 4 * APART].view(np.int32)[:] = np.pad(apart, (0, APART - len(apart)))

@@ -42,7 +42,7 @@ def held(count: int) -> int:
 
 
 def split(count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of ``count`` rows to train on, and of those to hold out, drawn by ``seed``; both ascending."""
+    """The numbers of ``count`` rows to train on, and of the rows to hold out, drawn by ``seed``; both ascending."""
     order = np.random.default_rng((seed, 1 << 33)).permutation(count)
     return np.sort(order[held(count) :]), np.sort(order[: held(count)])
 

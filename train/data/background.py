@@ -1,7 +1,7 @@
 """English at large, which a corpus cannot show: how often tokens occur there, and sentences of its words.
 
 The words of ``background.txt``, counted on a broad mix of texts (``bench/research/background.py``), are cut by the
-encoder's own tokenizer. Tokens of other languages are absent there, and keep what the corpus shows of them.
+encoder's own tokenizer. Tokens of other languages are absent there, and keep their share in the corpus.
 
 Its sentences are words drawn at random, without grammar. An encoder maps them to where words of every field lie, so
 that a calibration fitted to them together with its corpus covers directions that the corpus lacks. This is the idea of
@@ -39,7 +39,7 @@ def read_words() -> tuple[dict[str, float], float]:
 
 
 def background(tokenize: Tokenizer, vocabulary: int) -> NDArray[np.float64]:
-    """(vocabulary,) share of each token id, of those of a million words in sentences; what is left sums to below 1."""
+    """(vocabulary,) share of each token id in a million words in sentences; what is left sums to below 1."""
     words, length = read_words()
     alone = tokenize(["", *words, *(f"{word} {word}" for word in words)])
     empty = np.bincount(alone.ids[: alone.offsets[1]], minlength=vocabulary)  # the tokens around every sentence

@@ -8,7 +8,7 @@ directions U and deviations S, where with Cov(z) = L L^T
     y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
 The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, made exactly white, 0 the
-embedding less the part of it that is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated
+embedding without the part that is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated
 texts. The ``demoted`` leading directions are scaled like the last one and have no part in m: they carry what sentences
 of a kind have in common, as in NATSV (Mu & Viswanath 2018). Dimensions come in the order of their scale, the leading
 first. In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).

@@ -140,7 +140,7 @@ def _write(
 ) -> None:
     identity: dict[str, Any] = {"sha256": encoder.hash}
     if encoder.head is not None:
-        assert encoder.modules is not None  # noqa: S101 - for the type checker: the head is of them
+        assert encoder.modules is not None  # noqa: S101 - for the type checker: the head belongs to them
         _copy_files(files_of(encoder.modules), encoder.modules.path, directory / MODULES_FOLDER)
     elif reference:
         identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}

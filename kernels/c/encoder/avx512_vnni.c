@@ -213,7 +213,7 @@ INLINE void survey(const int how, const ff_head *h, ff_row *r)
     r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
 }
 
-/* Scores become terms. Returns the sum of the terms; `out` gets what the bytes do not hold of it, times the values. */
+/* Scores become terms. Returns the sum of the terms; `out` gets the rest, which the bytes do not hold, times the values. */
 INLINE float terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
                    float *out)
 {

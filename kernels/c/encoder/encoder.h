@@ -141,7 +141,7 @@ typedef struct {         /* who computes what */
     int64_t alone;       /* the first texts, in groups of at most `limit` tokens or one longer text, a thread each */
     int64_t limit;
     int64_t end;         /* when all is done, in tokens of a thread's work */
-    int64_t count, rows; /* groups of these, and the most tokens of one; then of the groups that all threads share */
+    int64_t count, rows; /* groups, and the most tokens of one; then of the groups that all threads share */
     int64_t shared, shared_rows;
 } ff_shares;
 /* The shares in which the threads are done soonest, with groups that stay in a second-level cache; 0 < `longest` text. */

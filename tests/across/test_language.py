@@ -1,0 +1,68 @@
+"""Plain English: how often docstrings and comments use idioms that a newcomer has to decode, for 10,000 words."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("fastflow", "kernels", "train", "bench")
+PRONOUNS = "it|there|none|they|that|one|a|an|the|nothing|no|neither|its|each|all|this|these|both"
+IDIOMS = {  # pattern -> the most for 10,000 words
+    "where for if": (rf"\bwhere (?:{PRONOUNS}|\w+ (?:is|are|has|have|was|were))\b", 8),
+    "says, told, knows": (r"\b(?:says?|said|told|tells?|knows?)\b", 2),
+    "of it": (r"\bof (?:it|them|these|those)\b", 2),
+    "behind": (r"\bbehind\b", 2),
+    "beside": (r"\bbeside\b", 2),
+    "a sentence that begins with What": (r"(?:^|[.:;]\s+)What\b", 2),
+    "so many, alike": (r"\b(?:so many|one after the other|let go|alike|as far as)\b", 2),
+    "anew, in turn": (r"\b(?:anew|in turn|but for)\b", 2),
+}
+
+
+def of_python(source: str) -> list[str]:
+    """The docstrings and comments of a Python file."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return found + [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+
+
+def of_c(source: str) -> list[str]:
+    """The comments of a C file."""
+    return re.findall(r"/\*(.*?)\*/", source, re.S)
+
+
+def texts() -> str:
+    """All docstrings and comments of the product."""
+    found = []
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*")):
+            if path.suffix == ".py":
+                found += of_python(path.read_text(encoding="utf-8"))
+            elif path.suffix in (".c", ".h", ".inc"):
+                found += of_c(path.read_text(encoding="utf-8"))
+    return "\n".join(found)
+
+
+TEXTS = texts()
+WORDS = len(re.findall(r"[A-Za-z']+", TEXTS))
+
+
+def test_docstrings_and_comments_are_found():
+    source = '"""One."""\nx = "two"  # three\ndef f():\n    """Four."""\n'
+    assert of_python(source) == ["One.", "Four.", "three"]
+    assert of_c('/* five\n   six */ char *s = "seven";') == [" five\n   six "]
+    assert WORDS > 50_000
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_idioms_are_rare(idiom):
+    pattern, most = IDIOMS[idiom]
+    found = [TEXTS[max(0, m.start() - 30) : m.end() + 30] for m in re.finditer(pattern, TEXTS, re.MULTILINE)]
+    assert len(found) * 10_000 / WORDS <= most, found
