@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.bench.measure.machine import commit
-from fastflow.bench.report.files import write_json
+from fastflow.bench.report.files import replace, write_json
+from fastflow.bench.report.table import table
 from fastflow.errors import FastflowError, UsageError
 
 REPEATED = 5  # short runs of the flow: its ratios move between runs, and are given as a range
@@ -21,6 +22,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "flow": ("--suite", "flow"),
     **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean,folded") for i in range(1, REPEATED + 1)},
     "startup": ("--suite", "startup"),
+    "end-to-end-default": ("--suite", "end-to-end", "--model", "default"),
     "end-to-end-minilm-l6": ("--suite", "end-to-end", "--quick", "--shape", "minilm-l6"),
     "end-to-end-bert-base": ("--suite", "end-to-end", "--quick", "--shape", "bert-base"),
     "serve-bert-base": ("--suite", "serve", "--shape", "bert-base"),
@@ -32,7 +34,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 def run_every(
     out: Path, skip: Sequence[str] = (), device: str = "auto", threads: int | None = None, runs: Any = None
 ) -> None:
-    """Make ``out``/NAME.json for every run but those named in ``skip``, and the range of the flow's ratios.
+    """Make ``out``/NAME.json, and its table NAME.txt, for every run but those named in ``skip``, and the range of the flow's ratios.
 
     A file that is of the commit measured here is kept, so a stopped call continues where it was; without a checkout, or
     with changes that are not committed, every run is made. ``skip``: names of runs, or of suites.
@@ -54,9 +56,17 @@ def run_every(
         command = [sys.executable, "-c", COMMAND, "bench", *words, *options, "--json", str(path)]
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
             failed.append(name)
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        replace(path.with_suffix(".txt"), lambda partial, report=report: partial.write_text(_table(report), "utf-8"))
     _write_ranges(out)
     if failed:
         raise FastflowError(f"runs that failed: {', '.join(failed)}; their reasons are above, the others are in {out}")
+
+
+def _table(report: dict[str, Any]) -> str:
+    """The table of a run with the project's targets, as ``python -m fastflow.bench.report.table`` prints it."""
+    return table(report, targets=True) + "\n"
 
 
 def _made_by(path: Path) -> str | None:

@@ -46,9 +46,9 @@ class Assumed(NamedTuple):
 
 
 MODELS = (
-    Measured("the model in the package, 4 layers", "end-to-end-cpu.json", "the default model", 256),
-    Measured("all-MiniLM-L6-v2, 6 layers", "end-to-end-all-minilm-l6-v2.json", "the model given", 384),
-    Measured("BERT-base, 12 layers", "end-to-end-cpu.json", "BERT-base", 768),
+    Measured("the model in the package, 4 layers", "zen4/end-to-end-default.json", "the default model", 256),
+    Measured("all-MiniLM-L6-v2, 6 layers", "zen4/end-to-end-all-minilm-l6-v2.json", "the model given", 384),
+    Measured("BERT-base, 12 layers", "zen4/end-to-end-bert-base.json", "shape of BERT-base", 768),
 )
 DTYPES = ("float32", "bfloat16", "int8")
 STORED = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "ubinary": 1 / 8}  # --precision: bytes of a number

@@ -1,7 +1,7 @@
 """The encoder against every engine, at the shapes that people run: batches from one short text to 8 x 512 tokens.
 
     python -m fastflow.bench.research.shapes --shape minilm-l6 --against openvino,onnxruntime --batches 1x8,32x32 \\
-        --out bench/results/shapes
+        --out bench/results/zen4/shapes
 
 Each call measures one comparison in this process, as the encoder suite does, and adds it to OUT.json; OUT.md is made
 of all. A shape that was measured several times counts with the median of its ratios, not of its times.
@@ -149,7 +149,7 @@ def main(shape: str, against: str, batches: str, threads: int, out: Path) -> Non
     path = out.with_suffix(".json")
     result: dict[str, Any] = read(path) if path.exists() else {"machine": describe("cpu"), "runs": []}
     call = "python -m fastflow.bench.research.shapes --shape SHAPE --against PEERS --batches … --out "
-    result["command"] = f"{call}bench/results/{out.name}"
+    result["command"] = f"{call}bench/results/{out.parent.name}/{out.name}"
     sizes = [(int(b), int(t)) for b, _, t in (size.partition("x") for size in batches.split(","))]
     result["runs"].append(measured(shape, against.split(","), sizes, threads))
     write(out, result, markdown)

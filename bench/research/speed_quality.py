@@ -31,7 +31,7 @@ def _read(name: str) -> Any:
 
 def speeds() -> dict[str, float]:
     """Engine and dtype: texts a second of the model in the package, slowest first."""
-    rows = _read("end-to-end-cpu.json")["rows"]
+    rows = _read("zen4/end-to-end-default.json")["rows"]
     found = {
         f"{r['name']} {r['dtype']}": r["texts_per_s"] for r in rows if r["subject"].startswith("the default model")
     }

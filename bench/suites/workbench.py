@@ -55,7 +55,7 @@ class Workbench:
 
     def named(self) -> Subject:
         """The model that was asked for, else the one in the package."""
-        return self._subject("the default model" if self.model is None else "the model given", self.model)
+        return self._subject("the default model" if self.model in (None, "default") else "the model given", self.model)
 
     def subjects(self) -> list[Subject]:
         """The model or the shape asked for; if none is, the model in the package and BERT-base."""

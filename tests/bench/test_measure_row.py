@@ -9,7 +9,7 @@ from places import ROOT
 from fastflow.bench.measure.row import ADDED, KEYS, SINGLE_CALLS, Row
 
 KEPT = ROOT / "bench" / "results"
-STUDIES = ("ladder", "shapes", "shapes-amx")  # timed too, but in rows of their own
+STUDIES = ("ladder", "shapes")  # timed too, but in rows of their own
 
 
 def test_each_row_of_a_kept_file_is_a_row():

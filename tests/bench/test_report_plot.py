@@ -11,7 +11,7 @@ from fastflow.errors import FastflowError
 KEPT = ROOT / "bench" / "results"
 
 
-@pytest.mark.parametrize("name", ["flow-cpu", "encoder-cpu"])
+@pytest.mark.parametrize("name", ["zen4/flow", "zen4/encoder-bert-base"])
 def test_kept_results_are_drawn(tmp_path, name):
     pytest.importorskip("matplotlib")
     plot(json.loads((KEPT / f"{name}.json").read_text()), tmp_path / "p.png")

@@ -42,11 +42,11 @@ def test_a_busy_machine_is_said_to_spoil_the_ratios(others, too_much):
 
 
 def test_targets_are_printed_from_a_kept_file(capsys):
-    kept = ROOT / "bench" / "results" / "end-to-end-cpu"
+    kept = ROOT / "bench" / "results" / "zen4" / "end-to-end-default"
     main([f"{kept}.json"])
     shown = capsys.readouterr().out
     assert shown == kept.with_suffix(".txt").read_text(encoding="utf-8")
-    assert "(must >= 2: NOT REACHED)" in shown
+    assert "(must >= " in shown
 
 
 @pytest.mark.parametrize(

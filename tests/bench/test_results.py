@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fastflow.bench.every import RANGES, RUNS
+
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
-KEPT = sorted(path for path in RESULTS.iterdir() if path.name != "README.md")
+KEPT = sorted(path for path in RESULTS.iterdir() if path.name != "README.md" and path.is_file())
+MACHINES = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
 
 FINISHED = re.compile(r"bench/research/(\w+)\.py")  # of a study whose scripts a commit keeps
 
@@ -25,11 +28,21 @@ def listed():
 
 
 def test_every_file_is_in_the_table_and_the_table_names_no_other():
-    inside = {name for name in listed() if "/" not in name}
+    inside = {name for name in listed() if "/" not in name and not name.startswith("shapes")}
     assert {path.name for path in KEPT} == inside
     outside = listed() - inside
+    assert {f"{machine}/" for machine in MACHINES} <= outside, "a folder for each machine"
     assert "../../docs/speed-quality.png" in outside
-    assert all((RESULTS / name).is_file() for name in outside)
+    assert all((RESULTS / name).exists() for name in outside)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_file_of_a_machine_is_of_a_run_or_in_the_table(machine):
+    runs = {*RUNS, RANGES.removesuffix(".json")}
+    for path in (RESULTS / machine).iterdir():
+        assert path.stem in runs or f"`{machine}/{path.name}`" in PAGE or f"`{path.stem}.md`" in PAGE, path.name
+        if path.suffix == ".txt":
+            assert path.with_suffix(".json").is_file()
 
 
 @pytest.mark.parametrize("path", [RESULTS / "README.md", *(p for p in KEPT if p.suffix == ".md")], ids=lambda p: p.name)
