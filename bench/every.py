@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 def run_every(
     out: Path, skip: Sequence[str] = (), device: str = "auto", threads: int | None = None, runs: Any = None
 ) -> None:
-    """Make ``out``/NAME.json, and its table NAME.txt, for every run but those named in ``skip``, and the range of the flow's ratios.
+    """Make ``out``/NAME.json and its table NAME.txt for every run but those in ``skip``, and the ranges of the flow.
 
     A file that is of the commit measured here is kept, so a stopped call continues where it was; without a checkout, or
     with changes that are not committed, every run is made. ``skip``: names of runs, or of suites.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fastflow.files.partial import partial_path
-from fastflow.files.printing import Block
-from fastflow.files.writers import writer_for
+from fastflow.files.write.partial import partial_path
+from fastflow.files.write.printing import Block
+from fastflow.files.write.writers import writer_for
 
 META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
 

@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_written(model, corpus, tmp_path, run_python, co
 KILLED = """
 import os, signal, sys
 import fastflow.files.embed as embed
-from fastflow.files.partial import State
+from fastflow.files.write.partial import State
 embed.WINDOW = 16
 save = State.save
 def save_and_die(state, rows, position):

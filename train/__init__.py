@@ -2,7 +2,7 @@
 
 It needs the ``train`` extra (torch, transformers).
 
-``fit`` is the way in from Python; ``fitting.calibrate`` is the map of a fit, one line a step.
+``fit`` is the way in from Python; ``fits.fitting.calibrate`` is the map of a fit, one line a step.
 """
 
 from __future__ import annotations

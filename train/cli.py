@@ -249,18 +249,18 @@ def main(
     large general corpus the paper used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the
     similarity. By default a rule that needs no labels therefore picks the step (--stop).
     """
-    from fastflow.files.matrix import is_matrix_file
+    from fastflow.files.read.matrix import is_matrix_file
 
     ctx = click.get_current_context()
     if encoder is None and not any(map(is_matrix_file, corpus)):
         raise click.MissingParameter(ctx=ctx, param=next(p for p in main.params if p.name == "encoder"))
     check_extra("fastflow-train")
-    from fastflow.files.cache import cache_directory
-    from fastflow.files.records import Layout
-    from fastflow.files.tables import check_delimiter
+    from fastflow.files.read.records import Layout
+    from fastflow.files.read.tables import check_delimiter
+    from fastflow.files.reuse.cache import cache_directory
+    from fastflow.train.fits.vectors import vector_options
     from fastflow.train.reading import Run
     from fastflow.train.run import train, train_vectors
-    from fastflow.train.vectors import vector_options
 
     if encoder is None or any(map(is_matrix_file, corpus)):
         chosen = vector_options(options, _asked(ctx))

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.matrix import Matrix
+from fastflow.files.read.matrix import Matrix
 from fastflow.model.reading import short
-from fastflow.train.fitting import calibrate
+from fastflow.train.fits.fitting import calibrate
+from fastflow.train.fits.sharded import calibrate_sharded
+from fastflow.train.fits.vectors import calibrate_vectors, vector_options
 from fastflow.train.options import DEFAULTS, Options
+from fastflow.train.progress import COMMAND, SILENT, Voice
 from fastflow.train.reading import Run
-from fastflow.train.sharded import calibrate_sharded
 from fastflow.train.ship.fit import Fit
-from fastflow.train.vectors import calibrate_vectors, vector_options
-from fastflow.train.voice import COMMAND, SILENT, Voice
 
 if TYPE_CHECKING:
     from fastflow.train.data.sharded import Workers

@@ -21,7 +21,7 @@ from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import recoloured
 from fastflow.train.options import Options, background_size
-from fastflow.train.voice import COMMAND, Voice
+from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
 

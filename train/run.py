@@ -12,18 +12,18 @@ import click
 
 from fastflow.console import say
 from fastflow.errors import UsageError
-from fastflow.files.matrix import MatrixFile
-from fastflow.files.records import Layout
+from fastflow.files.read.matrix import MatrixFile
+from fastflow.files.read.records import Layout
 from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
-from fastflow.train.fitting import calibrate
+from fastflow.train.fits.fitting import calibrate
+from fastflow.train.fits.sharded import calibrate_sharded, settled
+from fastflow.train.fits.vectors import calibrate_vectors
 from fastflow.train.options import Options
 from fastflow.train.reading import Run
-from fastflow.train.sharded import calibrate_sharded, settled
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_out
 from fastflow.train.ship.fit import Fit
-from fastflow.train.vectors import calibrate_vectors
 
 
 def train(

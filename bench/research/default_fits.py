@@ -18,7 +18,7 @@ from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS, FEWEST, background_size
-from fastflow.train.voice import SILENT
+from fastflow.train.progress import SILENT
 
 EARLIER_COLOUR = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 2}  # of the default before it had a background
 Chain = tuple[list[Stage], list[list[Stage]]]  # stages, and the endings that are tried after them

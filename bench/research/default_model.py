@@ -16,10 +16,10 @@ from pathlib import Path
 import click
 
 from fastflow.evaluation.evaluate import SEVEN
-from fastflow.files.cache import cache_directory
+from fastflow.files.reuse.cache import cache_directory
 from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
-from fastflow.train.fitting import calibrate
+from fastflow.train.fits.fitting import calibrate
 from fastflow.train.options import Options
 from fastflow.train.reading import Run
 from fastflow.train.ship import summary

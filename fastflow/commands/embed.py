@@ -32,7 +32,7 @@ from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from fastflow.files.inputs import Input
+    from fastflow.files.read.inputs import Input
     from fastflow.files.settings import Settings
 
 PRECISION = click.option(
@@ -158,12 +158,12 @@ def embed(
     """
     from fastflow.files.checks import check_inputs, check_target
     from fastflow.files.embed import embed_file
-    from fastflow.files.inputs import Input
-    from fastflow.files.records import Layout
+    from fastflow.files.parts.manifest import make_folder
+    from fastflow.files.read.inputs import Input
+    from fastflow.files.read.records import Layout
+    from fastflow.files.read.sources import expanded
+    from fastflow.files.read.tables import check_delimiter
     from fastflow.files.settings import Settings, parse_keep, parse_shard
-    from fastflow.files.shards import make_folder
-    from fastflow.files.sources import expanded
-    from fastflow.files.tables import check_delimiter
 
     if ray is not None:
         embed_on_ray(click.get_current_context())
@@ -229,12 +229,12 @@ def fitted_to(
     """
     from fastflow.files.checks import check_resumable
     from fastflow.files.embed import texts_of
-    from fastflow.files.sources import Sources
-    from fastflow.files.spool import Rereadable
+    from fastflow.files.read.reread import Rereadable
+    from fastflow.files.read.sources import Sources
     from fastflow.train.options import check_extra
 
     check_extra("fastflow embed --fit")
-    from fastflow.train.fit_input import Request, fitted_model
+    from fastflow.train.fits.request import Request, fitted_model
 
     with contextlib.ExitStack() as stack:
         again = {path: stack.enter_context(Rereadable(path)) for path in paths}

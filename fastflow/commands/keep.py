@@ -67,12 +67,12 @@ def cache(place: Path | None, clear: bool, older_than: float | None) -> None:
     fastflow cache --clear --older-than 30
     fastflow cache FILE.db
     """
-    from fastflow.files import cache as kept
+    from fastflow.files.reuse import cache as kept
 
     if place is not None and place.is_file():
         if clear or older_than is not None:
             raise UsageError(f"{place} is one file: remove it as such; --clear is for the cache of fastflow-train")
-        from fastflow.files.vector_cache import report
+        from fastflow.files.reuse.vector_cache import report
 
         emit("\n".join(report(place)))
         return

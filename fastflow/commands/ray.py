@@ -53,9 +53,9 @@ def embed_on_ray(context: click.Context) -> None:
 
 
 def _embed(given: dict[str, Any]) -> None:
-    from fastflow.files.records import Layout
+    from fastflow.files.read.records import Layout
+    from fastflow.files.read.sources import expanded
     from fastflow.files.settings import parse_keep
-    from fastflow.files.sources import expanded
     from fastflow.integrations.ray_cluster import ray_data
 
     layout = Layout("parquet", given["text_field"], given["id_field"], keep=parse_keep(given["keep"]))

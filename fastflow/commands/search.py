@@ -81,9 +81,9 @@ def search(
 
 def _lines(runtime: Runtime) -> Iterator[list[str]]:
     """The queries of standard input, those together that have arrived."""
-    from fastflow.files.records import Layout
+    from fastflow.files.read.records import Layout
+    from fastflow.files.read.sources import Sources
     from fastflow.files.settings import Settings
-    from fastflow.files.sources import Sources
     from fastflow.files.windows import windows
 
     settings = Settings(Layout("txt"))

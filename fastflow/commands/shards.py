@@ -27,7 +27,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     fastflow embed INPUT --shard 2/2 -o DIR
     fastflow merge DIR -o OUT.npy
     """
-    from fastflow.files.merging import merge as join
+    from fastflow.files.parts.merging import merge as join
 
     found = join(folder, output)
     if not quiet:
@@ -38,14 +38,14 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def status(folder: Path) -> None:
     """Show the parts in DIR, those that are missing, and the command that makes each."""
-    from fastflow.files.status import report
+    from fastflow.files.parts.status import report
 
     emit("\n".join(report(folder)))
 
 
 def checked_output(output: Path | None, shard: tuple[int, int] | None) -> Path | None:
     """The file to write: with --shard, a folder stands for the part's .npy file in it."""
-    from fastflow.files.shards import part_path
+    from fastflow.files.parts.manifest import part_path
 
     if output is not None and shard is not None:
         return part_path(output, shard)

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import UsageError
-from fastflow.files.counting import not_countable
-from fastflow.files.packed import SUFFIXES
-from fastflow.files.parquet import check_json
-from fastflow.files.partial import check_output, check_unfinished, partial_path
-from fastflow.files.printing import StandardOutput
+from fastflow.files.parts.counting import not_countable
+from fastflow.files.read.compressed import SUFFIXES
+from fastflow.files.read.parquet import check_json
+from fastflow.files.read.sources import Sources, check_formats
+from fastflow.files.read.texts import FORMATS
 from fastflow.files.settings import Settings
-from fastflow.files.sources import Sources, check_formats
-from fastflow.files.texts import FORMATS
 from fastflow.files.windows import one_text
-from fastflow.files.writers import WRITERS, writer_for
+from fastflow.files.write.partial import check_output, check_unfinished, partial_path
+from fastflow.files.write.printing import StandardOutput
+from fastflow.files.write.writers import WRITERS, writer_for
 
 
 def check_target(

@@ -10,22 +10,22 @@ from typing import Any
 
 from fastflow.console import say
 from fastflow.files.checks import check_resumable, check_target, check_types
-from fastflow.files.counting import Split, split_of
 from fastflow.files.encoding import Encoder, open_store
-from fastflow.files.growing import growing
-from fastflow.files.inputs import Input
-from fastflow.files.outputs import OutputFile
-from fastflow.files.partial import State
-from fastflow.files.printing import Block, StandardOutput, Terminal
-from fastflow.files.records import Layout
-from fastflow.files.reuse import Store
+from fastflow.files.parts.counting import Split, split_of
+from fastflow.files.parts.manifest import check_beside, is_done, manifest_of
+from fastflow.files.read.inputs import Input
+from fastflow.files.read.records import Layout
+from fastflow.files.read.sources import Row, Sources
+from fastflow.files.reuse.store import Store
+from fastflow.files.reuse.vector_cache import VectorCache
 from fastflow.files.settings import Settings, Summary
-from fastflow.files.shards import check_beside, is_done, manifest_of
-from fastflow.files.sources import Row, Sources
 from fastflow.files.unlike import Unlike
-from fastflow.files.vector_cache import VectorCache
 from fastflow.files.windows import characters, looked_at, one_text, windows
-from fastflow.files.writers import writer_for
+from fastflow.files.write.growing import growing
+from fastflow.files.write.outputs import OutputFile
+from fastflow.files.write.partial import State
+from fastflow.files.write.printing import Block, StandardOutput, Terminal
+from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
 from fastflow.streaming import WINDOW, windowed

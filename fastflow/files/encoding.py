@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.files.repeats import Repeats
-from fastflow.files.reuse import Store, decides, keys_of, packed, unpacked
+from fastflow.files.read.sources import Sources
+from fastflow.files.reuse.repeats import Repeats
+from fastflow.files.reuse.store import Store, decides, keys_of, packed, unpacked
+from fastflow.files.reuse.vector_cache import VectorCache
 from fastflow.files.settings import Settings
-from fastflow.files.sources import Sources
-from fastflow.files.vector_cache import VectorCache
 from fastflow.files.windows import Window
 from fastflow.runtime import Runtime
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fastflow.errors import UsageError
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.database import DatabaseFile
 from fastflow.files.embed import numbers_of
 from fastflow.files.encoding import stored
-from fastflow.files.growing import growing
-from fastflow.files.matrix import MatrixFile
-from fastflow.files.outputs import JsonLinesFile, OutputFile
-from fastflow.files.parquet_output import ParquetOutput
-from fastflow.files.partial import State, check_output, check_unfinished
-from fastflow.files.printing import Block
-from fastflow.files.writers import writer_for
+from fastflow.files.read.matrix import MatrixFile
+from fastflow.files.write.database import DatabaseFile
+from fastflow.files.write.growing import growing
+from fastflow.files.write.outputs import JsonLinesFile, OutputFile
+from fastflow.files.write.parquet_output import ParquetOutput
+from fastflow.files.write.partial import State, check_output, check_unfinished
+from fastflow.files.write.printing import Block
+from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.sources import Row, Sources
+from fastflow.files.read.texts import unit_of
 from fastflow.files.settings import Settings
-from fastflow.files.sources import Row, Sources
-from fastflow.files.texts import unit_of
 from fastflow.files.unlike import Unlike
 from fastflow.model.fragmentation import unsuited
 from fastflow.runtime import Runtime

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.encoding import stored
-from fastflow.files.records import listed
+from fastflow.files.read.records import listed
 from fastflow.integrations.ray_cluster import check_column, ray_data, sentences, texts_of
 from fastflow.model.artifact import DEFAULT, named
 from fastflow.model.reading import short

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.files.parquet import is_text, plain_type
-from fastflow.files.records import listed
+from fastflow.files.read.parquet import is_text, plain_type
+from fastflow.files.read.records import listed
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,9 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.parquet import BATCH, agree, columns_of, plain_type
-from fastflow.files.parquet_output import GROUP
-from fastflow.files.records import Layout
+from fastflow.files.read.parquet import BATCH, agree, columns_of, plain_type
+from fastflow.files.read.records import Layout
+from fastflow.files.write.parquet_output import GROUP
 from fastflow.integrations.ray import Embedder, job_of, mapped
 from fastflow.integrations.ray_cluster import cluster, first_line, sentences
 

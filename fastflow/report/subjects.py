@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.texts import read_records
+from fastflow.files.read.texts import read_records
 from fastflow.model.kinds import Model
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, apply, describe

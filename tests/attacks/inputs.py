@@ -24,8 +24,8 @@ import zstandard
 from boxed import Judge, attack, sentence
 
 from fastflow.errors import FastflowError
-from fastflow.files.records import Layout
-from fastflow.files.texts import read_records
+from fastflow.files.read.records import Layout
+from fastflow.files.read.texts import read_records
 
 MEMORY = 600 << 20  # bytes that a case may take beyond what its process holds at its start
 WORDS = ["dog", "Straße", "中文", "a b", "", "x" * 300, "tab\tor", 'quote"d', "\u2028", "\U0001f600"]

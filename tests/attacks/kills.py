@@ -24,9 +24,9 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-from fastflow.files.partial import partial_path
-from fastflow.files.shards import manifest_path
-from fastflow.files.writers import WRITERS
+from fastflow.files.parts.manifest import manifest_path
+from fastflow.files.write.partial import partial_path
+from fastflow.files.write.writers import WRITERS
 
 CODE = "import sys; import fastflow.files.embed as e; e.WINDOW = 64; from fastflow.cli import main; main(sys.argv[1:])"
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]

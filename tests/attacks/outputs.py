@@ -27,12 +27,12 @@ import pyarrow.parquet  # noqa: F401 (once, before the forks)
 from boxed import Judge, attack, sentence
 
 from fastflow.errors import FastflowError
-from fastflow.files.counting import Counted
-from fastflow.files.merging import merge
-from fastflow.files.printing import Block
-from fastflow.files.shards import file_sha256, manifest_of, manifest_path
-from fastflow.files.status import report
-from fastflow.files.writers import writer_for
+from fastflow.files.parts.counting import Counted
+from fastflow.files.parts.manifest import file_sha256, manifest_of, manifest_path
+from fastflow.files.parts.merging import merge
+from fastflow.files.parts.status import report
+from fastflow.files.write.printing import Block
+from fastflow.files.write.writers import writer_for
 from fastflow.search import Index
 
 MEMORY = 1 << 30  # bytes that a case may take beyond what its process holds at its start

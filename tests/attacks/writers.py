@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fastflow.files.shards import manifest_path
+from fastflow.files.parts.manifest import manifest_path
 
 FASTFLOW = str(Path(sysconfig.get_path("scripts")) / "fastflow")
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]

@@ -18,7 +18,7 @@ from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings, Summary, parse_shard
 from fastflow.stages.vectors import PRECISIONS
 

@@ -13,7 +13,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings
 
 

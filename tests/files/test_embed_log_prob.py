@@ -16,9 +16,9 @@ from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
-from fastflow.files.printing import Block, Terminal
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings
+from fastflow.files.write.printing import Block, Terminal
 from fastflow.model.likelihood import Likelihood
 
 SUFFIXES = [".npz", ".jsonl", ".safetensors"]

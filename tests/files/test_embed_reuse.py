@@ -14,7 +14,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.settings import Settings, Summary
-from fastflow.files.writers import WRITERS
+from fastflow.files.write.writers import WRITERS
 
 pytestmark = pytest.mark.skipif(find_spec("fastflow.kernels._cpu") is None, reason="only compiled kernels promise bits")
 HOWS = ["dedupe", "cache"]

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from fastflow.errors import UsageError
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings, Summary, parse_shard
 
 

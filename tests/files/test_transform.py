@@ -258,7 +258,7 @@ def test_a_second_run_with_the_same_output_is_refused(vector_model, runtime, npy
 KILLED = """
 import os, signal, sys
 import fastflow.files.transform as transform
-from fastflow.files.partial import State
+from fastflow.files.write.partial import State
 transform.ROWS = 512
 save = State.save
 def save_and_die(state, rows, position):

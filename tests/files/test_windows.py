@@ -8,9 +8,9 @@ import pytest
 
 from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
+from fastflow.files.read.sources import Sources
 from fastflow.files.settings import Settings
-from fastflow.files.sources import Sources
 from fastflow.files.windows import windows
 
 

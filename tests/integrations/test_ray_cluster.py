@@ -21,11 +21,11 @@ from fastflow.errors import UsageError
 from fastflow.integrations.ray import embed, fit, job_of, mapped
 from fastflow.integrations.ray_cluster import sentences
 from fastflow.train.data.sharded import Measuring
-from fastflow.train.fitting import calibrate
+from fastflow.train.fits.fitting import calibrate
+from fastflow.train.fits.sharded import calibrate_sharded
 from fastflow.train.options import Options
+from fastflow.train.progress import SILENT
 from fastflow.train.reading import Run
-from fastflow.train.sharded import calibrate_sharded
-from fastflow.train.voice import SILENT
 
 pytestmark = pytest.mark.whole
 ROWS, BATCH = 2000, 50

@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from fastflow import FastflowError
 from fastflow.errors import UsageError
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
 from fastflow.integrations import ray_files
 from fastflow.integrations.ray import job_of
 from fastflow.integrations.ray_files import (

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from fastflow.errors import UsageError
-from fastflow.files.database_table import TABLE, read_only
+from fastflow.files.write.database_table import TABLE, read_only
 from fastflow.search.condition import checked, refused
 
 COLUMNS = ["row", "text", 'od"d', "Lang"]

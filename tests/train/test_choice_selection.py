@@ -8,10 +8,10 @@ from commands import make_train
 
 from fastflow import Runtime
 from fastflow.errors import CannotFit, FastflowError, UsageError
-from fastflow.train import fitting
 from fastflow.train.choice import selection
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Views
+from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.options import COLOURS

@@ -15,11 +15,11 @@ from tolerances import EMBEDDING
 import fastflow
 from fastflow import Runtime
 from fastflow.stages.vectors import cosine
-from fastflow.train import fitting
 from fastflow.train.choice import tuned
 from fastflow.train.choice.tuned import CONE, crowding, probe, why_tuned
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.fitting import settle
+from fastflow.train.fits import fitting
+from fastflow.train.fits.fitting import settle
 from fastflow.train.options import Options
 
 SAID = "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "

@@ -10,7 +10,7 @@ from places import ROOT
 from safetensors.torch import load_file, save_file
 
 from fastflow.errors import UsageError, missing_extra
-from fastflow.files.texts import format_of
+from fastflow.files.read.texts import format_of
 from fastflow.train.cli import main
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.records import Layout
+from fastflow.files.read.records import Layout
 from fastflow.train.data.corpus import corpus_hash, read_corpus, sentences
 
 TEXTS = ["A dog.", "Ein Hund läuft.", "犬が走る。", "😀 ok", 'He said "no".', "comma, here"]

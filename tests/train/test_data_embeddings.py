@@ -17,7 +17,7 @@ from fastflow.backends.choose import cannot_run
 from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import cache as kept
+from fastflow.files.reuse import cache as kept
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import embeddings

@@ -26,7 +26,7 @@ from fastflow.train.data.sharded import (
     measure_all,
 )
 from fastflow.train.data.token_weights import weigh, weigh_by
-from fastflow.train.voice import SILENT
+from fastflow.train.progress import SILENT
 
 
 @pytest.fixture(autouse=True)

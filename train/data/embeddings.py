@@ -24,8 +24,8 @@ from fastflow.backends.choose import cannot_run
 from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
-from fastflow.files.cache import bytes_for_people, describe, locked
-from fastflow.files.cache import cache_directory as cache_directory
+from fastflow.files.reuse.cache import bytes_for_people, describe, locked
+from fastflow.files.reuse.cache import cache_directory as cache_directory
 from fastflow.kernels.encoder.texts import Head
 from fastflow.model.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.artifact import DEFAULT, load_model
@@ -37,7 +37,7 @@ from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.model.weights import has_pooler
 from fastflow.stages.pooling import Pooling, parse_pooling
 from fastflow.train.data.corpus import corpus_hash
-from fastflow.train.voice import COMMAND, Voice
+from fastflow.train.progress import COMMAND, Voice
 
 OF_MODULES = "model"  # the pooling of a directory of Sentence Transformers, with all its modules
 WINDOW = 4096  # texts tokenized and length-sorted at a time, and kept when the pass is interrupted after them

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Rows
-from fastflow.train.voice import COMMAND, Voice
+from fastflow.train.progress import COMMAND, Voice
 
 BLOCK = 8192
 

@@ -24,7 +24,7 @@ from fastflow.train.methods.loop import Log, Schedule, Source, fit_flow
 from fastflow.train.methods.names import Method
 from fastflow.train.methods.recolour import FEW, fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS
-from fastflow.train.voice import COMMAND, Voice
+from fastflow.train.progress import COMMAND, Voice
 
 SAMPLE = 4096  # texts on which before and after are measured
 

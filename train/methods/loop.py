@@ -20,7 +20,7 @@ from fastflow.train.choice.separability import Keeper, due
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.objective import SIDES, PaperAdamW, step_loss
 from fastflow.train.options import DEFAULTS, Options
-from fastflow.train.voice import COMMAND, Voice
+from fastflow.train.progress import COMMAND, Voice
 
 Source = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # row numbers -> pooled embeddings (b, D)
 Log = Callable[[int, dict[str, float]], None]

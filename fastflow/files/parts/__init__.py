@@ -1,0 +1,1 @@
+"""Parts of one run that several machines make: manifests, status, merging."""

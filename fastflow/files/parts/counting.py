@@ -1,0 +1,73 @@
+"""Counting the rows of an input before it is split, and what identifies its content on any machine."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from fastflow.errors import UsageError
+from fastflow.files.read.inputs import Input
+from fastflow.files.read.parquet import footer, row_count
+from fastflow.files.read.records import Layout
+from fastflow.files.read.sources import Sources
+from fastflow.files.read.texts import format_of, records_of
+
+
+class Counted(NamedTuple):
+    """Rows and bytes of an input, and the sha256 of its content, unpacked; of a Parquet file that of its footer."""
+
+    rows: int
+    size: int
+    sha256: str
+
+
+def counted(source: Input, layout: Layout) -> Counted:
+    """Read ``source`` to its end, or the footer of a Parquet file, and count its rows.
+
+    Lines are counted, not parsed, except in csv and tsv, whose quoted texts hold line ends.
+    Raises a UsageError for a pipe, which could not be read again, and a FastflowError naming a line that is damaged.
+    """
+    if source.identity is None:
+        raise not_countable(source.path)
+    size, kind = source.identity[0], format_of(source.path, layout.format)
+    if kind == "parquet":
+        return Counted(row_count(source), size, hashlib.sha256(footer(source)).hexdigest())
+    source.digest = hashlib.sha256()
+    if kind == "txt":
+        rows = sum(1 for _ in source.lines(layout.errors, layout.null))
+    elif kind == "jsonl":  # blank lines at the end are no rows
+        rows = max((number for number, line in enumerate(source.lines(layout.errors), 1) if line.strip()), default=0)
+    else:
+        rows = sum(1 for _ in records_of(source, layout))
+    return Counted(rows, size, source.digest.hexdigest())
+
+
+def not_countable(path: str) -> UsageError:
+    """The sentence for a pipe that --shard would have to read twice."""
+    what = "standard input" if path == "-" else f"{path}, which is not a file,"
+    return UsageError(f"--shard counts the rows before it takes its part, and cannot read {what} twice; give a file")
+
+
+class Split(NamedTuple):
+    """The inputs, counted, and the rows of one shard: from ``start`` to before ``stop``."""
+
+    inputs: list[Counted]
+    start: int
+    stop: int
+
+    @property
+    def counts(self) -> list[int]:
+        """The rows of each input."""
+        return [each.rows for each in self.inputs]
+
+
+def split_of(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
+    """Count the inputs, and find the rows of ``shard``. Raises as ``counted`` does."""
+    found = [counted(sources.open(at), layout) for at in range(len(sources.paths))]
+    return Split(found, *span(sum(each.rows for each in found), shard))
+
+
+def span(rows: int, shard: tuple[int, int]) -> tuple[int, int]:
+    """The rows of shard I of N, first and end: contiguous, and as many as in another, or one more."""
+    number, of = shard
+    return rows * (number - 1) // of, rows * number // of

@@ -1,0 +1,223 @@
+"""Parts of a run that several machines make: which rows, under which name, and the manifest next to each.
+
+PART.shard.json is written before the first rows of a part, and again with the hash of the part just before the part
+gets its name. So a part with a hash in its manifest is whole, and one without is not, whenever the run was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.parts.counting import Counted, span
+from fastflow.files.parts.fields import wrong
+from fastflow.files.write.partial import cannot_write, check_unfinished, partial_path, state_path
+from fastflow.model.reading import open_regular, read_object, short
+from fastflow.replacing import replace_text
+
+VERSION = 1
+ENDING = ".shard.json"
+CHUNK = 1 << 20
+LARGEST = 1 << 26  # bytes of a manifest
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of a part. ``inputs`` has name, rows, size and sha256 of each; ``run`` is model and options;
+    ``arguments`` are those of the command, without --shard and -o; ``bytes`` and ``sha256`` are None until the part is
+    whole.
+    """
+
+    part: str  # name of the file
+    shard: tuple[int, int]
+    rows: tuple[int, int]  # of the inputs, from the first to before the last
+    total: int
+    inputs: list[dict[str, Any]]
+    run: dict[str, Any]
+    arguments: list[str]
+    bytes: int | None = None
+    sha256: str | None = None
+
+    def write(self, part: Path) -> None:
+        """Write the manifest of ``part``, by way of a temporary name."""
+        target = manifest_path(part)
+        text = json.dumps({"fastflow_shard": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
+        try:
+            replace_text(target, text + "\n")
+        except OSError as error:
+            raise cannot_write(target, error) from error
+
+    def describe(self) -> str:
+        """Number and rows in words, which count from 0 as those of the output do."""
+        (number, of), (start, stop) = self.shard, self.rows
+        rows = f"rows {start:,} to {stop - 1:,} of {self.total:,}" if stop > start else f"none of {self.total:,} rows"
+        return f"part {number} of {of}, {rows}"
+
+    def sealed(self, whole: Path) -> Manifest:
+        """With size and hash of the part, which lies at ``whole``."""
+        return replace(self, bytes=whole.stat().st_size, sha256=file_sha256(whole))
+
+    def difference(self, other: Manifest) -> str | None:
+        """The first thing in which the parts cannot be joined, in words; None if they can."""
+        mine, others = ([(i["rows"], i["size"], i["sha256"]) for i in m.inputs] for m in (self, other))
+        if len(mine) != len(others):
+            return f"{len(mine)} inputs, and of {len(others)}"
+        for at, (a, b) in enumerate(zip(mine, others, strict=True)):
+            if a != b:
+                ours, theirs = self.inputs[at]["name"], other.inputs[at]["name"]
+                return f"two versions of {ours}" if ours == theirs else f"two inputs, {ours} and {theirs}"
+        if self.run.get("fingerprint") != other.run.get("fingerprint"):
+            return "two models"
+        if self.shard[1] != other.shard[1]:
+            return f"{self.shard[1]} parts, and of {other.shard[1]}"
+        for name, value in _flat(self.run).items():
+            if (theirs := _flat(other.run).get(name)) != value:
+                return f"two sets of options: {name} is {value!r}, and {theirs!r}"
+        return None
+
+
+def _flat(run: dict[str, Any]) -> dict[str, Any]:
+    options = dict(run.get("options", {}))
+    return {name: value for name, value in run.items() if name != "options"} | options | options.get("layout", {})
+
+
+def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
+    """``output``, or if that is a folder, which is one without a suffix, the part's file in it."""
+    return output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
+
+
+def make_folder(part: Path) -> None:
+    """Make the folder of ``part`` if it is absent; raises a FastflowError if it cannot be made."""
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(part.parent, error) from error
+
+
+def part_name(shard: tuple[int, int], suffix: str) -> str:
+    """A name that sorts as the parts do."""
+    width = max(5, len(str(shard[1])))
+    return f"part-{shard[0]:0{width}}-of-{shard[1]:0{width}}{suffix}"
+
+
+def manifest_path(part: Path) -> Path:
+    """The manifest next to a part."""
+    return part.with_name(part.name + ENDING)
+
+
+def manifest_of(
+    part: Path, shard: tuple[int, int], paths: list[str], found: list[Counted], run: dict[str, Any], given: list[str]
+) -> Manifest:
+    """The manifest of a part that is begun."""
+    total = sum(each.rows for each in found)
+    inputs = [{"name": path, **each._asdict()} for path, each in zip(paths, found, strict=True)]
+    options = {name: value for name, value in run.get("options", {}).items() if name != "shard"}
+    run = json.loads(json.dumps(run | {"options": options}))  # as it will be read back
+    return Manifest(part.name, shard, span(total, shard), total, inputs, run, given)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest at ``path``; raises a FastflowError for one that is damaged or of another version."""
+    found = read_object(path, LARGEST)
+    version = found.pop("fastflow_shard", None)
+    if version != VERSION:
+        raise FastflowError(
+            f"{path} is of version {short(version)} of the manifest, and this fastflow reads {VERSION}; update, or "
+            "remove it and make the part again"
+        )
+    if found_wrong := wrong(found):
+        raise FastflowError(f"{path} is damaged, field {found_wrong}; remove it and make the part again")
+    return Manifest(**found | {"shard": tuple(found["shard"]), "rows": tuple(found["rows"])})
+
+
+def manifests(folder: Path) -> list[Manifest]:
+    """The manifests in ``folder``, by the number of their part.
+
+    Raises a FastflowError if there are none, and if two are of one part or cannot belong together.
+    """
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}; name the folder of the parts") from error
+    if not paths:
+        raise FastflowError(f"{folder} holds no parts; make them with fastflow embed INPUT --shard I/N -o {folder}")
+    found = sorted((read_manifest(path) for path in paths), key=lambda each: each.shard[0])
+    for each in found[1:]:
+        if difference := each.difference(found[0]):
+            raise FastflowError(
+                f"{folder / each.part} and {found[0].part} are of {difference}; keep the parts of one run in this "
+                f"folder, and remove the others, each with its {ENDING}"
+            )
+    for one, other in pairwise(found):
+        if one.shard == other.shard:
+            raise FastflowError(
+                f"{folder / one.part} and {other.part} are both part {one.shard[0]}; remove one of them and "
+                f"its {ENDING}"
+            )
+    return found
+
+
+def unfinished(part: Path) -> bool:
+    """Whether an interrupted run left rows of ``part`` that --resume continues."""
+    return state_path(part).is_file() and partial_path(part).is_file()
+
+
+def is_done(part: Path, manifest: Manifest) -> bool:
+    """Whether ``part`` is finished as ``manifest`` describes it; raises a FastflowError if it is of another run."""
+    if not part.exists() or unfinished(part):
+        return False
+    if not manifest_path(part).exists():
+        check_unfinished(part)
+    before = read_manifest(manifest_path(part))
+    difference = before.difference(manifest) or ("two parts" if before.shard != manifest.shard else None)
+    if difference:
+        raise FastflowError(
+            f"{part} and this run are of {difference}; choose another -o, or leave out --resume to make it again"
+        )
+    return is_whole(part.parent, before)
+
+
+def check_beside(part: Path, manifest: Manifest) -> None:
+    """Raise a FastflowError if a part in the same folder could not be merged with ``part``: hours may depend on it."""
+    for path in sorted(part.parent.glob(f"*{ENDING}")):
+        if path != manifest_path(part) and (difference := manifest.difference(other := read_manifest(path))):
+            raise FastflowError(
+                f"{part.name} and {path.parent / other.part} are of {difference}; give each run a folder of its own, "
+                f"or remove the parts of the other, each with its {ENDING}"
+            )
+
+
+def is_whole(folder: Path, manifest: Manifest) -> bool:
+    """Whether the part is there in full, by its size; its bytes are not read."""
+    part = folder / manifest.part
+    return manifest.sha256 is not None and part.is_file() and part.stat().st_size == manifest.bytes
+
+
+def check_bytes(folder: Path, found: Iterable[Manifest]) -> None:
+    """Raise a FastflowError unless every part has the bytes that its manifest names."""
+    for manifest in found:
+        part = folder / manifest.part
+        if file_sha256(part) != manifest.sha256:
+            raise FastflowError(
+                f"{part} is not as it was made: its sha256 is another; remove it, then fastflow status {folder} shows "
+                "the command that makes it again"
+            )
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, which are read a piece at a time."""
+    digest = hashlib.sha256()
+    try:
+        with open_regular(path) as handle:
+            while chunk := handle.read(CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()

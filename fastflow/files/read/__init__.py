@@ -1,0 +1,1 @@
+"""Texts, records and vectors from files of every format."""

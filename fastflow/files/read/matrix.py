@@ -1,0 +1,131 @@
+"""A matrix of vectors (n, D) made elsewhere: a .npy file, mapped, or an array; its rows are read a few at a time."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.inputs import Input
+from fastflow.model.reading import MOST, reason, short
+from fastflow.stages.vectors import first_bad
+
+HELD = 1 << 26  # bytes that are read before their pages are given back
+FLOATS = ("float16", "float32", "float64")
+
+
+class Matrix:
+    """Float32 rows of ``array`` (n, D), whatever its order and byte order: those of a slice, or of row numbers.
+
+    ``index`` (m,) selects rows. ``pages`` is the map of the file that the array reads: pages that
+    were read go back to the system now and then, so that memory does not grow with the file.
+    Raises a FastflowError that begins with ``name`` for what is no
+    matrix of floats, and a row that holds NaN, infinity or what float32 cannot hold is named when it is read.
+    """
+
+    def __init__(
+        self, array: NDArray[Any], name: str, index: NDArray[np.int64] | None = None, pages: mmap.mmap | None = None
+    ) -> None:
+        _check_kind(array.shape, array.dtype, name)
+        if isinstance(array, np.ma.MaskedArray):
+            raise FastflowError(f"{name}: a masked array would be read without its mask; give a plain one")
+        self.array, self.name, self._index, self._pages = array, name, index, pages
+        self._read = 0  # bytes since pages were given back
+        self.shape = (len(array) if index is None else len(index), array.shape[1])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+        chosen = rows if self._index is None else self._index[rows]
+        if self._pages is not None and self._read > HELD:
+            self._pages.madvise(mmap.MADV_DONTNEED)
+            self._read = 0
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+            block = np.array(self.array[chosen], np.float32, order="C")
+        self._read += block.nbytes
+        if (bad := first_bad(block)) is not None:
+            row = np.arange(len(self.array))[chosen][bad]
+            raise FastflowError(f"{self.name}, row {row}: holds NaN or infinity, or what float32 cannot hold")
+        return block
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
+        """``size`` rows after another, from row ``start`` on."""
+        for first in range(start, len(self), size):
+            yield self[first : first + size]
+
+    def number(self, row: int) -> int:
+        """The number that ``row`` has in the whole."""
+        return row if self._index is None else int(self._index[row])
+
+    def take(self, rows: NDArray[np.int64]) -> Matrix:
+        """The matrix of the rows numbered ``rows``; their numbers in messages stay those of the whole."""
+        return Matrix(self.array, self.name, rows if self._index is None else self._index[rows], self._pages)
+
+
+class MatrixFile(Input):
+    """``with MatrixFile(path) as source``: a .npy file, ``source.matrix`` its rows, mapped. Raises as Matrix does.
+
+    ``check_unchanged`` raises for a file that was changed since.
+    """
+
+    def __init__(self, path: str) -> None:
+        if not is_matrix_file(path):
+            raise UsageError(f"{path}: vectors come as a .npy file, as np.save writes it")
+        super().__init__(path)
+        try:
+            if self.identity is None:
+                raise FastflowError(f"{path} is not a file, so it cannot be mapped")
+            self.matrix = _mapped(self._file, path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> MatrixFile:
+        return self
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
+        """As those of the matrix, of a file that must not change meanwhile."""
+        for block in self.matrix.blocks(size, start):
+            yield block
+            self.check_unchanged()
+
+
+def _check_kind(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    """Raise a FastflowError that begins with ``name`` for anything but a matrix of floats."""
+    if len(shape) != 2 or not (shape[0] >= 0 and 1 <= shape[1] <= MOST):
+        raise FastflowError(f"{name}: vectors come as a matrix (N, D), and this has the shape {shape}")
+    if dtype.name not in FLOATS:
+        raise FastflowError(f"{name}: vectors are {', '.join(FLOATS)}, and this holds {short(dtype.name)}")
+
+
+def _mapped(handle: BinaryIO, path: str) -> Matrix:
+    """The matrix of an open .npy file."""
+    try:
+        major, minor = npy.read_magic(handle)
+        if (major, minor) not in ((1, 0), (2, 0)):
+            raise FastflowError(f"{path}: version {major}.{minor} of .npy is of tables with names; save a plain matrix")
+        read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+        shape, fortran, dtype = read(handle)
+    except (ValueError, EOFError, OSError, RecursionError) as error:
+        raise FastflowError(f"{path} is not a .npy file: {reason(error)}") from error
+    _check_kind(shape, dtype, path)
+    start, size = handle.tell(), os.fstat(handle.fileno()).st_size
+    if size != start + shape[0] * shape[1] * dtype.itemsize:
+        raise FastflowError(f"{path} is damaged: its header says {shape} of {dtype}, and its {size} bytes differ")
+    if not shape[0]:
+        return Matrix(np.empty(shape, dtype), path)  # nothing to map
+    mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    return Matrix(np.ndarray(shape, dtype, mapped, start, order="F" if fortran else "C"), path, pages=mapped)
+
+
+def is_matrix_file(path: str | Path) -> bool:
+    """Whether ``path`` names vectors rather than texts."""
+    return str(path).endswith(".npy")

@@ -1,0 +1,201 @@
+"""Reading texts from Parquet: row group after row group, only the columns that are asked for, in constant memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.files.read.inputs import Input
+from fastflow.files.read.records import Layout, Record, listed, text_fields
+from fastflow.model.reading import reason
+
+BATCH = 4096  # rows that become Python values at a time
+BYTES = 1 << 24  # in a batch: fewer rows if they are long
+DICTIONARIES = ("PLAIN_DICTIONARY", "RLE_DICTIONARY")  # encodings that store a repeated value once
+
+
+def arrow(purpose: str) -> Any:
+    """(pyarrow, pyarrow.parquet); raises a FastflowError that names the command to install them."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise missing_extra("parquet", "pyarrow", purpose) from None
+    return pyarrow, pyarrow.parquet
+
+
+def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
+    """The records after the first ``skip``, whose row groups are not read; ``line`` counts rows from 0.
+
+    Fields to keep come as scalars of Arrow, which have a type. Raises a FastflowError naming file and row.
+    """
+    file = _opened(source)
+    fields, columns = columns_of(source.path, file.schema_arrow, layout)
+    file = _opened(source, _repeating(file, fields))
+    row, total = 0, file.metadata.num_rows
+    try:
+        for group in range(file.metadata.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            if row + count <= skip:
+                row += count
+                continue
+            size = _rows_at_once(file.metadata.row_group(group), columns)
+            for batch in file.iter_batches(size, row_groups=[group], columns=columns):
+                first = max(0, skip - row)
+                yield from _records(batch.slice(first), fields, source.path, row + first, layout)
+                row += batch.num_rows
+                source.done = row / total
+    except (OSError, ValueError) as error:
+        source.check_unchanged()
+        raise FastflowError(f"{source.path}, row {row}: cannot be read: {reason(error)}") from error
+    source.check_unchanged()
+
+
+def _rows_at_once(group: Any, columns: list[str]) -> int:
+    """The rows of ``group`` whose ``columns`` have about BYTES when they are unpacked, at most BATCH."""
+    chunks = (group.column(i) for i in range(group.num_columns))
+    size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in columns)
+    return max(1, min(BATCH, BYTES * group.num_rows // max(1, size)))
+
+
+def _repeating(file: Any, fields: Iterable[str]) -> list[str]:
+    """Those of the text columns ``fields`` that store a repeated value once, and are read so: else a few bytes of a
+    file could stand for gigabytes.
+    """
+    metadata, found = file.metadata, set()
+    for at in range(metadata.num_row_groups):
+        group = metadata.row_group(at)
+        for i in range(group.num_columns):
+            if set(DICTIONARIES) & set(group.column(i).encodings):
+                found.add(group.column(i).path_in_schema)
+    return [name for name in fields if name in found]
+
+
+def row_count(source: Input) -> int:
+    """The rows of the file, of which only the footer is read."""
+    return int(_opened(source).metadata.num_rows)
+
+
+def footer(source: Input) -> bytes:
+    """The bytes of the footer, which holds the places, sizes and statistics of all columns."""
+    _opened(source)
+    file = source.file
+    file.seek(-8, 2)
+    size = int.from_bytes(file.read(4), "little")
+    file.seek(-8 - size, 2)
+    return file.read(size)
+
+
+def agreed_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
+    """Add the Arrow types of id and fields to keep to ``found``; raises a FastflowError if it has another."""
+    agree(found, source.path, _opened(source).schema_arrow, layout)
+
+
+def agree(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
+    """``agreed_types`` of a file's schema."""
+    columns_of(path, schema, layout)
+    for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
+        kind = plain_type(schema.field(name).type)
+        if found.setdefault(name, kind) != kind:
+            raise FastflowError(
+                f"{path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one type"
+            )
+
+
+def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
+    """Raise a UsageError for a column to keep whose type JSON has no value for."""
+    for name in layout.keep:
+        if not _fits_json(types[name]):
+            raise UsageError(
+                f"{path}: the column {name!r} is {types[name]}, which JSON and text cannot hold; write .parquet, or "
+                f"leave out --keep {name}"
+            )
+
+
+def _opened(source: Input, dictionaries: Sequence[str] = ()) -> Any:
+    """The file, whose columns ``dictionaries`` are read as the dictionaries they are stored as."""
+    pa, parquet = arrow(f"{source.path}: reading Parquet")
+    if source.identity is None:
+        raise UsageError(f"{source.path}: Parquet is read from its end, which a pipe does not have yet; give a file")
+    try:
+        return parquet.ParquetFile(source.file, pre_buffer=False, read_dictionary=list(dictionaries))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        why = reason(error).split(".")[0]
+        raise FastflowError(f"{source.path} is no Parquet file, or damaged: {why}") from error
+
+
+def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
+    """The columns of the texts, and all that are read; raises for one that is absent, twice there or of no fit type."""
+    names, key = schema.names, layout.id_field
+    texts = text_fields(names, path, None, layout.field)
+    wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))
+    for name in wanted:
+        if name not in names:
+            purpose = "to keep" if name in layout.keep else "to take the id from"
+            raise FastflowError(f"{path}: no column {name!r} {purpose}; the columns are {listed(names)}")
+        if names.count(name) > 1:
+            raise FastflowError(f"{path}: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+    kinds = {name: plain_type(schema.field(name).type) for name in wanted}
+    for name in texts:
+        if not is_text(kinds[name]):
+            raise FastflowError(f"{path}: the column {name!r} is {kinds[name]}, not text")
+    if key is not None and not (is_text(kinds[key]) or _is_number(kinds[key])):
+        raise FastflowError(f"{path}: the column {key!r} is {kinds[key]}; an id must be text, a number, true or false")
+    return texts, wanted
+
+
+def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record]:
+    """The records of a batch, whose first row is ``first``."""
+
+    def column(name: str) -> Any:
+        found = batch.column(name)
+        return found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
+
+    texts = [_values(batch.column(name)) for name in fields]
+    ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
+    kept = [[value if value.is_valid else None for value in column(name)] for name in layout.keep]
+    for at, row in enumerate(range(first, first + batch.num_rows)):
+        found = tuple(values[at] for values in texts)
+        if None in found:
+            raise FastflowError(
+                f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text; fill it or remove the row"
+            )
+        if isinstance(identity := ids[at], float) and not math.isfinite(identity):
+            raise FastflowError(f"{path}, row {row}: field {layout.id_field!r} must be a finite number")
+        yield Record(found, identity, row, tuple(values[at] for values in kept))
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column in Python; those of a dictionary are made once, however often they come."""
+    if not hasattr(column, "dictionary"):
+        return list(column.to_pylist())
+    values = column.dictionary.to_pylist()
+    return [None if at is None else values[at] for at in column.indices.to_pylist()]
+
+
+def plain_type(kind: Any) -> Any:
+    """The type of a column's values: a dictionary is another way to store them."""
+    return getattr(kind, "value_type", kind) if str(kind).startswith("dictionary<") else kind
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a type of Arrow is text."""
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _fits_json(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _fits_json(kind.value_type)
+    if types.is_struct(kind):
+        return all(_fits_json(kind.field(at).type) for at in range(kind.num_fields))
+    return is_text(kind) or _is_number(kind) or bool(types.is_null(kind))

@@ -1,0 +1,161 @@
+"""The inputs of a run: files and patterns as they were given, read one after another as if they were one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.inputs import Input
+from fastflow.files.read.parquet import agreed_types
+from fastflow.files.read.records import Layout, Record
+from fastflow.files.read.texts import format_of, records_of
+
+Identity = tuple[int, int]  # size and modification time
+
+
+class Row(NamedTuple):
+    """A record, its number over all inputs from 0, and the path of its input."""
+
+    number: int
+    path: str
+    record: Record
+
+
+def expanded(given: Sequence[str]) -> list[str]:
+    """The paths that ``given`` names, in that order; a pattern stands for the files that match it, sorted.
+
+    A name that a file has is no pattern. Raises a UsageError for a pattern without files and for a file named twice.
+    """
+    paths: list[str] = []
+    for name in given:
+        if name == "-" or os.path.lexists(name) or not glob.has_magic(name):
+            paths.append(name)
+            continue
+        found = sorted(path for path in glob.glob(name, recursive=True) if not os.path.isdir(path))
+        if not found:
+            remedy = "give a pattern for each name in {}" if "{" in name else "name a file, or mend the pattern"
+            raise UsageError(f"{name}: no file matches this pattern; {remedy}")
+        paths += found
+    seen: dict[str, str] = {}
+    for path in paths:
+        key = path if path == "-" else os.path.realpath(path)
+        if key in seen:
+            again = f"by {seen[key]} and by {path}" if seen[key] != path else "twice"
+            raise UsageError(f"{path} is given {again}; name each input once")
+        seen[key] = path
+    return paths
+
+
+def check_formats(paths: Sequence[str], layout: Layout) -> None:
+    """Raise a UsageError unless all of ``paths`` are of one format."""
+    kinds = {path: format_of(path, layout.format) for path in paths} if len(paths) > 1 else {}
+    for path, kind in kinds.items():
+        if kind != (first := kinds[paths[0]]):
+            raise UsageError(
+                f"{paths[0]} is {first} and {path} is {kind}: the inputs of a run must be of one format; embed each "
+                "format by itself"
+            )
+
+
+class Sources:
+    """``with Sources(paths) as sources``: the first input is open, and a later one is opened when it is its turn.
+
+    ``identities`` holds size and modification time of each when the run began, None of one that is no regular file;
+    ``identity`` is None if any is None, for then the run cannot be repeated. ``opened`` opens an input.
+    Raises a FastflowError naming the input that cannot be opened or was changed meanwhile.
+    """
+
+    def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
+        self.paths, self._opened = list(paths), opened
+        self._current, self._at = opened(self.paths[0]), 0
+        try:
+            self.identities = [self._current.identity, *(_identity(path) for path in self.paths[1:])]
+        except FastflowError:
+            self._current.__exit__(None, None, None)
+            raise
+        self._fresh = True
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._current.__exit__(kind, error, trace)
+
+    @property
+    def identity(self) -> list[Identity] | None:
+        """Size and modification time of every input."""
+        found = [identity for identity in self.identities if identity is not None]
+        return found if len(found) == len(self.identities) else None
+
+    @property
+    def name(self) -> str:
+        """The inputs in a message."""
+        more = len(self.paths) - 1
+        return self.paths[0] if not more else f"{self.paths[0]} and {more} more input{'s' * (more > 1)}"
+
+    def rows(self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None) -> Iterator[Row]:
+        """The rows of all inputs after the first ``skip``; with ``counts``, the rows of each, inputs that lie wholly
+        before are not read.
+        """
+        number = 0
+        for at, path in enumerate(self.paths):
+            if counts is not None and number + counts[at] <= skip:
+                number += counts[at]
+                continue
+            before = max(0, skip - number) if counts is not None else 0
+            number += before
+            for record in records_of(self.open(at), layout, before):
+                if number >= skip:
+                    yield Row(number, path, record)
+                number += 1
+
+    def open(self, at: int) -> Input:
+        """Input ``at`` from its start, in place of the one before it."""
+        if not (self._fresh and at == self._at):
+            self._current.__exit__(None, None, None)
+            self._current, self._at = self._opened(self.paths[at]), at
+            if self.identities[at] not in (None, self._current.identity):
+                raise self._current.changed()
+        self._fresh = False
+        return self._current
+
+    def types(self, layout: Layout) -> dict[str, Any]:
+        """The Arrow types of id and fields to keep, if the inputs are Parquet; {} of others, whose values are text.
+
+        Raises a FastflowError where two inputs differ.
+        """
+        if format_of(self.paths[0], layout.format) != "parquet":
+            return {}
+        found: dict[str, Any] = {}
+        for path in self.paths:
+            with self._opened(path) as source:
+                agreed_types(found, source, layout)
+        return found
+
+    def share(self) -> float | None:
+        """The share of all inputs' bytes that has been read; None if an input is a pipe or all are empty."""
+        if (found := self.identity) is None or not (total := sum(size for size, _ in found)):
+            return None
+        before = sum(size for size, _ in found[: self._at])
+        return min(1.0, (before + (self._current.share() or 0.0) * found[self._at][0]) / total)
+
+    def waits(self) -> bool:
+        """Whether the next line of a pipe has not arrived yet; never true of a file."""
+        return self._current.waits()
+
+
+def _identity(path: str) -> Identity | None:
+    if path == "-":
+        return None
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise FastflowError(f"{path} cannot be opened: {getattr(error, 'strerror', error)}") from error
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None

@@ -1,0 +1,151 @@
+"""Reading texts from csv and tsv: which character separates the columns, which column is the text, row by row."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from itertools import chain
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.inputs import LONGEST
+from fastflow.files.read.records import Layout, Record, known_fields, listed, text_fields
+
+DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}  # of a csv, and their names in messages
+
+
+def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) -> Iterator[Record]:
+    """The records of a csv, or of a tsv, which has no quoting; ids are strings.
+
+    The delimiter of a csv is read off its first line. Raises a FastflowError for one with two readings: a
+    first line that may be a header or a text, two possible delimiters, a column that is used and comes twice.
+    """
+    # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
+    csv.field_size_limit(LONGEST)
+    first = next(lines, None)
+    if first is None:
+        return
+    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(first, path, layout))
+    ended = _Ended(chain([first], lines), path)
+    rows = csv.reader(
+        ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL, strict=True
+    )
+    try:
+        head = next(rows) or [""]
+        names = head if layout.header else [str(number) for number in range(1, len(head) + 1)]
+        fields = [_place(names, name, path) for name in _text_fields(names, head, path, layout)]
+        key = None if layout.id_field is None else _named_place(names, layout.id_field, path, "to take the id from")
+        keep = [_named_place(names, name, path, "to keep") for name in layout.keep]
+        if not layout.header:
+            yield _record(head, fields, key, keep, rows.line_num)
+        blank, model = 0, "the header" if layout.header else "line 1"
+        for values in rows:
+            ended.held = 0
+            if not values and len(names) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
+                blank = blank or rows.line_num
+                continue
+            if blank:
+                raise FastflowError(f"{path}, line {blank}: is empty, {model} has {len(names)} fields")
+            values = values or [""]
+            if len(values) != len(names):
+                raise FastflowError(
+                    f"{path}, line {rows.line_num}: has {len(values)} fields, {model} {len(names)}; "
+                    f"quote a text that holds the delimiter, or name another --delimiter"
+                )
+            yield _record(values, fields, key, keep, rows.line_num)
+    except csv.Error as error:
+        raise FastflowError(f"{path}, line {rows.line_num}: {error}") from error
+
+
+class _Ended:
+    """Lines with their ends for csv.reader, which takes more until a row is whole.
+
+    ``held`` counts the characters since it was last set to 0. Raises a FastflowError for a row of more than LONGEST.
+    """
+
+    def __init__(self, lines: Iterator[str], path: str) -> None:
+        self._lines, self._path, self._number, self.held = lines, path, 0, 0
+
+    def __iter__(self) -> _Ended:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines) + "\n"
+        self._number += 1
+        self.held += len(line)
+        if self.held > LONGEST:
+            raise FastflowError(
+                f"{self._path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not closed?"
+            )
+        return line
+
+
+def check_delimiter(given: str | None) -> str | None:
+    """The character that ``--delimiter`` means, tab also as the two characters \\t; raises a UsageError for another."""
+    if given is None or given in ("\\t", "tab"):
+        return given and "\t"
+    if len(given) != 1 or given in '"\r\n':
+        raise UsageError(f"--delimiter {given!r}: must be one character that separates columns, such as ';' or '\\t'")
+    return given
+
+
+def _delimiter(line: str, path: str, layout: Layout) -> str:
+    """The delimiter of a csv whose first line is ``line``: a comma if nothing else does."""
+    found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
+    if len(found) > 1 and layout.header:
+        asked = [layout.field] if layout.field is not None else []
+        by_name = {m: c for m, c in found.items() if (set(asked) <= set(c) if asked else known_fields(c))}
+        found = by_name if len(by_name) == 1 else found
+    if len(found) > 1:
+        marks = " or ".join(DELIMITERS[mark] for mark in found)
+        readings = "; or ".join(
+            f"{len(columns)} columns: {listed(list(map(repr, columns)))}" for columns in found.values()
+        )
+        raise FastflowError(f"{path}, line 1: is {marks} the delimiter? Name it with --delimiter ({readings})")
+    return next(iter(found), ",")
+
+
+def _columns(line: str, delimiter: str) -> list[str]:
+    """The columns of one line; [] if its quotes do not fit the delimiter."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error:
+        return []
+
+
+def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -> tuple[str, ...]:
+    """The names of the columns that hold the texts; a first line that may be no header is refused."""
+    if layout.field is not None or known_fields(names):
+        return text_fields(names, path, 1, layout.field)
+    if layout.header:
+        quoted = listed(list(map(repr, names)))
+        if len(names) == 1:
+            raise FastflowError(
+                f"{path}, line 1: is this the header or the first text? For a header use --text-field {quoted}, for a "
+                "text --no-header"
+            )
+        raise FastflowError(
+            f"{path}, line 1: which column is the text? If these are names, use --text-field NAME; if line 1 is data, "
+            f"--no-header --text-field NUMBER; found the columns {quoted}"
+        )
+    if len(names) == 1:
+        return (names[0],)
+    seen = [f"{name} ({value})" for name, value in zip(names, head, strict=True)]
+    raise FastflowError(f"{path}, line 1: which column is the text? Use --text-field; the columns are {listed(seen)}")
+
+
+def _place(names: list[str], name: str, path: str) -> int:
+    """The index of the column ``name``; raises if two have that name."""
+    if names.count(name) > 1:
+        raise FastflowError(f"{path}, line 1: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+    return names.index(name)
+
+
+def _named_place(names: list[str], name: str, path: str, purpose: str) -> int:
+    if name not in names:
+        raise FastflowError(f"{path}, line 1: no field {name!r} {purpose}; the fields are {listed(names)}")
+    return _place(names, name, path)
+
+
+def _record(values: list[str], fields: list[int], key: int | None, keep: list[int], line: int) -> Record:
+    texts, kept = tuple(values[place] for place in fields), tuple(values[place] for place in keep)
+    return Record(texts, None if key is None else values[key], line, kept)

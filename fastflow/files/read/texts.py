@@ -1,0 +1,178 @@
+"""Reading texts from files: txt (one text a line), tsv, csv and jsonl, packed or not, Parquet, or standard input."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.compressed import without_packing
+from fastflow.files.read.inputs import Input
+from fastflow.files.read.parquet import parquet_records
+from fastflow.files.read.records import Identity, Layout, Record, listed, text_fields
+from fastflow.files.read.tables import table_records
+
+FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
+TABLES = ("tsv", "csv")
+# formats that users try and that hold no lines of text, with the remedy
+OTHERS = {
+    "npy": "holds vectors, not texts; fastflow transform calibrates vectors",
+    "npz": "holds vectors, not texts; save them as .npy for fastflow transform",
+    "safetensors": "holds vectors, not texts; save them as .npy for fastflow transform",
+}
+
+
+def format_of(path: str, given: str | None = None) -> str:
+    """The format of an input file by its suffix (.gz and .zst aside), unless ``given``; standard input is txt."""
+    if given is not None:
+        if given not in FORMATS:
+            raise UsageError(f"unknown format {given!r}; known are {', '.join(FORMATS)}")
+        return given
+    suffix = Path(without_packing(path)).suffix.lower().removeprefix(".")
+    if path == "-" or not suffix:
+        return "txt"
+    if suffix in OTHERS:
+        raise UsageError(f"{path} {OTHERS[suffix]}")
+    if suffix not in FORMATS:
+        raise UsageError(
+            f"{path}: unknown suffix .{suffix}; texts are read from {', '.join(FORMATS)}: if it is one of these, add "
+            f"--format {'|'.join(FORMATS)}"
+        )
+    return suffix
+
+
+def unit_of(path: str, layout: Layout) -> str:
+    """The name of a record's place in messages: a line, or the text itself if lines do not count."""
+    return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
+
+
+def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
+    """Yield the records of the file ``path`` (``-`` is standard input) one by one.
+
+    Raises a FastflowError naming file and line, also for a file that is changed while it is read.
+    """
+    with Input(path) as source:
+        yield from records_of(source, layout)
+
+
+def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
+    """The records of an input that is open already, after the first ``skip``."""
+    path, kind = source.path, format_of(source.path, layout.format)
+    check_layout(path, kind, layout)
+    if kind == "parquet":
+        return parquet_records(source, layout, skip)
+    return islice(_line_records(source, kind, layout), skip, None)
+
+
+def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
+    path = source.path
+    lines = source.lines(layout.errors, layout.null)
+    if kind == "txt":
+        yield from (Record((line,), None, number) for number, line in enumerate(lines, 1))
+    elif kind == "jsonl":
+        yield from _json_records(lines, path, layout)
+    else:
+        yield from table_records(lines, path, kind, layout)
+
+
+def check_layout(path: str, kind: str, layout: Layout) -> None:
+    """Raise a UsageError for an option that a file of the format ``kind`` cannot obey."""
+    fields = {"--text-field": layout.field, "--id-field": layout.id_field, "--keep": ",".join(layout.keep)}
+    if kind == "txt" and (asked := [f"{option} {name}" for option, name in fields.items() if name]):
+        raise UsageError(f"{path}: a txt file has no fields, so {asked[0]} cannot be read from it")
+    if kind not in TABLES and (layout.delimiter is not None or not layout.header):
+        option = "--no-header" if layout.delimiter is None else "--delimiter"
+        raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
+    if kind == "parquet" and path != without_packing(path):
+        raise UsageError(f"{path}: Parquet packs its columns itself, and is not read out of another packing; unpack it")
+    if kind != "txt" and layout.null:
+        raise UsageError(f"{path}: --null is for txt, and this file is read as {kind}")
+
+
+def _json_records(lines: Iterator[str], path: str, layout: Layout) -> Iterator[Record]:
+    for number, line in _without_blank_end(enumerate(lines, 1)):
+        try:
+            value = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            raise FastflowError(f"{path}, line {number}: is not JSON: {error}") from error
+        row = {"text": value} if isinstance(value, str) else value
+        if not isinstance(row, dict):
+            raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
+        names = text_fields(list(row), path, number, layout.field)
+        texts = tuple(_string(row, name, path, number, layout.errors) for name in names)
+        kept = tuple(_json_kept(row, name, path, number, layout) for name in layout.keep)
+        yield Record(texts, _json_id(row, path, number, layout), number, kept)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a key that comes twice is an error, for only one of its values could be read."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} comes twice in one object")
+    return made
+
+
+def _without_blank_end(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """``lines`` without the blank ones at their end; one before a filled line is given, and so found at fault."""
+    blank: tuple[int, str] | None = None
+    for number, line in lines:
+        if not line.strip():
+            blank = blank or (number, line)
+            continue
+        if blank is not None:
+            yield blank
+        yield number, line
+
+
+def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -> str:
+    value = row[name]
+    if value is None:
+        raise FastflowError(f"{path}, line {line}: field {name!r} is null, not a text; fill it or remove the line")
+    if not isinstance(value, str):
+        raise FastflowError(f"{path}, line {line}: field {name!r} is not a string")
+    return _paired(value, errors, name, path, line)
+
+
+def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
+    """``text``, or U+FFFD for half a surrogate pair, which JSON can spell and UTF-8 cannot such as \\ud800."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", errors)
+    except UnicodeDecodeError as error:
+        raise FastflowError(
+            f"{path}, line {line}: field {name!r} holds half a surrogate pair; mend it, or use --errors replace"
+        ) from error
+
+
+def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Identity:
+    """The id in its JSON type; a list, an object and a value that JSON cannot write are refused."""
+    name = layout.id_field
+    if name is None:
+        return None
+    if name not in row:
+        raise FastflowError(f"{path}, line {line}: no field {name!r} to take the id from")
+    value = row[name]
+    if isinstance(value, (list, dict)) or (isinstance(value, float) and not math.isfinite(value)):
+        raise FastflowError(f"{path}, line {line}: field {name!r} must be a string, number, true, false or null")
+    identity: Identity = _paired(value, layout.errors, name, path, line) if isinstance(value, str) else value
+    return identity
+
+
+def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Layout) -> Any:
+    """Any JSON value; None if a later line than the first has no such field, which many files leave out."""
+    if name not in row and line == 1:
+        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {listed(list(row))}")
+    value = row.get(name)
+    if isinstance(value, str):
+        return _paired(value, layout.errors, name, path, line)
+    if isinstance(value, (list, dict, float)):
+        try:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+        except ValueError as error:
+            raise FastflowError(f"{path}, line {line}: field {name!r} is no JSON value: {error}") from error
+    return value

@@ -1,0 +1,191 @@
+"""The cache of pooled embeddings that fastflow-train keeps: where it is, which files are its own, who is using them.
+
+    KEY.npy       the embeddings of one corpus by one encoder; KEY is the sha256 of both and of how they were pooled
+    KEY.partial   the same, unfinished: a run with the same KEY continues it
+    KEY.json      the encoder and the corpus by name, for ``fastflow cache``
+
+A file in use is locked (flock) for as long as it is written or mapped. KEY.PID.partial is the name that earlier
+versions gave an unfinished file, which nothing continues.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+from fastflow.files.write.locks import open_locked, try_lock
+from fastflow.replacing import replace_text
+
+OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial)")
+MAGIC = b"\x93NUMPY"
+WAIT = 0.5  # seconds between looks at a lock that another process holds
+DAY = 86_400.0
+OWN = 0o600  # the mode of an entry: texts can be guessed from their embeddings
+
+
+def cache_directory(given: str | Path | None) -> Path:
+    """``given``, else fastflow's folder under $XDG_CACHE_HOME or ~/.cache."""
+    if given is not None:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastflow"
+
+
+def bytes_for_people(size: int) -> str:
+    """A size in words: ``12 MB``."""
+    if size < 1e6:
+        return f"{-(-size // 1000)} kB"
+    return f"{size / 1e6:,.1f} MB" if size < 1e7 else f"{size / 1e6:,.0f} MB"
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
+    """``path`` open without a buffer to read and write, made if absent, and locked against other processes and threads.
+
+    ``waiting`` is called once if another holds the lock; then this waits for it. Raises OSError if a file cannot be
+    made or locked.
+    """
+    handle = open_locked(path, OWN)
+    if handle is None:
+        waiting()
+    while handle is None:
+        time.sleep(WAIT)
+        handle = open_locked(path, OWN)
+    with handle:
+        yield handle
+
+
+def describe(path: Path, about: dict[str, Any]) -> None:
+    """Write the origin of an entry next to its array or partial ``path``, for ``entries``."""
+    replace_text(path.with_suffix(".json"), json.dumps({"fastflow_cache": 1, **about}), OWN)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array of the cache, finished or not."""
+
+    path: Path
+    key: str
+    pid: int | None  # of the process that wrote it, if its name has one
+    size: int
+    made: float  # seconds since the epoch
+    about: dict[str, Any]
+    in_use: bool
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is whole."""
+        return self.path.suffix == ".npy"
+
+    def describe(self, now: float) -> str:
+        """One line: key, size, age, state, and encoder and corpus if they are known."""
+        size, age = bytes_for_people(self.size), _age(now - self.made)
+        state = ("finished" if self.finished else "unfinished") + ", in use" * self.in_use
+        of = "of an unknown corpus"
+        if self.about:
+            of = "{texts:,} texts of {corpus}, encoder {encoder}".format_map(self.about)
+        return f"{self.path.name[:12]}  {size:>8}  {age:>10}  {state:18}  {of}"
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((DAY, "day"), (3600, "hour"), (60, "minute")):
+        if (count := int(seconds // size)) >= 1:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "just now"
+
+
+def counted(found: list[Entry]) -> str:
+    """Number and size in words: ``2 entries, 3.1 MB``."""
+    return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {bytes_for_people(sum(e.size for e in found))}"
+
+
+def entries(directory: Path) -> list[Entry]:
+    """The entries of ``directory``, oldest first; files that fastflow-train did not make are left out."""
+    try:
+        paths = sorted(directory.iterdir()) if directory.exists() else []
+    except OSError as error:
+        raise FastflowError(f"the cache {directory} cannot be read: {error.strerror}") from error
+    found = []
+    for path in paths:
+        match = OURS.fullmatch(path.name)
+        if not match or (match["pid"] and match["kind"] == "npy"):
+            continue
+        pid = int(match["pid"]) if match["pid"] else None
+        try:
+            if path.is_symlink() or not path.is_file() or not _is_array(path):
+                continue
+            stat, in_use = path.stat(), _in_use(path, pid)
+        except FileNotFoundError:  # finished or cleared by another process meanwhile
+            continue
+        except OSError as error:
+            raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+        about = _about(directory / f"{match['key']}.json")
+        found.append(Entry(path, match["key"], pid, stat.st_size, stat.st_mtime, about, in_use))
+    return sorted(found, key=lambda entry: entry.made)
+
+
+def _is_array(path: Path) -> bool:
+    with path.open("rb") as handle:
+        return handle.read(len(MAGIC)) in (MAGIC, b"")
+
+
+def _in_use(path: Path, pid: int | None) -> bool:
+    with path.open("rb") as handle:
+        return not try_lock(handle) or (pid is not None and _is_open_in(pid, path))
+
+
+def _is_open_in(pid: int, path: Path) -> bool:
+    """Whether process ``pid``, which takes no lock, has ``path`` open; so too if that cannot be seen."""
+    try:
+        held = list(Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return any(os.path.realpath(link) == str(path.resolve()) for link in held)
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """The record that ``describe`` wrote; empty when it is absent or not ours."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    known = isinstance(about, dict) and about.get("fastflow_cache") == 1 and isinstance(about.get("texts"), int)
+    return about if known and {"corpus", "encoder"} <= about.keys() else {}
+
+
+def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Remove the entries ``found``; returns those removed and those kept because they are in use."""
+    removed: list[Entry] = []
+    kept: list[Entry] = []
+    for entry in found:
+        (removed if _remove(entry) else kept).append(entry)
+    return removed, kept
+
+
+def _remove(entry: Entry) -> bool:
+    """Whether ``entry`` could be locked, and so was removed with its description."""
+    path = entry.path
+    try:
+        with path.open("rb") as handle:
+            if not try_lock(handle) or (entry.pid is not None and _is_open_in(entry.pid, path)):
+                return False
+            path.unlink()
+            others = [path.with_name(f"{entry.key}{suffix}") for suffix in (".npy", ".partial")]
+            about = path.with_name(f"{entry.key}.json")
+            if not any(other.exists() for other in others) and _about(about):
+                about.unlink()
+    except FileNotFoundError:  # finished or cleared by another process meanwhile
+        return True
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be removed: {error.strerror}") from error
+    return True

@@ -1,0 +1,208 @@
+"""``--cache FILE.db``: pooled vectors of texts that any run embedded, in an SQLite file that runs may share.
+
+    runs      the settings that decide a vector, as JSON, and how many vectors they have
+    keys      key of text and settings -> number of the vector
+    vectors   a check and the row (see ``reuse``)
+
+Every row is checked when it is read: one that is not what was stored for its key is an error, never a vector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+from fastflow.files.reuse.cache import OWN, bytes_for_people
+from fastflow.files.reuse.store import CHECK, Store, check_of
+
+APPLICATION = 0x66665643  # "ffVC", in the header of the file
+VERSION = 1
+SQLITE = b"SQLite format 3\0"  # a file of SQLite begins with it
+APPLICATION_AT = slice(68, 72)  # of that file
+WAIT = 60.0  # seconds for another process to finish what it stores
+ASKED = 500  # keys of one query
+TABLES = """
+CREATE TABLE runs (number INTEGER PRIMARY KEY, settings TEXT UNIQUE NOT NULL, vectors INTEGER NOT NULL);
+CREATE TABLE vectors (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE keys (key BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+class VectorCache(Store):
+    """The cache at ``path``, made if it is absent, for one run: its rows have ``size`` bytes, and ``decided`` is
+    everything but the text that decides them.
+
+    Raises a FastflowError for a file that is no such cache, is damaged, stays locked, or cannot be read and written.
+    """
+
+    def __init__(self, path: Path, decided: Mapping[str, Any], size: int) -> None:
+        self.path, self._size, self._settings = path, size, json.dumps(decided, sort_keys=True)
+        self._db = _opened(path, "rwc")
+        try:
+            with self._changing():
+                if not _version(self._db, path):
+                    _create(self._db)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with _plain(self.path):
+            query = "SELECT key, data FROM keys LEFT JOIN vectors USING (number) WHERE key IN "
+            return {key: self._checked(key, data) for key, data in self._among(keys, query)}
+
+    def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(keys), ASKED):
+            some = keys[start : start + ASKED]
+            # fetched at once: a cursor that is dropped half-way, for a damaged row, would complain of the closed file
+            yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some).fetchall()
+
+    def _checked(self, key: bytes, data: Any) -> bytes:
+        row = data[CHECK:] if isinstance(data, bytes) else b""
+        if len(row) != self._size or check_of(key, row) != data[:CHECK]:
+            raise damaged(self.path)
+        return row
+
+    def add(self, rows: Mapping[bytes, bytes]) -> None:
+        if not rows:
+            return
+        with self._changing():
+            # another run may have been faster; sorted, neighbours in the index are written together
+            there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
+            new = sorted(rows.keys() - there)
+            (last,) = self._db.execute("SELECT coalesce(max(number), 0) FROM vectors").fetchone()
+            numbered = list(enumerate(new, last + 1))
+            self._db.executemany(
+                "INSERT INTO vectors VALUES (?, ?)", ((n, check_of(key, rows[key]) + rows[key]) for n, key in numbered)
+            )
+            self._db.executemany("INSERT INTO keys VALUES (?, ?)", ((key, n) for n, key in numbered))
+            self._db.execute("INSERT OR IGNORE INTO runs (settings, vectors) VALUES (?, 0)", [self._settings])
+            self._db.execute("UPDATE runs SET vectors = vectors + ? WHERE settings = ?", [len(new), self._settings])
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction for this process alone; undone if it fails."""
+        with _plain(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            with self._db:
+                yield
+
+    def close(self) -> None:
+        self._db.close()
+
+    def describe(self) -> str:
+        """Vectors and size in words."""
+        with _plain(self.path):
+            return f"{self.path} holds {_counted(self._db, self.path)}"
+
+
+def report(path: Path) -> list[str]:
+    """The cache at ``path`` in lines: its size, then the vectors of each model with its settings.
+
+    Raises as ``VectorCache`` does.
+    """
+    with contextlib.closing(_opened(path, "ro")) as db, _plain(path):
+        if not _version(db, path):
+            return [f"{path}: empty"]
+        try:
+            held = [(json.loads(text), count) for text, count in db.execute("SELECT settings, vectors FROM runs")]
+            return [f"{path}: {_counted(db, path)}", *(_line(settings, count) for settings, count in held)]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # settings that no run has written
+            raise damaged(path) from error
+
+
+def _counted(db: Any, path: Path) -> str:
+    (vectors,) = db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
+    return f"{vectors:,} vectors, {bytes_for_people(path.stat().st_size)}"
+
+
+def _line(settings: dict[str, Any], vectors: int) -> str:
+    prompt = f", prompt {settings['prompt']!r}" if settings.get("prompt") else ""
+    return (
+        f"{vectors:>12,} of model {settings['fingerprint'][:12]}, {settings['backend']} {settings['dtype']}, "
+        f"fastflow {settings['fastflow']}{prompt}"
+    )
+
+
+def damaged(path: Path) -> FastflowError:
+    """The sentence for a file that SQLite or a check refuses; only a cache of ours may be removed for it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(APPLICATION_AT.stop)
+    except OSError as error:
+        return FastflowError(f"{path}, the cache, cannot be read: {error.strerror}; name another file")
+    if not head.startswith(SQLITE):
+        return FastflowError(f"{path} is no cache of fastflow embed, nor any SQLite file; name another file")
+    if head[APPLICATION_AT] != APPLICATION.to_bytes(4, "big"):
+        return _foreign(path)
+    return FastflowError(f"{path}, a cache of fastflow embed, is damaged; remove it, or name another file")
+
+
+def _foreign(path: Path) -> FastflowError:
+    return FastflowError(f"{path} is an SQLite file, but no cache of fastflow embed; name another file")
+
+
+def _opened(path: Path, mode: str) -> Any:
+    """A connection without transactions of its own; ``mode``: ro, or rwc to make the file if it is absent."""
+    try:
+        import sqlite3
+    except ImportError as error:
+        raise FastflowError("--cache needs sqlite3, which this Python was built without; leave it out") from error
+    if mode == "rwc":  # SQLite gives its other files the same mode; if this fails, SQLite names the reason
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWN))
+    with _plain(path):
+        uri = f"{Path(os.path.abspath(path)).as_uri()}?mode={mode}"
+        return sqlite3.connect(uri, timeout=WAIT, isolation_level=None, uri=True)
+
+
+def _version(db: Any, path: Path) -> int:
+    """The version of a cache, 0 of an empty file; raises a FastflowError for anything else."""
+    (application,), (version,), (tables,) = (
+        db.execute(f"{query}").fetchone()
+        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    )
+    if not tables and not application:
+        return 0
+    if application != APPLICATION:
+        raise _foreign(path)
+    if version != VERSION:
+        raise FastflowError(
+            f"{path} is of version {version} of the cache, and this fastflow reads {VERSION}; name another file"
+        )
+    return int(version)
+
+
+def _create(db: Any) -> None:
+    db.execute(f"PRAGMA application_id = {APPLICATION}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    for statement in TABLES.strip().splitlines():
+        db.execute(statement)
+
+
+@contextlib.contextmanager
+def _plain(path: Path) -> Iterator[None]:
+    """SQLite's errors as sentences that name ``path``."""
+    import sqlite3
+
+    try:
+        yield
+    except UnicodeDecodeError as error:  # SQLite quotes damaged text, which Python cannot read
+        raise damaged(path) from error
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest gives the place in SQLite
+        if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: Python cannot read it
+            raise damaged(path) from error
+        reasons = {
+            sqlite3.SQLITE_BUSY: f"another process has held it for {WAIT:.0f} seconds; wait for that",
+            sqlite3.SQLITE_FULL: "the disk is full; free some space",
+            sqlite3.SQLITE_READONLY: "it may not be written; change its permissions",
+            sqlite3.SQLITE_CANTOPEN: f"it cannot be opened; look at the folder {path.parent}",
+        }
+        reason = reasons.get(code, f"{error}; try again")
+        raise FastflowError(f"{path}, the cache: {reason}, or name another file") from error

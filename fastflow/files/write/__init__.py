@@ -1,0 +1,1 @@
+"""Output files of every format, grown under a temporary name until they are whole."""

@@ -1,0 +1,127 @@
+"""Writing embeddings to a SQLite database: the rows grow as plain records, and become a table at the end.
+
+SQLite changes pages anywhere in its file; records are in sequence, and a resumed run cuts them after the last
+whole window. So an interrupted run gives the bytes of an uninterrupted one. At the end the rows lie on the disk twice
+for a while, as those of a .npz do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fastflow.errors import FastflowError
+from fastflow.files.read.records import plain
+from fastflow.files.write.database_table import FORMAT, PAGE, TABLE, folded, quoted
+from fastflow.files.write.outputs import OutputFile
+from fastflow.files.write.printing import Block
+from fastflow.version import __version__
+
+HEAD = struct.Struct("<QQ")  # bytes of a record's JSON and of its vectors
+FIXED = {"row": " INTEGER PRIMARY KEY", "text": " TEXT NOT NULL", "vector": " BLOB NOT NULL"}
+AFFINITY = {frozenset({str}): " TEXT", frozenset({int}): " INTEGER", frozenset({float}): " REAL"}
+PRECISIONS = {"float32": "float32", "float16": "float16", "int8": "int8", "uint8": "ubinary"}  # by dtype
+WHOLE = range(-(2**63), 2**63)  # the integers of SQLite
+
+
+class DatabaseFile(OutputFile):
+    """.db: a SQLite table ``texts`` with ``row``, ``text``, ``id`` where asked for, a column for every field to keep,
+    ``log_prob`` where asked for and ``vector``, a BLOB of little-endian numbers; a table ``run`` describes the run.
+
+    A column whose values are all text, whole numbers or floats is declared so; one that mixes them has no type.
+    """
+
+    keeps_ids = True
+    own = ("row", "text", "id", "log_prob", "vector")
+
+    def __init__(self, target: Path, meta: dict[str, Any]) -> None:
+        super().__init__(target, meta)
+        self._kinds: dict[str, set[type]] = {}  # of the values in each column
+
+    @staticmethod
+    def same(name: str) -> str:
+        return folded(name)
+
+    def note(self, block: Block) -> None:
+        """Note the types of the values, which the declarations at the end go by."""
+        for name, values in _columns(block).items():
+            self._kinds.setdefault(name, set()).update(type(v) for v in values if v is not None)
+        if block.log_probs is not None:
+            self._kinds["log_prob"] = {float}
+
+    def encode(self, block: Block) -> bytes:
+        """A record: two sizes, the columns but the last as JSON, and the vectors."""
+        self._numbers, self._width = block.vectors.dtype.name, block.vectors.shape[1]
+        columns = {"row": list(block.rows), "text": list(block.texts)} | _columns(block)
+        if block.log_probs is not None:
+            columns["log_prob"] = block.log_probs.tolist()
+        text = json.dumps(columns).encode()
+        return HEAD.pack(len(text), block.vectors.nbytes) + text + block.vectors.tobytes()
+
+    def finish(self) -> None:
+        """Put the records into a database, and give that the final name."""
+        self.sync()
+        try:
+            with self.apart() as path:
+                self._build(path)
+                with path.open("rb+") as handle:
+                    os.fsync(handle.fileno())
+        except sqlite3.Error as error:
+            raise FastflowError(
+                f"{self.target} cannot be written: {error}; free some space or choose another place with -o"
+            ) from error
+
+    def _build(self, path: Path) -> None:
+        records = self._records()
+        names, first = next(records)  # an empty input has one too
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            # nobody reads the file before it has its name, so SQLite need not guard it against a crash
+            for pragma in (f"page_size = {PAGE}", "encoding = 'UTF-8'", "journal_mode = off", "synchronous = off"):
+                db.execute(f"PRAGMA {pragma}")
+            db.execute("BEGIN")
+            db.execute(f"CREATE TABLE {TABLE} ({', '.join(map(self._declared, names))})")
+            insert = f"INSERT INTO {TABLE} VALUES ({', '.join('?' * len(names))})"  # noqa: S608 (a fixed name)
+            for rows in chain([first], (rows for _, rows in records)):
+                db.executemany(insert, rows)
+            db.execute("CREATE TABLE run (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
+            numbers = {"precision": PRECISIONS[self._numbers], "dim": self._width}
+            about = numbers | self.meta | self.about | {"format": FORMAT, "version": __version__}
+            db.executemany("INSERT INTO run VALUES (?, ?)", about.items())
+            db.execute("COMMIT")
+
+    def _records(self) -> Iterator[tuple[list[str], Iterable[Sequence[Any]]]]:
+        """The names of the columns and the rows, record after record."""
+        self._handle.seek(0)
+        while head := self._handle.read(HEAD.size):
+            text, size = HEAD.unpack(head)
+            columns = json.loads(self._handle.read(text))
+            vectors, width = self._handle.read(size), size // max(1, len(columns["row"]))
+            columns["vector"] = [vectors[at : at + width] for at in range(0, size, width)] if size else []
+            yield list(columns), zip(*columns.values(), strict=True)
+
+    def _declared(self, name: str) -> str:
+        """A column of the table, with its type."""
+        return quoted(name) + (FIXED.get(name) or AFFINITY.get(frozenset(self._kinds.get(name, ())), ""))
+
+
+def _columns(block: Block) -> dict[str, list[Any]]:
+    """Ids and fields to keep, as SQLite stores them."""
+    given = ({} if block.ids is None else {"id": block.ids}) | dict(block.kept)
+    return {name: [stored(value) for value in values] for name, values in given.items()}
+
+
+def stored(value: Any) -> str | int | float | None:
+    """A JSON value in a column: true and false are 1 and 0; lists, objects and what 64 bits cannot hold are JSON."""
+    value = plain(value)
+    if value is None or isinstance(value, (str, float)):
+        return value
+    if isinstance(value, int) and value in WHOLE:
+        return int(value)
+    return json.dumps(value, ensure_ascii=False)

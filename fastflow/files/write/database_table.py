@@ -1,0 +1,215 @@
+"""The table of embeddings in a SQLite file: its names, opening it to read only, and its rows and its run."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.files.write.printing import Block
+from fastflow.model.reading import open_regular, short
+
+FORMAT = 1
+PAGE = 16_384  # bytes: a row of 768 floats takes 3.3 kB with it, 4.1 kB with SQLite's 4,096
+TABLE = "texts"
+RUN = "run"
+STEPS = 10_000  # of SQLite's machine between two looks for a signal: about a millisecond
+LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
+ROWS = 512  # read at a time: more would leave the caches
+DTYPES = {  # of a vector, by the run's precision
+    "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
+}  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    """``name`` as SQL spells the name of a column."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def folded(name: str) -> str:
+    """Names of columns are one to SQLite if they differ in the case of ASCII letters alone."""
+    return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
+class Heard:
+    """Signals that come while SQLite computes, which would else wait for the end of a statement: ``error`` is what
+    their handler raised.
+
+    SQLite calls the step of a generator now and then; Python hears signals when that goes on, inside ``try``. The
+    statement ends then, with an error of SQLite's.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.error: BaseException | None = None
+        steps = self._steps()
+        next(steps)
+        db.set_progress_handler(steps.__next__, STEPS)
+
+    def _steps(self) -> Iterator[int]:
+        while self.error is None:
+            try:
+                yield 0
+            except GeneratorExit:
+                return
+            except BaseException as error:  # of a signal's handler; raised again by ``reading``
+                self.error = error
+        while True:
+            yield 1
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database at ``path``, of which only the tables ``texts`` and ``run`` can be read: it may be anybody's.
+
+    Signals are heard while a statement runs. Raises a FastflowError if there is no such file or one of the names is a
+    view or a virtual table, which could compute without end.
+    """
+    try:
+        with open_regular(path):  # SQLite would call any failure 'unable to open', and wait for a pipe
+            pass
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    uri = f"{Path(os.path.abspath(path)).as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+        heard = Heard(db)
+        try:
+            _check_tables(db, path)
+            read_only(db, TABLE, RUN)
+            yield db
+        except (sqlite3.Error, FastflowError):
+            if heard.error is not None:
+                raise heard.error from None
+            raise
+
+
+def _check_tables(db: sqlite3.Connection, path: Path) -> None:
+    """Bound what ``db`` may hold, and raise a FastflowError unless ``texts`` and ``run`` are plain tables."""
+    if hasattr(db, "setlimit"):  # Python 3.11
+        for limit, most in LIMITS.items():
+            db.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{limit}"), most)
+    try:
+        db.execute("PRAGMA trusted_schema = OFF")
+        sql = "SELECT name, type, sql FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)"
+        found = {name: (kind, str(made)) for name, kind, made in db.execute(sql, (TABLE, RUN))}
+    except (sqlite3.Error, ValueError) as error:  # a ValueError: a name that is no text
+        raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}") from error
+    for name, (kind, made) in found.items():
+        if kind != "table" or not made.upper().startswith("CREATE TABLE"):
+            raise FastflowError(f"{path} is no .db of fastflow embed: {name} is not a plain table; make the file again")
+
+
+def read_only(db: sqlite3.Connection, *tables: str) -> None:
+    """From now on ``db`` reads ``tables`` and calls functions; all else is refused when it is prepared.
+
+    The names of columns can be listed as long as RUN can be read: not by a condition that a user gives.
+    """
+
+    def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
+        reads = action == sqlite3.SQLITE_READ and first in tables
+        lists = action == sqlite3.SQLITE_PRAGMA and first == "table_info" and RUN in tables
+        calls = action == sqlite3.SQLITE_FUNCTION and second != "load_extension"
+        fine = reads or lists or calls or action == sqlite3.SQLITE_SELECT
+        return sqlite3.SQLITE_OK if fine else sqlite3.SQLITE_DENY
+
+    db.set_authorizer(allow)
+
+
+def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
+    """The table ``run``; raises a FastflowError for a file that fastflow embed did not make, or that is damaged."""
+    try:
+        run = dict(db.execute("SELECT name, value FROM run"))
+        columns_of(db)
+    except (sqlite3.Error, ValueError) as error:
+        raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}") from error
+    if (version := run.get("format")) != FORMAT:
+        raise FastflowError(f"{path} is of version {short(version)} of .db, and this fastflow reads {FORMAT}; update")
+    if run.get("precision") not in DTYPES or not isinstance(run.get("dim"), int) or run["dim"] < 1:
+        raise FastflowError(f"{path} is damaged: its table run has no precision or dim; make the file again")
+    for name, kind in (("fingerprint", str), ("prompt", str), ("truncate_dim", int)):
+        if not isinstance(run.get(name), kind | None):
+            said = f"{name} in its table run is {short(run[name])}"
+            raise FastflowError(f"{path} is damaged: {said}; make the file again")
+    return run
+
+
+def columns_of(db: sqlite3.Connection) -> list[str]:
+    """The names of the table's columns, but ``vector``."""
+    names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({TABLE})")]
+    for own in ("row", "text", "vector"):
+        if own not in names:
+            raise ValueError(f"no column {own}")
+    return [name for name in names if name != "vector"]
+
+
+def width_of(run: dict[str, Any]) -> int:
+    """The numbers in a stored vector; of bits the bytes."""
+    return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
+
+
+def about_of(path: Path) -> dict[str, Any]:
+    """The fields of a part's table ``run`` that its manifest does not have."""
+    with reading(path) as db:
+        run = run_of(db, path)
+        return {name: run.get(name) for name in ("dim", "truncate_dim", "prompt")}
+
+
+def blocks(path: Path, scored: bool) -> Iterator[Block]:
+    """All rows, ROWS at a time, for another database; no rows are a block too, for it has width and dtype.
+
+    ``scored``: the column ``log_prob`` is of the run, and no field that was kept.
+    Raises ValueError for a table that is damaged.
+    """
+    with reading(path) as db:
+        run = run_of(db, path)
+        dtype, width = np.dtype(DTYPES[run["precision"]]), width_of(run)
+        kept = [name for name in columns_of(db) if name not in ("row", "text", *["log_prob"] * scored)]
+        names, last = ["row", "text", "vector", *["log_prob"] * scored, *kept], -1
+        yield Block([], [], None, np.zeros((0, width), dtype), np.zeros(0) if scored else None, {n: [] for n in kept})
+        try:
+            cursor = db.execute(f"SELECT {', '.join(map(quoted, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
+            while rows := cursor.fetchmany(ROWS):
+                numbers, texts, vectors, *rest = zip(*rows, strict=True)
+                last = check_rows(numbers, last)
+                check_texts(numbers, texts)
+                scores = np.array(rest.pop(0), np.float64) if scored else None
+                columns = dict(zip(kept, rest, strict=True))
+                yield Block(numbers, texts, None, matrix(numbers, vectors, dtype, width), scores, columns)
+        except sqlite3.Error as error:
+            raise ValueError(str(error)) from error
+
+
+def check_rows(numbers: Sequence[Any], last: int) -> int:
+    """The last of ``numbers``; raises ValueError unless each is a whole number above the one before, ``last`` first."""
+    for number in numbers:
+        if type(number) is not int or number <= last:
+            raise ValueError(f"row {short(number)} comes after row {last}, and rows are whole numbers that grow")
+        last = number
+    return last
+
+
+def check_texts(numbers: Sequence[int], texts: Sequence[Any]) -> None:
+    """Raise ValueError for a text of another type."""
+    for number, text in zip(numbers, texts, strict=True):
+        if type(text) is not str:
+            raise ValueError(f"row {number}: its text is {type(text).__name__}, not text")
+
+
+def matrix(numbers: Sequence[int], vectors: Sequence[Any], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
+    """The vectors of the rows ``numbers``, as they are stored, as (n, width); raises ValueError for one of another
+    length, or that holds NaN or infinity.
+    """
+    for number, vector in zip(numbers, vectors, strict=True):
+        if type(vector) is not bytes or len(vector) != width * dtype.itemsize:
+            raise ValueError(f"row {number}: its vector is not {width} numbers of {dtype}")
+    found = np.frombuffer(b"".join(vectors), dtype).reshape(len(vectors), width)
+    if dtype.kind == "f" and not np.isfinite(found).all():
+        bad = numbers[int(np.argmin(np.isfinite(found).all(axis=1)))]
+        raise ValueError(f"row {bad}: its vector holds NaN or infinity")
+    return found

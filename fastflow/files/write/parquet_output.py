@@ -1,0 +1,125 @@
+"""Writing embeddings to Parquet: the rows grow as an Arrow stream, and become row groups of one size at the end.
+
+A Parquet file ends with the list of its row groups and cannot be continued without it; an Arrow stream is one message
+after another, which a resumed run cuts after the last whole window and goes on with. So an interrupted run gives the
+bytes of an uninterrupted one. At the end the rows lie on the disk twice for a while, as those of a .npz do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastflow.files.read.parquet import arrow
+from fastflow.files.write import json_columns
+from fastflow.files.write.outputs import OutputFile
+from fastflow.files.write.printing import Block
+
+GROUP = 16_384  # rows of a row group
+
+
+class ParquetOutput(OutputFile):
+    """.parquet: ``id`` where asked for, the fields to keep, ``log_prob`` where asked for and ``embedding``, a list of
+    fixed size; the run's description is JSON under ``fastflow`` in the schema's metadata.
+
+    The columns of a Parquet input keep their types. A column of JSON values gets one at the end, when all were read:
+    int64, float64, bool or text if that holds every value, null if there is none; else it is text, and values
+    that are no text are JSON. In a part of a run all are text until the parts are joined.
+    """
+
+    keeps_ids = True
+    own = ("id", "log_prob", "embedding")
+
+    def __init__(self, target: Path, meta: dict[str, Any]) -> None:
+        self._arrow, _ = arrow(f"{target}: writing Parquet")
+        super().__init__(target, meta)
+        self._schema: Any = None
+        self._kinds: json_columns.Kinds = {}
+
+    @classmethod
+    def check_extra(cls, target: Path) -> None:
+        arrow(f"{target}: writing Parquet")
+
+    def note(self, block: Block) -> None:
+        """Note the kinds of values in columns without a type, which they get at the end."""
+        if block.ids is not None and self.id_field not in self.types:
+            json_columns.look(self._kinds, "id", block.ids)
+        for name, values in block.kept.items():
+            if name not in self.types:
+                json_columns.look(self._kinds, name, values)
+
+    def encode(self, block: Block) -> bytes:
+        """The rows as a message; the schema before the first."""
+        first = self._handle.tell() == 0
+        if self._schema is None:
+            self._schema = self._schema_of(block)
+        head = self._schema.serialize().to_pybytes() if first else b""
+        return head + (self._batch(block).serialize().to_pybytes() if len(block.rows) else b"")
+
+    def finish(self) -> None:
+        """Put the stream into row groups, and give them the final name."""
+        self.sync()
+        self._handle.seek(0)
+        with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
+            schema = (json_columns.marked if self.of_shard else json_columns.typed)(stream.schema, self._kinds)
+            self.put(schema, (json_columns.cast(batch, schema) for batch in stream))
+
+    def put(self, schema: Any, batches: Iterable[Any]) -> None:
+        """Write ``batches`` in row groups, in another file, and give that the final name."""
+        with self.apart() as path:
+            write_groups(path, schema, batches)
+
+    def _schema_of(self, block: Block) -> Any:
+        pa, numbers = self._arrow, block.vectors.dtype.name
+        fields = [] if block.ids is None else [("id", self.types.get(self.id_field or "", pa.string()))]
+        fields += [(name, self.types.get(name, pa.string())) for name in block.kept]
+        fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
+        kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
+        # the name that Parquet gives to the numbers of a list, so that the schema is the same when it is read back
+        fields.append(("embedding", pa.list_(pa.field("element", kind), block.vectors.shape[1])))
+        return pa.schema(fields, metadata={"fastflow": json.dumps(self.meta)})
+
+    def _batch(self, block: Block) -> Any:
+        pa, schema = self._arrow, self._schema
+        arrays = [] if block.ids is None else [self._array(block.ids, schema.field("id").type)]
+        arrays += [self._array(values, schema.field(name).type) for name, values in block.kept.items()]
+        arrays += [] if block.log_probs is None else [pa.array(block.log_probs)]
+        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.ravel()), block.vectors.shape[1]))
+        return pa.record_batch(arrays, schema=schema)
+
+    def _array(self, values: Sequence[Any], kind: Any) -> Any:
+        if kind == self._arrow.string():
+            values = json_columns.as_text(values)
+        return self._arrow.array(values, type=kind)
+
+
+def write_groups(path: Path, schema: Any, batches: Iterable[Any]) -> None:
+    """Write ``batches``, of any sizes, to a Parquet file in row groups of GROUP rows; equal rows give equal bytes."""
+    pa, parquet = arrow(f"{path}: writing Parquet")
+    # a dictionary stores int8 as one byte a number, where Parquet's plain integers take four; floats do not repeat
+    texts = [field.name for field in schema if field.name != "embedding"]
+    small = schema.field("embedding").type.value_type.bit_width == 8
+    packed = [*texts, *["embedding.list.element"] * small]
+    with path.open("wb") as out:
+        with parquet.ParquetWriter(out, schema, use_dictionary=packed or False) as writer:
+            held: list[Any] = []
+
+            def write() -> None:
+                table = pa.Table.from_batches(held, schema).combine_chunks()  # pages must not depend on the batches
+                writer.write_table(table, row_group_size=GROUP)
+                held.clear()
+
+            for batch in batches:
+                while batch.num_rows:
+                    room = GROUP - sum(each.num_rows for each in held)
+                    held.append(batch.slice(0, room))
+                    batch = batch.slice(room)
+                    if room == held[-1].num_rows:
+                        write()
+            if held:
+                write()
+        out.flush()
+        os.fsync(out.fileno())

@@ -1,0 +1,164 @@
+"""NAME.partial, the file that grows next to NAME until it is whole, held by one run at a time; and how far it got."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Sequence
+from io import BufferedRandom
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.write.locks import open_locked
+from fastflow.replacing import replace_text
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def partial_path(target: Path) -> Path:
+    """Where ``target`` grows until it is whole."""
+    return target.with_name(target.name + ".partial")
+
+
+def state_path(target: Path) -> Path:
+    """Where a run records how far ``partial_path`` has got."""
+    return target.with_name(target.name + ".partial.json")
+
+
+def check_unfinished(target: Path) -> None:
+    """Raise a UsageError where ``target`` is finished and no rows of a later run lie next to it: nothing to resume."""
+    if target.exists() and not (state_path(target).is_file() and partial_path(target).is_file()):
+        if not partial_path(target).exists():  # of a run that was killed right after the target got its name
+            state_path(target).unlink(missing_ok=True)
+        raise UsageError(
+            f"{target} is finished, and nothing is left to resume: leave out --resume to make it again, or choose "
+            "another output with -o"
+        )
+
+
+def open_partial(target: Path) -> BinaryIO:
+    """``partial_path(target)`` for this run alone, made if it is absent, its content untouched.
+
+    Raises a FastflowError if another run holds it or it cannot be written.
+    """
+    path = partial_path(target)
+    try:
+        handle = open_locked(path)
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            raise FastflowError(
+                f"{path} cannot be locked on this file system; write to a local disk and copy the result"
+            ) from error
+        raise cannot_write(path, error) from error
+    if handle is None:
+        raise FastflowError(f"{path} is being written by another run; wait for it, or choose another output with -o")
+    return BufferedRandom(handle)
+
+
+def check_output(target: Path, source: str) -> None:
+    """Raise a UsageError if the input ``source`` is ``target`` or a file that is written on the way to it."""
+    written = (target, partial_path(target), state_path(target), archive_path(target))
+    try:
+        if source == "-" or not os.path.exists(source):
+            return
+        for path in written:
+            if path.exists() and path.samefile(source):
+                which = "the input" if path == target else f"written to, and {path.name} is the input"
+                raise UsageError(f"{target} is {which}; choose another output with -o")
+    except OSError as error:
+        raise cannot_write(target, error) from error
+
+
+def archive_path(target: Path) -> Path:
+    """Where the archive of an .npz is put together."""
+    return target.with_name(target.name + ".partial.zip")
+
+
+def cannot_write(path: Path, error: OSError) -> FastflowError:
+    """The sentence for a file that could not be written, with a remedy for the cause."""
+    help = "choose another place with -o"
+    if error.errno in NO_ROOM:
+        help = f"free some space or {help}"
+    elif error.errno == errno.ENOENT:
+        help = f"make the folder {path.parent} or {help}"
+    return FastflowError(f"{path} cannot be written: {error.strerror}; {help}")
+
+
+class State:
+    """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
+
+    ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued, and
+    a list, one for each of ``paths``, if these are given; ``run`` is everything else that must be the same for a run
+    to be continued. ``rows`` counts those recorded.
+    """
+
+    def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
+        self.path, self._partial = state_path(target), partial_path(target)
+        self.rows = 0
+        self._again, self._paths = source is not None, paths
+        self._run = json.loads(json.dumps({"input": source, **run}))  # as it will be read back
+
+    def load(self) -> tuple[int, int | None]:
+        """(rows, bytes) to continue from; (0, None) when there is nothing yet. Raises if it was another run."""
+        size = self._partial.stat().st_size
+        if not self.path.is_file() or not size:
+            return self.forget()
+        try:
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            same, rows, position = saved["run"] == self._run, int(saved["rows"]), int(saved["bytes"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FastflowError(f"{self.path} is damaged; remove it and {self._partial} to start again") from error
+        if not same or size < position:
+            raise FastflowError(
+                f"{self._partial} is from a run with another {self._difference(saved['run'])}; give the same again, or "
+                f"remove {self._partial} to start again"
+            )
+        self.rows = rows
+        return rows, position
+
+    def left(self) -> int:
+        """How many finished rows an earlier run left here; 0 if its record cannot be read."""
+        try:
+            return int(json.loads(self.path.read_text(encoding="utf-8"))["rows"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return 0
+
+    def _difference(self, other: Any) -> str:
+        """The parts of the run that differ, in words."""
+        names = {"input": "input", "options": "set of options", "fingerprint": "model"}
+        if not isinstance(other, dict):
+            return "version of fastflow"
+        found = [names.get(name, name) for name, value in self._run.items() if other.get(name) != value]
+        before, now = other.get("input"), self._run["input"]
+        if "input" in found and len(self._paths) > 1 and isinstance(before, list) and len(before) == len(now):
+            changed = [path for path, a, b in zip(self._paths, before, now, strict=True) if a != b]
+            found[found.index("input")] = f"input {', '.join(changed[:3])}{', …' * (len(changed) > 3)}"
+        return " and another ".join(found) or "file, of which a part is missing"
+
+    def save(self, rows: int, position: int) -> None:
+        """Record that ``rows`` rows, ``position`` bytes, are safely written."""
+        if not self._again:
+            return
+        try:
+            replace_text(self.path, json.dumps({"rows": rows, "bytes": position, "run": self._run}))
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self.rows = rows
+
+    def kept(self, written: int) -> str:
+        """Where the finished rows of a run that failed are, and how to go on; ``written`` counts those of a pipe."""
+        if not self._again:
+            return f"{written:,} finished rows are in {self._partial}, but a pipe cannot be read again to continue them"
+        return (
+            f"{self.rows:,} finished rows are in {self._partial}; the same command with --resume continues after them, "
+            "if input, model and options stay as they are"
+        )
+
+    def forget(self) -> tuple[int, None]:
+        """Nothing is to be continued."""
+        self.path.unlink(missing_ok=True)
+        self.rows = 0
+        return 0, None

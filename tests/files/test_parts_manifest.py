@@ -1,0 +1,250 @@
+"""Parts and their manifests: names, what is recorded, what cannot be joined, and a part that is finished already."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from commands import assert_one_sentence, run
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.parts.manifest import (
+    check_bytes,
+    file_sha256,
+    make_folder,
+    manifest_path,
+    manifests,
+    part_name,
+    part_path,
+    read_manifest,
+)
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, sentences):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("".join(text + "\n" for text in sentences[:50]))
+    return tmp_path
+
+
+def make(model, shard, *options, out="parts", source="in.txt"):
+    result = run("embed", source, "-m", model, "--shard", shard, "-o", out, *options)
+    assert result.exit_code == 0, result.stderr
+    return result.stderr
+
+
+def test_names_sort_as_the_parts_do(tmp_path):
+    names = [part_name((i, 123_456), ".npy") for i in (1, 2, 10, 123_456)]
+    assert names == sorted(names)
+    assert part_name((3, 16), ".parquet") == "part-00003-of-00016.parquet"
+    assert part_path(tmp_path / "new" / "parts", (1, 2)) == tmp_path / "new" / "parts" / "part-00001-of-00002.npy"
+    assert part_path(tmp_path / "mine.jsonl", (1, 2)) == tmp_path / "mine.jsonl"
+    (tmp_path / "parts.v1").mkdir()
+    assert part_path(tmp_path / "parts.v1", (1, 2)).parent == tmp_path / "parts.v1"
+
+
+def test_the_folder_of_a_part_is_made(tmp_path):
+    make_folder(tmp_path / "new" / "parts" / "x.npy")
+    assert (tmp_path / "new" / "parts").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FastflowError, match="cannot be written: File exists"):
+        make_folder(tmp_path / "file" / "x.npy")
+
+
+def test_the_manifest_names_rows_inputs_model_options_and_hash(model, desk):
+    said = make(model, "2/3", "--precision", "int8", "--no-normalize", "--prompt", "so it's ")
+    part = desk / "parts" / "part-00002-of-00003.npy"
+    manifest = read_manifest(manifest_path(part))
+    assert "fastflow: part 2 of 3, rows 16 to 32 of 50\n" in said
+    assert (manifest.part, manifest.shard, manifest.rows, manifest.total) == (part.name, (2, 3), (16, 33), 50)
+    size = (desk / "in.txt").stat().st_size
+    assert manifest.inputs == [{"name": "in.txt", "rows": 50, "size": size, "sha256": file_sha256(desk / "in.txt")}]
+    assert manifest.run["options"]["prompt"] == "so it's "
+    assert (manifest.bytes, manifest.sha256) == (part.stat().st_size, file_sha256(part))
+    words = ["in.txt", "--model", str(model), "--precision", "int8", "--no-normalize", "--prompt", "so it's "]
+    assert sorted(manifest.arguments) == sorted(words)
+    assert len(np.load(part)) == 17
+
+
+def test_a_finished_part_is_left_as_it_is(model, desk):
+    make(model, "1/2")
+    part = desk / "parts" / "part-00001-of-00002.npy"
+    before = part.stat().st_mtime_ns
+    assert "0 texts (25 done before)" in make(model, "1/2", "--resume")
+    assert part.stat().st_mtime_ns == before
+    for options, message in (
+        (["--normalize"], "are of two sets of options: normalized is False, and True"),
+        (["--prompt", "x"], "are of two sets of options: prompt is None, and 'x'"),
+    ):
+        result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet", *options)
+        assert_one_sentence(result, 1, message)
+    (desk / "in.txt").write_text("another\n")
+    result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet")
+    assert_one_sentence(result, 1, "00001-of-00002.npy and this run are of two versions of in.txt; choose another -o")
+    part.write_bytes(part.read_bytes()[:-1])
+    assert "1 texts" in make(model, "1/1", "--resume", out="other")
+
+
+def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
+    run("embed", "in.txt", "-m", model, "-o", "out.npy", "--quiet")
+    result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "out.npy", "--resume", "--quiet")
+    assert_one_sentence(result, 2, "out.npy is finished, and nothing is left to resume")
+
+
+def test_a_folder_is_for_parts(model, desk):
+    (desk / "parts").mkdir()
+    result = run("embed", "in.txt", "-m", model, "-o", "parts", "--quiet")
+    assert_one_sentence(result, 2, "parts is a directory; name a file in it, or make a part in it with --shard I/N")
+    result = run("embed", "-", "-m", model, "--shard", "1/2", "-o", "parts", "--quiet", stdin="a\n")
+    assert_one_sentence(result, 2, "cannot read standard input twice; give a file")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [(["--id-field", "a"], "1-of-00002.parquet"), (["--keep", "a"], "1-of-00002.parquet"), (["--log-prob"], "2.npz")],
+)
+def test_a_part_of_another_format_is_named_and_a_refused_one_leaves_no_folder(model, desk, options, name):
+    (desk / "in.jsonl").write_text('{"text": "a", "a": 1}\n' * 4)
+    result = run("embed", "in.jsonl", "-m", model, "--shard", "1/2", "-o", "parts", *options)
+    assert_one_sentence(result, 2, f"{options[0]}; with --shard name the part: -o parts/part-00001-of-0000")
+    assert result.stderr.endswith(f"{name}\n")
+    assert not (desk / "parts").exists()
+
+
+def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
+    """Before such a part is made where the others are, and again where it was put."""
+    make(model, "1/2")
+    (desk / "other.txt").write_text("a\nb\n")
+    for shard, which, options, source, message in (
+        ("2/2", model, ["--normalize"], "in.txt", "two sets of options: normalized is True, and False"),
+        ("2/2", bert, [], "in.txt", "two models"),
+        ("2/3", model, [], "in.txt", "3 parts, and of 2"),
+        ("2/2", model, [], "other.txt", "two inputs, other.txt and in.txt"),
+    ):
+        given = ["embed", source, "-m", which, "--shard", shard, "--quiet", *options]
+        refused = run(*given, "-o", "parts/x.npy")
+        assert_one_sentence(
+            refused,
+            1,
+            f"x.npy and parts/part-00001-of-00002.npy are of {message}; give each run a folder of its own, or remove",
+        )
+        assert refused.stderr.endswith(", each with its .shard.json\n")
+        assert not (desk / "parts" / "x.npy").exists()
+        assert run(*given, "-o", "elsewhere/x.npy").exit_code == 0
+        for made in (desk / "elsewhere").iterdir():
+            shutil.copy(made, desk / "parts")
+        with pytest.raises(FastflowError, match=rf"{message}; .* remove the others, each with its \.shard\.json$"):
+            manifests(desk / "parts")
+        for name in ("x.npy", "x.npy.shard.json"):
+            (desk / "parts" / name).unlink()
+    make(model, "1/2", out="parts/x.npy")
+    with pytest.raises(FastflowError, match=r"are both part 1; remove one of them and its \.shard\.json"):
+        manifests(desk / "parts")
+
+
+def test_equal_content_under_another_name_is_one_input(model, desk):
+    make(model, "1/2")
+    (desk / "copy.txt").write_bytes((desk / "in.txt").read_bytes())
+    make(model, "2/2", source="copy.txt")
+    assert [manifest.shard for manifest in manifests(desk / "parts")] == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m | {"fastflow_shard": 2}, "is of version 2 of the manifest, and this fastflow reads 1; update"),
+        (lambda m: m | {"fastflow_shard": [1]}, r"is of version \[1\] of the manifest"),
+        (lambda m: m | {"rows": [0, 26]}, r"field rows: \[0, 26\] of 50 are not those of part 1 of 2; remove it"),
+        (lambda m: m | {"rows": [0, 25, 25]}, r"field rows: \[0, 25, 25\]; remove it"),
+        (lambda m: m | {"shard": [1, True]}, r"field shard: \[1, True\]; remove it"),
+        (lambda m: m | {"shard": [1, 10**12]}, r"field shard: \[1, 1000000000000\]; remove it"),
+        (lambda m: m | {"shard": [0, 2]}, r"field rows: "),
+        (lambda m: m | {"part": "../x.npy"}, r"field part: '\.\./x\.npy'; remove it"),
+        (lambda m: m | {"part": ".."}, r"field part: '\.\.'; remove it"),
+        (lambda m: m | {"part": 7}, "field part: 7; remove it"),
+        (lambda m: m | {"total": -1}, "field total: -1; remove it"),
+        (lambda m: m | {"total": "50"}, "field total: '50'; remove it"),
+        (lambda m: m | {"inputs": {}}, r"field inputs: \{\}; remove it"),
+        (lambda m: m | {"inputs": [{**m["inputs"][0], "rows": None}]}, "field inputs: .*; remove it"),
+        (lambda m: m | {"inputs": [{**m["inputs"][0], "name": 1}]}, "field inputs: .*; remove it"),
+        (
+            lambda m: m | {"inputs": [{**m["inputs"][0], "rows": 49}]},
+            "field total: 50 rows are not those of the inputs",
+        ),
+        (lambda m: m | {"run": {**m["run"], "options": 3}}, "field run: .*; remove it"),
+        (lambda m: m | {"run": {**m["run"], "options": {"layout": "txt"}}}, "field run: .*; remove it"),
+        (lambda m: m | {"run": {**m["run"], "fingerprint": [1]}}, "field run: .*; remove it"),
+        (lambda m: m | {"arguments": "in.txt"}, "field arguments: 'in.txt'; remove it"),
+        (lambda m: m | {"arguments": [None]}, r"field arguments: \[None\]; remove it"),
+        (lambda m: m | {"bytes": 1.5}, r"field bytes: 1\.5; remove it"),
+        (lambda m: m | {"bytes": None}, "field sha256: a part that is whole has bytes and sha256; remove it"),
+        (lambda m: m | {"sha256": "F" * 64}, "field sha256: 'F+'; remove it"),
+        (lambda m: m | {"more": 1}, "field 'more', which no manifest has; remove it"),
+        (lambda m: {k: v for k, v in m.items() if k != "run"}, "field run: missing; remove it"),
+        (lambda m: [m], "cannot be read: it does not hold a JSON object"),
+    ],
+)
+def test_manifests_that_are_damaged(model, desk, change, message):
+    make(model, "1/2")
+    path = manifest_path(desk / "parts" / "part-00001-of-00002.npy")
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(FastflowError, match=message):
+        manifests(desk / "parts")
+
+
+def test_a_folder_without_parts(tmp_path):
+    with pytest.raises(FastflowError, match="holds no parts; make them with fastflow embed INPUT --shard I/N -o"):
+        manifests(tmp_path)
+    with pytest.raises(UsageError, match="absent cannot be read: No such file or directory; name the folder"):
+        manifests(tmp_path / "absent")
+
+
+def test_a_run_that_fails_before_its_first_rows_leaves_no_manifest_and_an_older_one_as_it_was(model, desk):
+    bad = ("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--dim", 33, "--quiet")
+    assert run(*bad).exit_code == 2
+    assert list((desk / "parts").iterdir()) == []
+    make(model, "1/2")
+    before = {path.name: path.read_bytes() for path in (desk / "parts").iterdir()}
+    assert run(*bad).exit_code == 2
+    assert {path.name: path.read_bytes() for path in (desk / "parts").iterdir()} == before
+
+
+def test_more_parts_than_rows_have_manifests_too(model, desk):
+    (desk / "few.txt").write_text("the dog\n")
+    for number in (1, 2):
+        make(model, f"{number}/2", source="few.txt")
+    assert [manifest.rows for manifest in manifests(desk / "parts")] == [(0, 0), (0, 1)]
+
+
+def test_a_pipe_in_the_place_of_a_manifest_or_a_part_is_not_waited_for(model, desk):
+    make(model, "1/2")
+    part = desk / "parts" / "part-00001-of-00002.npy"
+    whole = manifests(desk / "parts")
+    part.unlink()
+    os.mkfifo(part)
+    with pytest.raises(FastflowError, match=r"part-00001-of-00002\.npy cannot be read: it is not a file"):
+        check_bytes(desk / "parts", whole)
+    manifest_path(part).unlink()
+    os.mkfifo(manifest_path(part))
+    with pytest.raises(FastflowError, match=r"shard\.json cannot be read: it is not a file"):
+        manifests(desk / "parts")
+
+
+def test_a_manifest_has_a_largest_size(model, desk, monkeypatch):
+    make(model, "1/2")
+    monkeypatch.setattr("fastflow.files.parts.manifest.LARGEST", 100)
+    with pytest.raises(FastflowError, match=r"shard\.json cannot be read: it has more than"):
+        manifests(desk / "parts")
+
+
+def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(model, desk):
+    precious = desk / "precious.txt"
+    precious.write_text("kept")
+    (desk / "parts").mkdir(exist_ok=True)
+    (desk / "parts" / "part-00001-of-00002.npy.shard.json.tmp").symlink_to(precious)
+    make(model, "1/2")
+    assert precious.read_text() == "kept"
+    assert len(manifests(desk / "parts")) == 1

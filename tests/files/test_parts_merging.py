@@ -1,0 +1,159 @@
+"""Parts joined: the bytes of one run, whatever the format; parts that are absent, changed or of another run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from commands import assert_one_sentence, run
+
+from fastflow.errors import FastflowError
+from fastflow.files.parts import merging as module
+from fastflow.files.parts.counting import Counted
+from fastflow.files.parts.manifest import manifest_of, manifest_path, read_manifest
+from fastflow.files.parts.merging import merge
+from fastflow.files.write import parquet_output
+from fastflow.files.write.printing import Block
+from fastflow.files.write.writers import writer_for
+
+SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"]
+KEEPING = (".npz", ".jsonl", ".parquet", ".db")
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, sentences):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": i if i % 2 else str(i), "text": text, "n": [i]} for i, text in enumerate(sentences[:20])]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:13]))
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[13:]))
+    return tmp_path
+
+
+def embed(model, *options):
+    result = run("embed", "a.jsonl", "b.jsonl", "-m", model, "--quiet", *options)
+    assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("of", [1, 3, 25])
+def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored, of):
+    if (scored and suffix == ".npy") or (of == 25 and not scored):
+        return
+    monkeypatch.setattr(module, "ROWS", 4)
+    monkeypatch.setattr(parquet_output, "GROUP", 8)
+    options = ["--log-prob"] * scored + ["--keep", "n", "--id-field", "id"] * (suffix in KEEPING)
+    embed(model, "-o", f"whole{suffix}", *options)
+    for number in range(1, of + 1):
+        embed(model, "--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}", *options)
+    result = run("merge", "parts", "-o", f"out{suffix}")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == f"fastflow: 20 rows of {of} parts; written to out{suffix}\n"
+    assert (desk / f"out{suffix}").read_bytes() == (desk / f"whole{suffix}").read_bytes()
+    assert sorted(path.name for path in desk.iterdir()) == sorted(
+        ["a.jsonl", "b.jsonl", "parts", f"out{suffix}", f"whole{suffix}"]
+    )
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("precision", ["uint8", "binary"])
+def test_parts_of_every_precision(model, desk, suffix, precision):
+    embed(model, "-o", f"whole{suffix}", "--precision", precision)
+    for number in (1, 2):
+        embed(model, "--shard", f"{number}/2", "-o", f"parts/{number}{suffix}", "--precision", precision)
+    assert run("merge", "parts", "-o", f"out{suffix}").exit_code == 0
+    assert (desk / f"out{suffix}").read_bytes() == (desk / f"whole{suffix}").read_bytes()
+
+
+def make(model, suffix=".npy", of=3):
+    for number in range(1, of + 1):
+        embed(model, "--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_part_that_was_changed_is_refused(model, desk, suffix):
+    make(model, suffix)
+    part = desk / "parts" / f"2{suffix}"
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    result = run("merge", "parts", "-o", f"out{suffix}")
+    assert_one_sentence(result, 1, f"parts/2{suffix} is not as it was made: its sha256 is another; remove it, then f")
+    assert not list(desk.glob("out*"))
+
+
+def test_parts_that_are_missing_are_counted(model, desk):
+    make(model, of=4)
+    (desk / "parts" / "2.npy").unlink()
+    assert_one_sentence(run("merge", "parts", "-o", "out.npy"), 1, "parts: part 2 of 4 is missing; fastflow status")
+    (desk / "parts" / "4.npy").write_bytes(b"short")
+    assert_one_sentence(run("merge", "parts", "-o", "out.npy"), 1, "parts: parts 2, 4 of 4 are missing")
+    assert not list(desk.glob("out*"))
+
+
+def test_outputs_that_are_refused(model, desk):
+    make(model, of=2)
+    before = (desk / "parts" / "1.npy").read_bytes()
+    assert_one_sentence(run("merge", "parts", "-o", "out.jsonl"), 2, "the parts are .npy files, such as parts/1.npy")
+    assert_one_sentence(run("merge", "parts", "-o", "out.arrow"), 2, "unknown suffix '.arrow'; the output can be .npy")
+    assert_one_sentence(run("merge", "parts", "-o", "parts/1.npy"), 2, "parts/1.npy is one of the parts")
+    assert (desk / "parts" / "1.npy").read_bytes() == before
+    assert_one_sentence(run("merge", "absent", "-o", "out.npy"), 2, "absent cannot be read")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_merge_that_fails_leaves_nothing(model, desk, suffix, monkeypatch):
+    """A part whose manifest agrees with its bytes and not with its rows: made by another program."""
+    make(model, suffix)
+    part = desk / "parts" / f"3{suffix}"
+    part.write_bytes((desk / "parts" / f"1{suffix}").read_bytes()[:-4])
+    read_manifest(manifest_path(part)).sealed(part).write(part)
+    if suffix == ".jsonl":
+        monkeypatch.setattr(module.JsonLinesFile, "append", lambda self, data: (_ for _ in ()).throw(KeyError("late")))
+    with pytest.raises(FastflowError):
+        merge(desk / "parts", desk / f"out{suffix}")
+    assert not list(desk.glob("out*"))
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from fastflow.files.parts.counting import Counted
+from fastflow.files.parts.merging import merge
+from fastflow.files.write.printing import Block
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+folder = Path(sys.argv[1])
+merge(folder / "small", folder / f"small{sys.argv[2]}")
+before = peak()
+merge(folder / "large", folder / f"large{sys.argv[2]}")
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
+    """Two parts of 40 MB; a .npz holds its row numbers, 1 MB, in memory as a run does."""
+    meta = {"fingerprint": "f", "options": {}}
+    for name, rows in (("small", 100), ("large", 80_000)):
+        (tmp_path / name).mkdir()
+        for number in (1, 2):
+            part = tmp_path / name / f"{number}{suffix}"
+            shard = (number, 2)
+            found = [Counted(2 * rows, 1, "0" * 64)]
+            manifest = manifest_of(part, shard, ["in.txt"], found, meta, [])
+            with writer_for(part)(part, {"fingerprint": "f"}) as writer:
+                writer.begin()
+                for start in range(0, rows, 1000):
+                    vectors = np.zeros((min(1000, rows - start), 128), np.float32)
+                    first = (number - 1) * rows + start
+                    at = range(first, first + len(vectors))
+                    writer.write(Block(at, [""] * len(at), None, vectors))
+                writer.finish()
+            manifest.sealed(part).write(part)
+    done = run_python(MEMORY, tmp_path, suffix)
+    assert done.stderr == ""
+    assert int(done.stdout) < 40_000
+    assert (tmp_path / f"large{suffix}").stat().st_size > (
+        0 if suffix == ".parquet" else 60e6
+    )  # zeros are short in text

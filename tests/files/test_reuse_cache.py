@@ -1,0 +1,201 @@
+"""``fastflow cache``: what it lists, what it removes, and what it never touches."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fastflow.cli import main
+from fastflow.errors import FastflowError
+from fastflow.files.reuse import cache
+from fastflow.files.reuse.cache import describe, locked
+from fastflow.train.data.embeddings import embed_corpus, open_encoder
+
+DAYS = 86_400
+
+
+KEYS = ["a" * 64, "b" * 64, "c" * 64]
+
+
+@pytest.fixture
+def kept(bert, sentences, tmp_path):
+    """A cache of one finished entry, named, and its path."""
+    embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), tmp_path / "kept", corpus="corpus.txt")
+    (path,) = (tmp_path / "kept").glob("*.npy")
+    return path
+
+
+def run(*arguments):
+    done = CliRunner().invoke(main, ["cache", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def aged(path, days, now):
+    os.utime(path, (now - days * DAYS,) * 2)
+    return path
+
+
+def array(path, rows=3):
+    with path.open("wb") as handle:
+        np.save(handle, np.zeros((rows, 1000), np.float32))
+    return path
+
+
+def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
+    lines = run(kept.parent).stdout.splitlines()
+    assert lines[0] == f"{kept.parent}: 1 entry, 33 kB"
+    assert lines[1].split(None, 5) == [
+        kept.name[:12], "33", "kB", "just", "now", f"finished            256 texts of corpus.txt, encoder {bert}"
+    ]  # fmt: skip
+    assert len(lines) == 2
+
+
+def test_age_size_and_state(tmp_path, monkeypatch):
+    now = 1_800_000_000.0
+    monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
+    for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".12345678.partial"), strict=True):
+        aged(array(tmp_path / (key + name), rows=3000), days, now)
+    lines = [line.split(None, 1)[1] for line in run(tmp_path).stdout.splitlines()[1:]]
+    assert [" ".join(line.split()) for line in lines] == [
+        "12 MB 40 days finished of an unknown corpus",
+        "12 MB 1 day unfinished of an unknown corpus",
+        "12 MB 4 hours unfinished of an unknown corpus",
+    ]
+    assert run(tmp_path, "--older-than", 30).stdout.startswith(f"{tmp_path}: 1 entry, 12 MB\n")
+    done = run(tmp_path, "--clear", "--older-than", 0.5)
+    assert done.stderr == f"fastflow: removed 2 entries, 24 MB from {tmp_path}\n"
+    assert [path.name for path in tmp_path.iterdir()] == [KEYS[2] + ".12345678.partial"]
+    run(tmp_path, "--clear")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clearing_takes_the_description_along(kept):
+    assert len(list(kept.parent.iterdir())) == 2
+    assert "removed 1 entry, 33 kB" in run(kept.parent, "--clear").stderr
+    assert list(kept.parent.iterdir()) == []
+
+
+def test_the_description_stays_while_another_array_has_it(kept):
+    partial = array(kept.with_suffix(".partial"))
+    cache.clear([entry for entry in cache.entries(kept.parent) if entry.path == partial])
+    assert sorted(path.suffix for path in kept.parent.iterdir()) == [".json", ".npy"]
+
+
+FOREIGN = {
+    "notes.txt": b"mine",
+    "vectors.npy": cache.MAGIC + b"mine",
+    KEYS[0][:-1] + ".npy": cache.MAGIC,
+    KEYS[0] + ".npz": cache.MAGIC,
+    KEYS[0].upper() + ".npy": cache.MAGIC,
+    KEYS[0] + ".123.npy": cache.MAGIC,
+    KEYS[1] + ".npy": b"no array at all",
+    KEYS[1] + ".json": b'{"mine": 1}',
+    KEYS[2] + ".partial": b"an unfinished download of another program",
+}
+
+
+def test_files_of_others_are_neither_listed_nor_removed(tmp_path):
+    for name, content in FOREIGN.items():
+        (tmp_path / name).write_bytes(content)
+    outside = array(tmp_path.parent / "outside.npy")
+    (tmp_path / (KEYS[2] + ".npy")).symlink_to(outside)
+    (tmp_path / (KEYS[0] + ".partial")).mkdir()
+    assert run(tmp_path).stdout == f"{tmp_path}: 0 entries, 0 kB\n"
+    run(tmp_path, "--clear")
+    assert len(list(tmp_path.iterdir())) == len(FOREIGN) + 2
+    assert outside.exists()
+
+
+def test_a_foreign_description_outlives_an_entry(kept):
+    kept.with_suffix(".json").write_text('{"mine": 1}')
+    assert "of an unknown corpus" in run(kept.parent).stdout
+    run(kept.parent, "--clear")
+    assert [path.suffix for path in kept.parent.iterdir()] == [".json"]
+
+
+def test_an_entry_in_use_is_kept(kept, bert, sentences):
+    array_in_use = embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), kept.parent)
+    assert "finished, in use" in run(kept.parent).stdout
+    done = run(kept.parent, "--clear")
+    assert "removed 0 entries, 0 kB" in done.stderr
+    assert "kept 1 entry, 33 kB in use by a running process" in done.stderr
+    assert kept.exists()
+    assert kept.with_suffix(".json").exists()
+    del array_in_use
+    run(kept.parent, "--clear")
+    assert not kept.exists()
+
+
+def test_an_unfinished_file_that_is_being_written_is_kept(tmp_path):
+    path = tmp_path / f"{KEYS[0]}.partial"
+    with cache.locked(path, lambda: None):
+        assert "unfinished, in use" in run(tmp_path).stdout
+        run(tmp_path, "--clear")
+        assert path.exists()
+    run(tmp_path, "--clear")
+    assert not path.exists()
+
+
+WRITER = "import sys; handle = open(sys.argv[1], 'wb'); print('open', flush=True); sys.stdin.read()"
+
+
+def test_an_old_unfinished_file_is_in_use_while_its_process_has_it_open(tmp_path):
+    """Earlier versions took no lock but named their process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "import os, sys; os.execv(sys.executable, ['python', '-c', sys.argv[1], "
+         "f'{sys.argv[2]}.{os.getpid()}.partial'])", WRITER, str(tmp_path / KEYS[0])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as writer:  # fmt: skip
+        assert writer.stdout.readline() == b"open\n"
+        (path,) = tmp_path.iterdir()
+        assert path.name == f"{KEYS[0]}.{writer.pid}.partial"
+        run(tmp_path, "--clear")
+        assert path.exists()
+        other = array(tmp_path / f"{KEYS[1]}.{writer.pid}.partial")  # a live process, but not its file
+        run(tmp_path, "--clear")
+        assert not other.exists()
+    run(tmp_path, "--clear")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert run().stdout == f"{tmp_path / 'fastflow'}: 0 entries, 0 kB\n"
+    (tmp_path / "fastflow").mkdir()
+    array(tmp_path / "fastflow" / f"{KEYS[0]}.npy")
+    assert "1 entry" in run().stdout
+    assert "1 entry" in run("--clear").stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--clear"]])
+def test_a_name_that_nothing_has_is_an_error(tmp_path, options):
+    done = CliRunner().invoke(main, ["cache", str(tmp_path / "none.db"), *options])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "none.db does not exist; name a folder of fastflow-train --cache or a file of embed --cache" in done.stderr
+
+
+def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(kept), "unlink", refuse)
+    with pytest.raises(FastflowError, match=r"\.npy cannot be removed: Permission denied"):
+        cache.clear(cache.entries(kept.parent))
+
+
+def test_an_entry_is_its_owners_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        path = tmp_path / ("0" * 64 + ".partial")
+        with locked(path, lambda: None):
+            describe(path, {"corpus": "in.txt"})
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}

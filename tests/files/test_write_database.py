@@ -1,0 +1,133 @@
+"""Embeddings in a SQLite database: columns, types, the run, names that clash, and a file that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+from commands import assert_one_sentence, run
+from databases import make, read, vectors_in
+from outputs import META, block, vectors_of, write
+
+from fastflow import Runtime, __version__
+from fastflow.errors import FastflowError
+from fastflow.files.write.database import DatabaseFile, stored
+from fastflow.files.write.printing import Block
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float32", "float32"), ("float16", "float16"), ("int8", "int8"), ("uint8", "ubinary")]
+)
+def test_a_vector_is_a_blob_of_its_numbers(tmp_path, dtype, precision):
+    vectors = vectors_of(dtype)
+    rows, about = read(make(tmp_path / "x.db", vectors, {"fingerprint": "f"}))
+    assert [(row["row"], row["text"]) for row in rows] == [(i, f"text {i}") for i in range(7)]
+    assert np.array_equal([row["vector"] for row in rows], vectors)
+    assert (about["precision"], about["dim"]) == (precision, 5)
+    assert about["format"] == 1
+    assert about["version"] == __version__
+    assert about["fingerprint"] == "f"
+
+
+def declared(path):
+    with sqlite3.connect(path) as db:
+        return {name: kind for _, name, kind, *_ in db.execute("PRAGMA table_info(texts)")}
+
+
+def test_ids_fields_and_log_densities_have_columns_of_their_own(tmp_path):
+    vectors = vectors_of("float32", rows=2)
+    kept = {
+        "title": ["a", None], "n": [1, 2], "x": [0.5, -1.0], "mixed": [1, "one"], 'odd "name"; --': [True, {"b": "ü"}],
+        "large": [2**63, -(2**63)],
+    }  # fmt: skip
+    with DatabaseFile(tmp_path / "x.db", META) as writer:
+        writer.begin()
+        writer.write(Block([], [], [], vectors[:0], np.zeros(0), {name: [] for name in kept}))
+        writer.write(Block([5, 6], ["t\0t", "ü"], [7, "k"], vectors, np.array([-1.5, -2.0]), kept))
+        writer.finish()
+    rows, _ = read(tmp_path / "x.db")
+    assert [{name: value for name, value in row.items() if name != "vector"} for row in rows] == [
+        {"row": 5, "text": "t\0t", "id": 7, "title": "a", "n": 1, "x": 0.5, "mixed": 1, 'odd "name"; --': 1,
+         "large": "9223372036854775808", "log_prob": -1.5},
+        {"row": 6, "text": "ü", "id": "k", "title": None, "n": 2, "x": -1.0, "mixed": "one",
+         'odd "name"; --': '{"b": "ü"}', "large": -(2**63), "log_prob": -2.0},
+    ]  # fmt: skip
+    assert np.array_equal([row["vector"] for row in rows], vectors)
+    assert declared(tmp_path / "x.db") == {
+        "row": "INTEGER", "text": "TEXT", "id": "", "title": "TEXT", "n": "INTEGER", "x": "REAL", "mixed": "",
+        'odd "name"; --': "", "large": "", "log_prob": "REAL", "vector": "BLOB",
+    }  # fmt: skip
+
+
+def test_text_that_looks_like_a_number_stays_text_and_compares_as_text(tmp_path):
+    path = make(tmp_path / "x.db", vectors_of("float32", rows=4), {}, year=["1999", "2001", "007", "2005"])
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT year FROM texts").fetchall() == [("1999",), ("2001",), ("007",), ("2005",)]
+        assert db.execute("SELECT count(*) FROM texts WHERE year > 2000").fetchone() == (2,)
+
+
+def test_values_of_json():
+    assert [stored(v) for v in (True, None, 2, 2.0, "a", [1], float("nan"), 2**70)] == [
+        1, None, 2, 2.0, "a", "[1]", None, str(2**70),
+    ]  # fmt: skip
+    assert type(stored(True)) is int
+
+
+def test_no_rows_still_have_their_columns_and_width(tmp_path):
+    rows, about = read(write(tmp_path / "x.db", vectors_of("int8")[:0]))
+    assert (rows, about["dim"]) == ([], 5)
+    assert list(declared(tmp_path / "x.db")) == ["row", "text", "vector"]
+
+
+def test_the_run_is_described(model, corpus, tmp_path, sentences):
+    target, runtime = tmp_path / "x.db", Runtime(model)
+    options = ["--normalize", "--dim", "12", "--precision", "ubinary", "--prompt", "so "]
+    assert run("embed", corpus, "-m", model, "-o", target, "--quiet", *options).exit_code == 0
+    _, about = read(target)
+    assert about == {
+        "fingerprint": runtime.fingerprint, "backend": runtime.backend, "dtype": str(runtime.info()["dtype"]),
+        "precision": "ubinary", "normalized": 1, "dim": 12, "truncate_dim": 12, "prompt": "so ", "format": 1,
+        "version": __version__,
+    }  # fmt: skip
+    want = runtime.encode(sentences, None, True, truncate_dim=12, precision="ubinary", prompt="so ")
+    assert np.array_equal(vectors_in(target), want)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        ("Text", "has a field 'Text' of its own; rename yours, or leave out --keep Text"),
+        ("VECTOR", "has a field 'VECTOR' of its own"),
+        ("Title,tItle", "cannot hold 'Title' and 'tItle', which differ in case alone; keep one of them"),
+    ],
+)
+def test_names_that_are_one_to_sqlite_are_refused(model, tmp_path, keep, message):
+    fields = {"text": "a", "Text": "b", "VECTOR": 1, "Title": 2, "tItle": 3, "ID": 4, "Ä": 5, "ä": 6}
+    (tmp_path / "in.jsonl").write_text(json.dumps(fields) + "\n")
+    command = ["embed", tmp_path / "in.jsonl", "-m", model, "--quiet", "--keep"]
+    assert_one_sentence(run(*command, keep, "-o", tmp_path / "x.db"), 2, message)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    assert run(*command, keep, "-o", tmp_path / "x.jsonl").exit_code == 0
+    assert run(*command, "ID,Ä,ä", "-o", tmp_path / "x.db").exit_code == 0
+    assert [row[name] for row in read(tmp_path / "x.db")[0] for name in ("ID", "Ä", "ä")] == [4, 5, 6]
+    refused = run(*command, "ID", "--id-field", "ID", "-o", tmp_path / "x.db")
+    assert_one_sentence(refused, 2, "has a field 'ID' of its own")
+
+
+def test_transformed_vectors_have_no_texts_to_write(model, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2, 32), np.float32))
+    result = run("transform", tmp_path / "x.npy", "-m", model, "-o", tmp_path / "x.db")
+    assert_one_sentence(result, 2, "the rows of a .db file hold texts, and these are vectors; write .npy")
+
+
+def test_what_sqlite_cannot_write_is_a_sentence(tmp_path):
+    target, vectors = tmp_path / "x.db", vectors_of("float32")
+    with DatabaseFile(target, META) as writer:
+        writer.begin()
+        writer.write(block(vectors))
+        writer.write(block(vectors))  # the same row numbers again, as no input gives them
+        with pytest.raises(FastflowError, match=r"x\.db cannot be written: UNIQUE constraint failed"):
+            writer.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.db.partial"]

@@ -1,0 +1,80 @@
+"""Files that are not finished: locked while they are written, and never followed elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+
+import numpy as np
+import pytest
+from outputs import META, block, vectors_of, write
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.write.outputs import (
+    NpyFile,
+)
+from fastflow.files.write.partial import State, check_unfinished, partial_path, state_path
+
+
+def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):
+    """The target had its name, and the record was still there; --resume has nothing to do."""
+    target = tmp_path / "x.npy"
+    target.write_bytes(b"whole")
+    state_path(target).write_text("{}")
+    with pytest.raises(UsageError, match="is finished, and nothing is left to resume"):
+        check_unfinished(target)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("closed_by", ["finished", "killed"])
+def test_a_lock_ends_with_its_run(tmp_path, closed_by):
+    path = tmp_path / "x.npy"
+    with NpyFile(path, META) as first:
+        first.begin()
+        first.write(block(vectors_of("float32")))
+        with pytest.raises(FastflowError, match="is being written by another run"):
+            NpyFile(path, META)
+        if closed_by == "finished":
+            first.finish()
+    with NpyFile(path, META) as second:
+        second.begin()
+        second.write(block(vectors_of("float32")))
+        second.finish()
+    assert np.load(path).shape == (7, 5)
+
+
+def test_a_partial_that_is_renamed_between_opening_and_locking_is_opened_again(tmp_path, monkeypatch):
+    """Or the second run would write into the finished file of the first."""
+    path = tmp_path / "x.npy"
+    write(path, vectors_of("float32"))
+    whole = path.read_bytes()
+    path.rename(partial_path(path))
+    lock, renamed = fcntl.flock, []
+
+    def slow(handle, operation):
+        if not renamed:
+            renamed.append(partial_path(path).rename(path))
+        lock(handle, operation)
+
+    monkeypatch.setattr("fcntl.flock", slow)
+    with NpyFile(path, META) as writer:
+        writer.begin()
+        assert path.read_bytes() == whole
+        assert partial_path(path).exists()
+
+
+def test_a_partial_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    partial_path(tmp_path / "x.npy").symlink_to(tmp_path / "precious")
+    with pytest.raises(FastflowError, match=r"x\.npy\.partial cannot be written: Too many levels of symbolic links"):
+        NpyFile(tmp_path / "x.npy", META)
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "out.npy.partial.json.tmp").symlink_to(precious)
+    State(tmp_path / "out.npy", [1, 2], {}).save(3, 7)
+    assert precious.read_text() == "kept"
+    assert json.loads((tmp_path / "out.npy.partial.json").read_text())["rows"] == 3

@@ -1,0 +1,159 @@
+"""The steps of a fit: settled options, refusals, the same model from the same run, and from one resumed."""
+
+import json
+
+import pytest
+
+from fastflow import Runtime
+from fastflow.errors import UsageError
+from fastflow.model.artifact import load_model
+from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
+from fastflow.train.fits import fitting
+from fastflow.train.fits.fitting import prepare, settle
+from fastflow.train.options import COLOURS, POOLING, Options
+from fastflow.train.reading import Run
+
+
+def test_identical_runs_give_identical_models(train, tmp_path):
+    for name in ("m", "again"):
+        assert train(out=tmp_path / name, source="-", stdin="\n".join(f"a dog {i}" for i in range(70))).exit_code == 0
+    files = [
+        {p.relative_to(d): p.read_bytes() for p in d.rglob("*") if p.is_file()}
+        for d in (tmp_path / "m", tmp_path / "again")
+    ]
+    assert files[0] == files[1]
+    assert (
+        train(
+            "--seed", "1", out=tmp_path / "other", source="-", stdin="\n".join(f"a dog {i}" for i in range(70))
+        ).exit_code
+        == 0
+    )
+    marks = [Runtime(tmp_path / name).fingerprint for name in ("m", "again", "other")]
+    assert marks[0] == marks[1] != marks[2]
+
+
+@pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
+def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
+    from fastflow.train.methods.scalars import Scalars
+
+    options = ["--save-steps", "3", "--batch-size", "32", *extra]
+    assert train(*options, out=tmp_path / "whole").exit_code == 0
+
+    def stop(self, step, values):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scalars, "_log", stop)
+        stopped = train(*options)
+        assert stopped.exit_code == 130
+        assert "checkpoints of the flow are in" in stopped.stderr
+    assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
+    assert not (tmp_path / "m").exists()
+    refused = train(*options, "--resume", "--lr", "5e-4")
+    assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
+    assert train(*options, "--resume").exit_code == 0
+    assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "whole").fingerprint
+    assert not (tmp_path / "m.training").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "tuned", "settled"),
+    [
+        ({}, False, (AUTO, "sif", POOLING)),
+        ({"stream": True}, False, (AUTO_STREAMED, "sif", POOLING)),
+        ({"token_weights": "none"}, False, (AUTO, "none", POOLING)),
+        ({"token_weights": "none"}, True, ("none", "none", "last")),
+        ({"token_weights": "sif"}, None, (AUTO, "sif", POOLING)),
+        ({"pooling": "cls"}, False, (AUTO, "sif", "cls")),
+        ({"method": "whiten"}, None, ("whiten", "sif", POOLING)),
+        ({"method": "none", "stop": "budget"}, None, ("none", "sif", POOLING)),
+        ({}, True, ("none", "none", "last")),
+        ({"stream": True}, True, ("none", "none", "last")),
+        ({"pooling": "cls"}, True, ("none", "none", "cls")),
+        ({"pooling": "first-last"}, True, ("none", "none", "first-last")),
+    ],
+)
+def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
+    """``tuned``: whether the encoder is; None if what is named answers the question, so that nobody asks it."""
+
+    def why_tuned(encoder):
+        assert tuned is not None, "asked"
+        return "it was tuned" if tuned else None
+
+    monkeypatch.setattr(fitting, "why_tuned", why_tuned)
+    options, reason = settle("encoder", Options(**given))
+    assert (options.method, options.token_weights, options.pooling) == settled
+    assert reason == ("it was tuned" if tuned else None)
+    assert options.stream == Options(**given).stream
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stop": "likelihood"}, "--stop likelihood is for vectors without an encoder"),
+        ({"method": "flow", "stream": True}, "--stream is for closed forms, such as whiten,recolour; a flow needs"),
+        ({"method": "none", "stream": True, "sample": 9}, "--stream is for closed forms"),
+        ({"method": "whiten:40"}, "whiten:40 is out of range"),
+    ],
+)
+def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
+    with pytest.raises(UsageError, match=message):
+        prepare(str(bert), settle(str(bert), Options(**given))[0], Run())
+
+
+@pytest.mark.parametrize(("fewest", "least"), [(70, 70), (20, 64)])
+@pytest.mark.parametrize("enough", [False, True])
+def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
+    train, tmp_path, sentences, monkeypatch, fewest, least, enough
+):
+    monkeypatch.setattr(fitting, "FEWEST", fewest)
+    path, count = tmp_path / "few.txt", least if enough else least - 1
+    path.write_text("\n".join(sentences[:count]) + "\n")
+    result = train("--method", "auto", source=path)
+    assert result.exit_code == 0, result.stderr
+    said = f"auto keeps the pooling as it is: a flow takes {least} texts or more, and these are {count}"
+    assert (said in result.stderr) != enough
+    assert ("flow: 1 steps of 64 texts" in result.stderr) == enough
+    made = json.loads((tmp_path / "m" / "fastflow.json").read_text())
+    assert made["training"]["method"] == "auto"
+    assert (made["training"]["reasons"] == [said]) != enough
+    assert (said in (tmp_path / "m" / "README.md").read_text()) != enough
+    if not enough:
+        assert made["calibration"] == []
+        assert made["pooling"]["mode"] == "weighted-mean"  # which needs no more texts
+
+
+def test_a_flow_asked_for_by_name_needs_a_batch_alone(train, tmp_path, sentences):
+    path = tmp_path / "few.txt"
+    path.write_text("\n".join(sentences[:63]) + "\n")
+    named = train("--method", "flow", source=path)
+    assert (named.exit_code, "fewer than one batch of 64" in named.stderr) == (2, True)
+    smaller = train("--method", "flow", "--batch-size", 32, source=path)
+    assert "flow: 1 steps of 32 texts" in smaller.stderr
+    auto = train("--method", "auto", "--batch-size", 32, source=path, out=tmp_path / "auto")
+    assert "auto keeps the pooling as it is: a flow takes 1,000 texts or more, and these are 63" in auto.stderr
+
+
+def test_a_flow_of_a_large_corpus_is_larger(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastflow.train.options.LARGE_CORPUS", 256)
+    options = ("--latent", "--stop", "budget")
+    assert "flow(2x6, width 64, additive, reversal), fingerprint" in train(*options).stderr
+    monkeypatch.setattr("fastflow.train.options.LARGE_CORPUS", 257)
+    assert "flow(2x3, width 32, additive, reversal), fingerprint" in train(*options, out=tmp_path / "n").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "colour"),
+    [
+        ((), COLOURS["sif"]),
+        (("--token-weights", "none"), COLOURS["none"]),
+        (("--pooling", "cls"), COLOURS["none"]),  # token weights are of a mean
+        (("--pooling", "cls", "--token-weights", "sif", "--demoted", 1), COLOURS["none"] | {"demoted": 1}),
+        (("--spectrum", 0.3, "--mean-share", 0.2), COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
+    ],
+)
+def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, colour):
+    result = train("--method", "flow", "--stop", "budget", *options)
+    assert result.exit_code == 0, result.stderr
+    assert load_model(tmp_path / "m").calibration[-1].settings == colour

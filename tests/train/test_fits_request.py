@@ -1,0 +1,234 @@
+"""``fastflow embed --fit``: one command that calibrates on its input and embeds it, run in this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import make_encoder, make_model, make_sentences
+from click.testing import CliRunner, Result
+
+import fastflow
+from fastflow import Runtime
+from fastflow.cli import main
+from fastflow.files import embed as embed_module
+from fastflow.train.fits import request as fit_input
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return [*make_sentences(40, 9), "", "  ", *make_sentences(3, 9)]
+
+
+@pytest.fixture
+def source(tmp_path, lines) -> Path:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def embed(tmp_path, source, weighted_model):
+    def embed(*options: object, source: object = source, model: object = weighted_model, **given) -> Result:
+        done = CliRunner().invoke(main, ["embed", *map(str, (source, "--fit", "-m", model, *options))], **given)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        assert "please report it" not in done.stderr
+        return done
+
+    return embed
+
+
+def refused(done: Result, message: str, code: int = 2) -> None:
+    assert done.exit_code == code, done.stderr
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_it_is_a_fit_on_the_distinct_texts_and_then_an_embedding_of_every_line(
+    embed, tmp_path, lines, source, weighted_model, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    done = embed("-o", tmp_path / "out.npy")
+    assert done.exit_code == 0, done.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = fastflow.fit(lines, encoder=weighted_model, pooling="mean-of-layers:0,1,3", max_length=64)
+        want = fit.runtime().encode(lines)
+    assert np.array_equal(np.load(tmp_path / "out.npy"), want)
+    assert fit.runtime().info()["calibration"] == "none"
+    said = "fastflow: fitted no calibration to 40 distinct texts of in.txt; --save-model DIR would keep the model"
+    assert said in done.stderr
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_the_same_input_gives_the_same_bytes(embed, tmp_path):
+    for name in ("a", "b"):
+        assert embed("-o", tmp_path / f"{name}.npz", "--quiet").stderr == ""
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighted_model):
+    done = embed("-o", tmp_path / "out.npz", "--save-model", tmp_path / "m")
+    assert f"reuse it with -m {tmp_path / 'm'}" in done.stderr
+    saved, given = Runtime(tmp_path / "m"), Runtime(weighted_model)
+    with np.load(tmp_path / "out.npz") as found:
+        assert json.loads(str(found["meta"]))["fingerprint"] == saved.fingerprint
+        assert np.array_equal(found["embeddings"], saved.encode(lines))
+    for name in ("pooling", "max_length"):
+        assert saved.info()[name] == given.info()[name]
+    refused(embed("-o", tmp_path / "b.npz", "--save-model", tmp_path / "m"), "m exists already; remove it or choose")
+    assert "--save-model" in embed("-o", tmp_path / "b.npz", "--save-model", tmp_path / "m").stderr
+
+
+def test_a_plain_encoder_is_pooled_as_training_does_by_default(embed, tmp_path, bert):
+    assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=bert).exit_code == 0
+    assert Runtime(tmp_path / "m").info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
+
+
+def test_every_token_counts_the_same_where_the_model_has_no_weights(embed, tmp_path, model):
+    assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=model).exit_code == 0
+    assert Runtime(tmp_path / "m").info()["pooling"] == "masked mean of layers 0, 1 and 3"
+
+
+def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_path, lines):
+    table, seen = tmp_path / "in.csv", []
+    table.write_text("key,body\n" + "".join(f"{i},{line or 'a dog'}\n" for i, line in enumerate(lines)))
+    options = ("--text-field", "body", "--id-field", "key", "--prompt", "so ")
+    done = embed(*options, "-o", tmp_path / "out.npz", "--save-model", tmp_path / "m", source=table)
+    assert done.exit_code == 0, done.stderr
+    seen = [line or "a dog" for line in lines]
+    with np.load(tmp_path / "out.npz") as found:
+        assert np.array_equal(found["embeddings"], Runtime(tmp_path / "m").encode(seen, prompt="so "))
+        assert found["ids"].tolist() == list(map(str, range(len(lines))))
+    assert Runtime(tmp_path / "m")._model.manifest["training"]["corpus_sha256"] == fit_input.corpus_hash(
+        list(dict.fromkeys(("so " + line).strip() for line in seen if line.strip()))
+    )
+    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\na dog\ta cat\n")
+    refused(embed(source=tmp_path / "pairs.tsv"), "pairs of texts; choose one with --text-field")
+
+
+def test_standard_input_is_read_twice(embed, lines, source, tmp_path):
+    done = embed("--quiet", source="-", input=source.read_text())
+    assert done.exit_code == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["text"] for row in rows] == lines
+    embed("-o", tmp_path / "out.npy")
+    assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), np.load(tmp_path / "out.npy"))
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "no text"), ("\n \n", "no text"), ("a\na\n", "a single")])
+def test_texts_that_are_too_few_are_one_sentence(embed, tmp_path, text, message):
+    (tmp_path / "in.txt").write_text(text)
+    done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m")
+    refused(done, message, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, tmp_path, vector_model, monkeypatch):
+    monkeypatch.setattr(fit_input, "calibrate", None)
+    monkeypatch.setattr(fit_input, "open_encoder", None)
+    refused(embed("--shard", "1/2"), "--fit and --shard: every shard needs one and the same model, so fit once with")
+    refused(embed("--resume"), "--resume needs an output file")
+    refused(
+        embed("--resume", "-o", tmp_path / "o.npy", source="-", input="a\n"), "--resume cannot reread standard input"
+    )
+    refused(embed("-o", tmp_path / "o.xyz"), "unknown suffix '.xyz'")
+    refused(embed("--log-prob", "-o", tmp_path / "o.npy"), "has no place for log_prob")
+    refused(embed(model=vector_model), "calibrates vectors and has no encoder")
+    refused(embed(model=tmp_path / "none"), "no such model directory", 1)
+    refused(embed("--save-model", tmp_path / "in.txt" / "m"), "choose another --save-model", 1)
+    done = CliRunner().invoke(main, ["embed", str(tmp_path / "in.txt"), "--save-model", str(tmp_path / "m")])
+    refused(done, "--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_a_missing_extra_is_named_with_its_command(embed, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    refused(embed(), "fastflow embed --fit needs torch, which is not installed: run pip install -e '.[train]'", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def interrupt(monkeypatch) -> None:
+    """Stop the next run after its first window of 16 texts."""
+    stream = Runtime.stream
+
+    def stopping(self, texts, **options):
+        for number, block in enumerate(stream(self, texts, **options)):
+            if number == 1:
+                monkeypatch.setattr(Runtime, "stream", stream)
+                raise KeyboardInterrupt
+            yield block
+
+    monkeypatch.setattr(embed_module, "WINDOW", 16)
+    monkeypatch.setattr(Runtime, "stream", stopping)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, monkeypatch, keep):
+    out, saved = tmp_path / "out.npz", ("--save-model", tmp_path / "m") if keep else ()
+    embed("-o", tmp_path / "whole.npz")
+    interrupt(monkeypatch)
+    assert embed("-o", out, *saved).exit_code == 130
+    if keep:
+        monkeypatch.setattr(fit_input, "calibrate", None)  # not needed again
+    done = embed("-o", out, *saved, "--resume")
+    assert done.exit_code == 0, done.stderr
+    assert "16 done before" in done.stderr
+    assert (f"continues with the model in {tmp_path / 'm'}" in done.stderr) is keep
+    assert out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+@pytest.mark.parametrize("other", ["texts", "encoder", "pooling", "vectors"])
+def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, source, other, model, vector_model):
+    interrupt(monkeypatch)
+    keep = tmp_path / "m" if other != "vectors" else vector_model
+    assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m").exit_code == 130
+    given = model if other == "pooling" else None
+    if other == "encoder":
+        encoder = make_encoder(tmp_path / "encoder", seed=1)
+        given = make_model(tmp_path / "other", encoder, make_sentences(64), "none", weighted=True)
+    if other == "texts":
+        source.write_text(source.read_text() + "one more\n")
+    done = embed("-o", tmp_path / "new.npy", "--save-model", keep, "--resume", **({"model": given} if given else {}))
+    if other == "vectors":
+        refused(done, "has no encoder")
+    else:
+        refused(done, "is not the model of an interrupted run on in.txt with this encoder: remove it, or choose", 1)
+
+
+def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, monkeypatch):
+    calibrate = fit_input.calibrate
+
+    def growing(texts, *arguments):
+        fit = calibrate(list(texts), *arguments)
+        source.write_text(source.read_text() + "one more\n")
+        return fit
+
+    monkeypatch.setattr(fit_input, "calibrate", growing)
+    refused(embed("-o", tmp_path / "out.npy"), "in.txt was changed while it was read", 1)
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_a_large_input_is_sampled(embed, tmp_path, monkeypatch, lines):
+    monkeypatch.setattr(fit_input, "SAMPLE", 20)
+    done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m")
+    assert "to 20 distinct texts of in.txt" in done.stderr
+    assert len(np.load(tmp_path / "out.npy")) == len(lines)
+    again = embed("-o", tmp_path / "b.npy", "--save-model", tmp_path / "n")
+    assert again.exit_code == 0
+    assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "n").fingerprint
+
+
+def test_nothing_is_imported_from_training_without_fit(run_python, source, weighted_model, tmp_path):
+    code = (
+        "import sys; from fastflow.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.modules if name.startswith(('fastflow.train', 'torch'))])"
+    )
+    done = run_python(code, "embed", source, "-m", weighted_model, "-o", tmp_path / "out.npy", "--quiet")
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,365 @@
+"""A calibration of vectors made elsewhere: what is fitted, what decides, what is refused."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from matrices import make_vectors
+
+import fastflow
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.matrix import Matrix
+from fastflow.model.artifact import load_model, open_model, verify
+from fastflow.train.choice.held_out import HELD_OUT, MOST, PART, split
+from fastflow.train.cli import main
+from fastflow.train.fits.vectors import OPTIONS, draw, recommended, vector_options
+from fastflow.train.options import Options
+
+CALIBRATION = "calibration.safetensors"
+
+
+def train(*arguments):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert "Traceback" not in result.stderr
+    assert "please report it" not in result.stderr
+    return result
+
+
+@pytest.fixture
+def npy(tmp_path):
+    np.save(tmp_path / "v.npy", make_vectors())
+    return tmp_path / "v.npy"
+
+
+@pytest.fixture(scope="module")
+def of_texts(bert, sentences):
+    """Models fitted to texts with equal token weights, by method, and the vectors that they pool."""
+    from fastflow.train.python import fit_texts  # noqa: F401 (PyTorch is there)
+
+    def fitted(method):
+        return fastflow.fit(sentences, bert, method, token_weights="none", stop="budget")
+
+    return fitted
+
+
+@pytest.mark.parametrize("method", ["standardize", "components:1", "nullspace:3", "whiten", "whiten:8"])
+def test_the_vectors_of_texts_give_the_calibration_of_the_texts(of_texts, method, tmp_path):
+    texts = of_texts(method)
+    texts.save(tmp_path / "texts")
+    fastflow.fit(texts.pooled, method=method).save(tmp_path / "vectors")
+    np.save(tmp_path / "pooled.npy", texts.pooled)
+    assert train(tmp_path / "pooled.npy", "--out", tmp_path / "command", "--method", method).exit_code == 0
+    wanted, *found = ((tmp_path / name / CALIBRATION).read_bytes() for name in ("texts", "vectors", "command"))
+    assert found == [wanted, wanted]
+    ours, theirs = (fastflow.Runtime(tmp_path / name) for name in ("vectors", "texts"))
+    assert np.array_equal(ours.transform(texts.pooled), theirs.transform(texts.pooled))
+
+
+@pytest.mark.parametrize("form", ["float64", "float16", ">f4", "fortran", "strided", "map"])
+def test_how_vectors_lie_in_memory_changes_nothing(form, tmp_path):
+    x = make_vectors().astype(np.float16).astype(np.float32)  # exact in each of the forms
+    if form == "map":
+        np.save(tmp_path / "x.npy", x)
+        given = np.load(tmp_path / "x.npy", mmap_mode="r")
+    else:
+        others = {"fortran": np.asfortranarray(x), "strided": np.repeat(x, 2, axis=0)[::2]}
+        given = others[form] if form in others else x.astype(form)
+    for name, vectors in (("a", x), ("b", given)):
+        fastflow.fit(vectors, method="whiten").save(tmp_path / name)
+    assert (tmp_path / "a" / CALIBRATION).read_bytes() == (tmp_path / "b" / CALIBRATION).read_bytes()
+
+
+def test_statistics_are_of_every_row_and_those_of_numpy():
+    x = make_vectors(20_000, 8)  # more than a block of them
+    (stage,) = fastflow.fit(x, method="standardize").stages
+    wide = x.astype(np.float64)
+    assert np.allclose(stage.params["mean"], wide.mean(axis=0), rtol=1e-10)
+    assert np.allclose(stage.params["deviation"], wide.std(axis=0), rtol=1e-10)
+
+
+@pytest.mark.parametrize(("dim", "method"), [(256, "nullspace:10"), (100, "nullspace:10"), (32, "nullspace:3")])
+def test_auto_is_one_fixed_method_and_says_so(tmp_path, dim, method):
+    assert recommended(dim) == method
+    np.save(tmp_path / "v.npy", make_vectors(dim=dim))
+    result = train(tmp_path / "v.npy", "--out", tmp_path / "m")
+    assert result.exit_code == 0
+    said = f"auto took {method}, which is fixed: without an encoder there are no dropout views, so nothing judged"
+    assert said in result.stderr
+    assert said in (tmp_path / "m" / "README.md").read_text()
+    manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
+    assert manifest["training"]["choice"] == {"rule": "fixed", "looks": [], "chosen": method}
+    assert said in manifest["training"]["reasons"][0]
+    assert manifest["training"]["source"] == "v.npy"  # and no folder of this machine
+    assert str(tmp_path) not in (tmp_path / "m" / "README.md").read_text()
+
+
+def test_a_named_method_is_kept_and_called_unjudged(npy, tmp_path):
+    result = train(npy, "--out", tmp_path / "m", "--method", "whiten:4,standardize")
+    assert result.exit_code == 0
+    assert "whiten:4,standardize was kept as it was fitted: without an encoder" in result.stderr
+    assert verify(tmp_path / "m")[0] == "2 files match their sha256"
+    assert open_model(tmp_path / "m").input_dim == 32
+
+
+def test_a_flow_stops_where_held_out_vectors_are_most_likely():
+    fit = fastflow.fit(make_vectors(), method="flow", batch_size=32, epochs=3)
+    (look,) = fit.choice.fitted.looks
+    values = dict(look["history"])
+    assert look["kept_step"] == max(values, key=values.get)
+    assert look[HELD_OUT] == pytest.approx(values[look["kept_step"]], abs=1e-4)
+    assert fit.report["choice"]["rule"] == "likelihood of held-out vectors"
+    assert "likelihood does not see similarity" in fit.report["reasons"][0]
+    assert "nothing judged the calibration by similarity" in fit.report["reasons"][-1]
+
+
+def test_held_out_vectors_are_not_trained_on():
+    """Their order is the sum of the same terms; a batch would notice."""
+    x = make_vectors(600)
+    train_rows, held = split(len(x), 0)
+    turned = x.copy()
+    turned[held] = x[held[::-1]]
+    fits = [fastflow.fit(vectors, method="flow", epochs=2) for vectors in (x, turned)]
+    assert fits[0].choice.fitted.looks[0]["kept_step"] == fits[1].choice.fitted.looks[0]["kept_step"] > 0
+    for name, array in fits[0].stages[0].params.items():
+        assert np.array_equal(array, fits[1].stages[0].params[name]), name
+    turned = x.copy()
+    turned[train_rows] = x[train_rows[::-1]]
+    other = fastflow.fit(turned, method="flow", epochs=2)
+    assert any(not np.array_equal(a, other.stages[0].params[name]) for name, a in fits[0].stages[0].params.items())
+
+
+@pytest.mark.parametrize("count", [2, 19, 400, 10**6])
+def test_the_split_is_of_all_rows(count):
+    train_rows, held = split(count, 3)
+    assert len(held) == max(1, min(MOST, count // PART))
+    assert np.array_equal(np.sort(np.concatenate([train_rows, held])), np.arange(count))
+
+
+def test_a_budget_keeps_the_last_step_and_says_so(npy, tmp_path):
+    options = ("--method", "flow", "--batch-size", 32, "--stop", "budget")
+    result = train(npy, "--out", tmp_path / "m", *options)
+    assert result.exit_code == 0
+    assert "flow was kept as it was after its last step: without an encoder" in result.stderr
+    assert open_model(tmp_path / "m").manifest["training"]["choice"]["looks"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--encoder", "default"), "--encoder"), (("--pooling", "first-last"), "--pooling"),
+        (("--token-weights", "none"), "--token-weights"), (("--max-length", 64), "--max-length"),
+        (("--encoder-dropout",), "--encoder-dropout"), (("--eval", "."), "--eval"), (("--sentences",), "--sentences"),
+        (("--stream",), "--stream"), (("--device", "cpu"), "--device"), (("--cache", "c"), "--cache"),
+        (("--reference-encoder",), "--reference-encoder"), (("--text-field", "a"), "--text-field"),
+        (("--format", "txt"), "--format"), (("--delimiter", ","), "--delimiter"), (("--no-header",), "--no-header"),
+        (("--errors", "strict"), "--errors"),
+    ],
+)  # fmt: skip
+def test_options_of_texts_are_refused_by_name_even_at_their_default(npy, tmp_path, flags, named):
+    result = train(npy, "--out", tmp_path / "m", *flags)
+    assert result.exit_code == 2
+    assert result.stderr == (f"fastflow: {named} is for texts and their encoder, and these are vectors: leave it out\n")
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"encoder": "./bert"}, {"pooling": "last"}, {"eval": "pairs.tsv"}, {"cache": "c"}, {"max_length": 9}]
+)
+def test_so_they_are_from_python(options):
+    (name,) = options
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is for texts and their encoder"):
+        fastflow.fit(make_vectors(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stop": "rule"}, "--stop rule judges by the encoder's dropout, and vectors have no encoder"),
+        ({"stop": "budget"}, "--stop is for a flow, and --method auto fits none to vectors"),
+        ({"stop": "likelihood", "method": "whiten"}, "--stop is for a flow, and --method whiten fits none"),
+        ({"method": "none"}, "--method none leaves vectors as they are"),
+        ({"method": "whiten:33"}, "whiten:33 is out of range"),
+        ({"method": "flow", "levels": 4, "sample": 60}, "60 rows are too few, at least 67 are needed for flow"),
+        ({"method": "pca"}, "unknown method 'pca'"),
+    ],
+)
+def test_options_that_no_fit_to_vectors_can_have(options, message):
+    with pytest.raises(FastflowError, match=message):
+        fastflow.fit(make_vectors(), **options)
+
+
+def test_likelihood_is_no_way_to_stop_on_texts(bert, sentences):
+    with pytest.raises(UsageError, match="--stop likelihood is for vectors without an encoder: texts take"):
+        fastflow.fit(sentences, bert, "flow", stop="likelihood")
+
+
+def test_every_option_of_a_fit_is_taken_or_refused():
+    for name in vars(Options()):
+        if name in OPTIONS:
+            continue
+        with pytest.raises(UsageError, match="is for texts"):
+            vector_options({}, [name])
+
+
+def spoilt(row, value):
+    x = make_vectors().astype(np.float64)
+    x[row, 3] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (make_vectors()[0], r"vectors come as a matrix \(N, D\), and this has the shape \(32,\)"),
+        (make_vectors()[None], r"the shape \(1, 400, 32\)"),
+        (make_vectors()[:, :0], r"the shape \(400, 0\)"),
+        (np.ones((9, 4), np.int8), "vectors are float16, float32, float64, and this holds 'int8'"),
+        (np.ones((9, 4), bool), "this holds 'bool'"),
+        (np.ones((9, 4), complex), "this holds 'complex128'"),
+        (
+            np.where(np.arange(12_800).reshape(400, 32) == 7 * 32, np.nan, make_vectors()),
+            "row 7: holds NaN or infinity",
+        ),
+        (spoilt(9, 1e300), "row 9: holds NaN or infinity"),
+        (np.full((50, 4), 0.1), "all rows are equal"),
+        (make_vectors()[:0], "0 rows are too few, at least 5 are needed for nullspace"),
+        (make_vectors()[:4], "4 rows are too few, at least 5 are needed for nullspace"),
+    ],
+)
+def test_a_matrix_that_nothing_can_be_fitted_to(vectors, message):
+    with pytest.raises(FastflowError, match=f"^vectors given in Python.*{message}"):
+        fastflow.fit(vectors)
+
+
+def test_vectors_that_span_too_little_are_called_vectors():
+    x = make_vectors()
+    x[:, 3], x[:, 9] = 0.5, x[:, 8]
+    for method, message in (
+        ("standardize", "channel 3 is constant over the 400 vectors; give more vectors or use another method"),
+        ("whiten", "400 vectors span 30 of the 32 dimensions; use whiten:30 or more vectors"),
+        ("nullspace:30", "400 vectors span 30 dimensions, and removing 30 leaves nothing; give more vectors"),
+        (
+            "whiten:30,standardize,nullspace:29,whiten",
+            "400 vectors span 1 of the 30 dimensions; use whiten:1 or more ve",
+        ),
+    ):
+        with pytest.raises(FastflowError, match=message):
+            fastflow.fit(x, method=method)
+
+
+@pytest.mark.parametrize(("method", "rows"), [("whiten:8", 9), ("nullspace:4", 6), ("standardize", 2), ("flow", 67)])
+def test_the_least_number_of_rows_is_enough(method, rows):
+    x = make_vectors(1000)
+    fit = fastflow.fit(x[:rows], method=method)
+    assert fit.stages
+    with pytest.raises(FastflowError, match=f"at least {rows} are needed"):
+        fastflow.fit(x[: rows - 1], method=method)
+
+
+def test_rows_of_zeros_are_a_warning_that_names_the_first():
+    x = make_vectors()
+    x[[7, 30]] = 0
+    with pytest.warns(UserWarning, match="2 of 400 vectors are all zeros, the first is row 7"):
+        fit = fastflow.fit(x, method="standardize")
+    assert "all zeros" in fit.report["warnings"][0]
+    picked = draw(Matrix(x, "x"), 350, 5)
+    zeros = [picked.number(i) for i in range(350) if not picked[i : i + 1].any()]
+    with pytest.warns(UserWarning, match=f"{len(zeros)} of 350 vectors .* the first is row {zeros[0]}:"):
+        fastflow.fit(x, method="standardize", sample=350, seed=5)
+
+
+def test_a_sample_is_drawn_by_the_seed_from_all_rows():
+    x = make_vectors()
+    fits = [fastflow.fit(x, method="standardize", sample=100, seed=seed) for seed in (1, 1, 2)]
+    means = [fit.stages[0].params["mean"] for fit in fits]
+    assert np.array_equal(means[0], means[1])
+    assert not np.array_equal(means[0], means[2])
+    assert fits[0].report["vectors"] == 100
+    whole = fastflow.fit(x, method="standardize", sample=4000)
+    assert np.array_equal(
+        whole.stages[0].params["mean"], fastflow.fit(x, method="standardize").stages[0].params["mean"]
+    )
+
+
+def test_the_fit_in_python_is_that_of_the_command(npy, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = fastflow.fit(np.load(npy), method="flow", seed=4, batch_size=32)
+    assert repr(fit) == (
+        "<Fit: flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.75, mean share 0, 2 demoted), "
+        "fitted on 400 vectors>"
+    )
+    assert (fit.encoder, fit.texts, fit.report["pooling"]) == (None, [], None)
+    json.dumps(fit.report)
+    fit.save(tmp_path / "python")
+    options = ("--method", "flow", "--seed", 4, "--batch-size", 32)
+    assert train(npy, "--out", tmp_path / "command", *options).exit_code == 0
+    assert (tmp_path / "python" / CALIBRATION).read_bytes() == (tmp_path / "command" / CALIBRATION).read_bytes()
+    with fit.runtime() as runtime:
+        assert np.array_equal(
+            runtime.transform(np.load(npy)), fastflow.Runtime(tmp_path / "python").transform(np.load(npy))
+        )
+    with pytest.raises(UsageError, match="reference_encoder needs an encoder"):
+        fit.save(tmp_path / "other", reference_encoder=True)
+
+
+def test_an_interrupted_flow_continues_to_the_same_model(npy, tmp_path, monkeypatch):
+    from fastflow.train.methods import loop
+
+    options = ("--method", "flow", "--batch-size", 32, "--epochs", 4, "--save-steps", 10)
+    assert train(npy, "--out", tmp_path / "whole", *options).exit_code == 0
+    save = loop.save_checkpoint
+
+    def saved_and_stopped(*arguments):
+        save(*arguments)
+        if arguments[3] == 30:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save_checkpoint", saved_and_stopped)
+    stopped = train(npy, "--out", tmp_path / "m", *options)
+    assert stopped.exit_code == 130
+    assert "--resume continues" in stopped.stderr
+    assert not (tmp_path / "m").exists()
+    monkeypatch.undo()
+    assert train(npy, "--out", tmp_path / "m", *options, "--resume").exit_code == 0
+    assert (tmp_path / "m" / CALIBRATION).read_bytes() == (tmp_path / "whole" / CALIBRATION).read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "v.npy", "whole"]
+
+
+def test_a_dry_run_reads_the_head_and_writes_nothing(npy, tmp_path):
+    result = train(npy, "--out", tmp_path / "m", "--dry-run", "--method", "flow")
+    assert result.exit_code == 0
+    assert "400 of 32 numbers, no encoder; method: flow, stopped by held-out likelihood" in result.stderr
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("beside", ["v.npy", "corpus.txt"])
+def test_vectors_are_given_alone(npy, tmp_path, beside):
+    (tmp_path / "corpus.txt").write_text("a text\n")
+    result = train(npy, tmp_path / beside, "--out", tmp_path / "m")
+    assert (result.exit_code, result.stderr) == (
+        2, "fastflow: a .npy file of vectors is given alone, without other files or texts beside it\n",
+    )  # fmt: skip
+
+
+def test_texts_still_need_an_encoder(tmp_path):
+    (tmp_path / "corpus.txt").write_text("a text\n")
+    result = train(tmp_path / "corpus.txt", "--out", tmp_path / "m")
+    assert result.exit_code == 2
+    assert "Missing option '--encoder'" in result.stderr
+
+
+def test_vectors_that_are_spread_out_already_are_a_warning():
+    x = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
+    with pytest.warns(UserWarning, match="compare cosines of pairs of your own before and after it"):
+        fit = fastflow.fit(x)
+    assert not any("--token-weights" in warning for warning in fit.report["warnings"])
+
+
+def test_such_a_model_is_no_encoder(vector_model, sentences):
+    with pytest.raises(UsageError, match="calibrates vectors and has no encoder"):
+        fastflow.fit(sentences, vector_model)
+    with pytest.raises(UsageError, match="calibrates vectors and has no encoder"):
+        load_model(vector_model)

@@ -1,0 +1,136 @@
+"""``fastflow embed --fit``: an encoder calibrated on the texts that are to be embedded, as a model directory."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.artifact import load_model, located
+from fastflow.model.hashing import encoder_files, file_hash
+from fastflow.model.kinds import Model
+from fastflow.model.manifest import ENCODER, MODULES_FOLDER
+from fastflow.model.sentence_weights import files_of
+from fastflow.stages import calibration
+from fastflow.stages.pooling import parse_pooling
+from fastflow.train.data.corpus import clean, corpus_hash, draw
+from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
+from fastflow.train.fits.fitting import calibrate
+from fastflow.train.options import Options
+from fastflow.train.progress import COMMAND, SILENT, Voice
+from fastflow.train.reading import Run
+from fastflow.train.ship.export import check_out
+
+SAMPLE = 100_000  # distinct texts to fit on: more cost time and memory
+
+Texts = Callable[[], Iterator[str]]
+
+
+class Request(NamedTuple):
+    """The settings of --fit: the input's name, -m, --device, --save-model, --resume and --quiet."""
+
+    source: str
+    model: str | None
+    device: str
+    keep: Path | None
+    resume: bool
+    quiet: bool
+
+    @property
+    def name(self) -> str:
+        """The input as the model records it."""
+        return "standard input" if self.source == "-" else Path(self.source).name
+
+
+@contextlib.contextmanager
+def fitted_model(texts: Texts, request: Request) -> Iterator[Path]:
+    """The directory of a model calibrated on ``texts()``, which gives them from the first on.
+
+    The directory is that of --save-model, or a temporary one that the end of the block removes. With --resume, one that
+    an interrupted run on the same texts and encoder has saved is taken as it is.
+    Raises a FastflowError for texts that nothing can be fitted to, and a UsageError for a choice that cannot be.
+    """
+    voice, keep = SILENT if request.quiet else COMMAND, request.keep
+    encoder, options = _wanted(request)
+    if keep is not None and keep.exists() and request.resume:
+        check_same(keep, texts, encoder, options, request.name)
+        voice.say(f"fastflow: continues with the model in {keep}")
+        yield keep
+        return
+    if keep is not None:
+        check_out(keep, "--save-model")
+    fit = calibrate(texts(), [request.name], encoder, options, Run(voice=voice))
+    assert fit is not None  # noqa: S101 (only a dry run has none)
+    with contextlib.ExitStack() as stack:
+        if (out := keep) is None:
+            folder = tempfile.TemporaryDirectory(prefix="fastflow-", ignore_cleanup_errors=True)
+            out = Path(stack.enter_context(folder)) / "model"
+        fit.save(out)
+        for reason in fit.choice.reasons:
+            voice.say(reason)
+        for warning in fit.doubts:
+            voice.say(f"WARNING: {warning}")
+        _report(voice, calibration.describe(fit.stages), fit.training["texts"], request)
+        yield out
+
+
+def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
+    reuse = "--save-model DIR would keep the model" if request.keep is None else f"reuse it with -m {request.keep}"
+    what = "fitted no calibration to" if chosen == "none" else f"fitted {chosen} to"
+    voice.say(f"fastflow: {what} {count:,} distinct texts of {request.name}; {reuse}")
+
+
+def _wanted(request: Request) -> tuple[str, Options]:
+    """The encoder of -m, and the options of the fit: pooling and length limit are the model's, if it is a model."""
+    directory = located(request.model)
+    model = load_model(directory)
+    device = "cuda" if request.device == "cuda" else "cpu"
+    given: dict[str, Any] = {"sample": SAMPLE, "device": device}
+    if model.modules is not None:
+        given |= {"pooling": OF_MODULES, "token_weights": "none"}
+    elif model.manifest:
+        given |= {"pooling": _pooling_name(model), "max_length": model.max_length}
+        given["token_weights"] = "none" if model.pooling.weights is None else "sif"
+    return str(directory.absolute()), Options(**given)
+
+
+def _pooling_name(model: Model) -> str:
+    """The name by which a fit asks for the same pooling; raises a UsageError if there is none."""
+    pooling, layers = model.pooling, encoder_size(read_config(model.encoder), model.encoder).layers
+    name = f"mean-of-layers:{','.join(map(str, pooling.layers))}" if pooling.mode == "mean" else pooling.mode
+    if parse_pooling(name, layers) != pooling:
+        raise UsageError(f"--fit cannot pool as {model.path} does, by the {pooling.describe()}: give another -m")
+    return name
+
+
+def _copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
+    """(name in a model, file) of the encoder's files, and of its modules' if they are run."""
+    if frozen.head is not None and frozen.modules is not None:
+        root = frozen.modules.path
+        return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]
+    files = encoder_files(frozen.directory)
+    return [(f"{ENCODER}/{path.name}", path) for path in files if not path.name.startswith(("tokenizer", "vocab"))]
+
+
+def check_same(keep: Path, texts: Texts, encoder: str, options: Options, name: str) -> None:
+    """Raise unless the model at ``keep`` was fitted to ``texts`` with ``encoder`` and its pooling."""
+    model, frozen = load_model(keep), open_encoder(encoder, options.pooling, options.max_length)
+    weighted = options.token_weights != "none" and frozen.pooling.mode == "mean"  # noqa: S105
+    training, files = model.manifest.get("training"), model.manifest.get("files", {})
+    sample = draw(clean(texts()), name, SAMPLE, options.seed)
+    same = (
+        isinstance(training, dict)
+        and training.get("corpus_sha256") == corpus_hash(sample)
+        and (model.pooling, model.max_length) == (frozen.pooling, frozen.max_length)
+        and ((model.pooling.weights is not None) == weighted or frozen.head is not None)
+        and all(files.get(name) == file_hash(path) for name, path in _copies(frozen))
+    )
+    if not same:
+        raise FastflowError(
+            f"{keep} is not the model of an interrupted run on {name} with this encoder: remove it, or choose another "
+            "--save-model"
+        )

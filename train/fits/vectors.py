@@ -1,0 +1,176 @@
+"""The map of training on vectors made elsewhere: a matrix -> a calibration, measured and ready to be saved.
+
+Without an encoder there are no dropout views, so nothing judges a calibration by similarity. ``auto`` is therefore one
+fixed method, a named method is kept as it is fitted, and a flow stops where held-out vectors are most likely, or with
+its budget. The reasons, which are printed and stand in the card, name it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.matrix import Matrix
+from fastflow.train.choice.held_out import HeldOut, held, split, why
+from fastflow.train.choice.selection import Choice
+from fastflow.train.data.moments import BLOCK, Moments
+from fastflow.train.methods.chain import check_chain, fit
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import Method, parse_method, shipped
+from fastflow.train.methods.scalars import Scalars
+from fastflow.train.options import DEFAULTS, Options, flag
+from fastflow.train.reading import Run
+from fastflow.train.ship import summary
+from fastflow.train.ship.fit import Fit
+
+OPTIONS = (  # those that mean something without encoder and texts
+    "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted",
+    "latent", "init", "epochs", "batch_size", "lr", "seed", "save_steps", "sample",
+)  # fmt: skip
+DIRECTIONS = 10  # that auto removes, at most one in ten: above raw on 8 of 9 corpora (bench/results/superseded.md)
+EVIDENCE = (
+    f"removing {DIRECTIONS} of 256 directions was above raw pooling on eight of nine corpora and 0.9 points below it "
+    "on one (bench/results/superseded.md)"
+)
+SAME = 1e-13  # variance to squared mean, below what float32 distinguishes
+UNJUDGED = "without an encoder there are no dropout views, so nothing judged the calibration by similarity"
+
+
+def vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
+    """The options of a fit to vectors, from the ``given``; ``named`` are those that the caller asked for.
+
+    Raises a UsageError that names one that needs an encoder or texts.
+    """
+    if odd := [name for name in named if name not in OPTIONS]:
+        raise UsageError(f"{flag(odd[0])} is for texts and their encoder, and these are vectors: leave it out")
+    options = {name: given[name] for name in OPTIONS if name in given}
+    if "stop" not in named:
+        options["stop"] = "likelihood"
+    method = options.get("method", DEFAULTS.method)
+    if options["stop"] == "rule":
+        raise UsageError(
+            "--stop rule judges by the encoder's dropout, and vectors have no encoder: use --stop likelihood or budget"
+        )
+    if "stop" in named and isinstance(method, str) and "flow" not in method:
+        raise UsageError(f"--stop is for a flow, and --method {method} fits none to vectors: leave it out")
+    return Options(**options, token_weights="none")  # recolour takes the settings that go without them
+
+
+def calibrate_vectors(matrix: Matrix, name: str, options: Options, run: Run) -> Fit | None:
+    """Fit a calibration on the rows of ``matrix``, which the model calls ``name``; None from a dry run.
+
+    Raises a FastflowError for rows that nothing can be fitted to, and a UsageError for options that do not go together.
+    """
+    method = recommended(matrix.shape[1]) if options.method == "auto" else options.method
+    links = shipped(parse_method(method), options.latent)
+    if not links:
+        raise UsageError("--method none leaves vectors as they are: there is no model to make of it")
+    check_chain(links, matrix.shape[1], options.shape(len(matrix)))
+    sampled = matrix if options.sample is None else draw(matrix, options.sample, options.seed)
+    check_rows(links, sampled, options)
+    decided = "a fixed method"
+    if _has_flow(links):
+        decided = "stopped by held-out likelihood" if options.stop == "likelihood" else "stopped after its budget"
+    run.voice.say(f"vectors: {len(sampled)} of {matrix.shape[1]} numbers, no encoder; method: {method}, {decided}")
+    if run.dry_run:
+        return None
+    statistics, sha256, concerns = survey(sampled, run)
+    choice = _fitted(method, links, sampled, statistics, sha256, options, run)
+    measures = summary.before_and_after(choice.fitted, sampled)
+    training = {
+        "source": name, "vectors": len(sampled), "vectors_sha256": sha256, "method": options.method,
+        "schedule": vars(Schedule.of(options)), "stop": options.stop, "choice": choice.record,
+        "reasons": choice.reasons, **measures,
+    }  # fmt: skip
+    return Fit(None, choice, measures, training, [], sampled, concerns)
+
+
+def recommended(dim: int) -> str:
+    """The methods that ``auto`` fits to vectors of ``dim`` numbers."""
+    return f"nullspace:{max(1, min(DIRECTIONS, dim // 10))}"
+
+
+def draw(matrix: Matrix, count: int, seed: int) -> Matrix:
+    """``count`` rows drawn at random, in their order; all if there are no more."""
+    if count >= len(matrix):
+        return matrix
+    return matrix.take(np.sort(np.random.default_rng((seed, 1 << 34)).choice(len(matrix), count, replace=False)))
+
+
+def check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
+    """Raise a FastflowError if the matrix has fewer rows than the method can be fitted to."""
+    dim, needed, what = matrix.shape[1], 2, ""
+    for link in links:
+        if link.kind == "flow":
+            rows = options.batch_size
+            while options.stop == "likelihood" and rows - held(rows) < options.batch_size:
+                rows += 1
+        else:
+            kept = dim if link.dims is None else link.dims
+            rows = {"whiten": kept + 1, "standardize": 2}.get(link.kind, (link.dims or 1) + 2)
+        if rows > needed:
+            needed, what = rows, f" for {link.kind}"
+        dim = link.dims or dim if link.kind == "whiten" else dim
+    if len(matrix) < needed:
+        raise FastflowError(
+            f"{matrix.name}: {len(matrix)} rows are too few, at least {needed} are needed{what}: give more vectors, or "
+            "name another --method"
+        )
+
+
+def survey(matrix: Matrix, run: Run) -> tuple[Moments, str, list[str]]:
+    """One pass over the rows: their statistics, sha256, and what is wrong with them. Raises for NaN, naming the row."""
+    statistics, digest = Moments(matrix.shape[1], "vectors"), hashlib.sha256()
+    zeros, first = 0, 0
+    with run.voice.progress("vectors", len(matrix), "vectors") as progress:
+        for block in matrix.blocks(BLOCK):
+            digest.update(block.data)
+            empty = np.flatnonzero(~block.any(axis=1))
+            if len(empty) and not zeros:
+                first = matrix.number(statistics.count + int(empty[0]))
+            zeros += len(empty)
+            statistics.update(block)
+            progress.advance(len(block))
+    if np.trace(statistics.covariance) <= SAME * np.square(statistics.mean).sum():
+        raise FastflowError(f"{matrix.name}: all rows are equal, which shows nothing to calibrate")
+    concerns = []
+    if zeros:
+        concerns.append(
+            f"{zeros} of {len(matrix)} vectors are all zeros, the first is row {first}: such placeholders move the "
+            "mean; leave them out"
+        )
+        run.voice.say(f"WARNING: {concerns[0]}")
+    return statistics, digest.hexdigest(), concerns
+
+
+def _fitted(
+    method: str, links: list[Method], matrix: Matrix, statistics: Moments, sha256: str, options: Options, run: Run
+) -> Choice:
+    """``method`` fitted to the rows, and what decided about it."""
+    rows, judge, flow = matrix, None, _has_flow(links)
+    if flow and options.stop == "likelihood":
+        train, apart = split(len(matrix), options.seed)
+        rows, judge = matrix.take(train), HeldOut(matrix[apart])
+    with Scalars(run.log_dir) as log:
+        fitted = fit(
+            links, rows, options.shape(len(rows)), Schedule.of(options), options.colour, None, run.checkpoints,
+            f"{sha256} {method}", run.resume, log, judge, None if flow else statistics, run.voice,
+        )  # fmt: skip
+    if judge is not None:
+        reasons = [*(why(look, len(judge.rows)) for look in fitted.looks), f"{method}: {UNJUDGED}"]
+        rule = "likelihood of held-out vectors"
+    elif flow:
+        reasons, rule = [f"{method} was kept as it was after its last step: {UNJUDGED}"], "budget"
+    elif options.method == "auto":
+        reasons, rule = [f"auto took {method}, which is fixed: {UNJUDGED}; {EVIDENCE}"], "fixed"
+    else:
+        reasons, rule = [f"{method} was kept as it was fitted: {UNJUDGED}"], "named"
+    return Choice(fitted, method, None, {"rule": rule, "looks": fitted.looks, "chosen": method}, reasons)
+
+
+def _has_flow(links: list[Method]) -> bool:
+    return any(link.kind == "flow" for link in links)
