@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ def run_every(
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
             failed.append(name)
             continue
-        report = json.loads(path.read_text(encoding="utf-8"))
-        replace(path.with_suffix(".txt"), lambda partial, report=report: partial.write_text(_table(report), "utf-8"))
+        text = _table(json.loads(path.read_text(encoding="utf-8")))
+        replace(path.with_suffix(".txt"), partial(Path.write_text, data=text, encoding="utf-8"))
     _write_ranges(out)
     if failed:
         raise FastflowError(f"runs that failed: {', '.join(failed)}; their reasons are above, the others are in {out}")
