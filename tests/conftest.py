@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import DATA, USERS  # first: it sets the environment
+
+from support.places import DATA, USERS  # first: it sets the environment
 
 ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 
@@ -55,7 +56,7 @@ def forced_isa(isa: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
     """256 distinct sentences of 2 to 16 words."""
-    from builders import make_sentences
+    from support.builders import make_sentences
 
     return make_sentences(256)
 
@@ -71,7 +72,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, sentences: list[str]) -> Pa
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``encoders(family)``: the directory of a random encoder of builders.FAMILIES, made once. Do not change it."""
-    from builders import make_encoder
+    from support.builders import make_encoder
 
     made: dict[str, Path] = {}
 
@@ -92,7 +93,7 @@ def bert(encoders: Callable[[str], Path]) -> Path:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[str]) -> Path:
     """A saved model, flow over the default pooling of ``bert``, limited to 64 tokens. Do not change it."""
-    from builders import make_model
+    from support.builders import make_model
 
     return make_model(tmp_path_factory.mktemp("model") / "flow", bert, sentences)
 
@@ -100,7 +101,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[
 @pytest.fixture(scope="session")
 def weighted_model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[str]) -> Path:
     """The same with tokens weighed by their frequency in ``sentences``. Do not change it."""
-    from builders import make_model
+    from support.builders import make_model
 
     return make_model(tmp_path_factory.mktemp("weighted") / "flow", bert, sentences, weighted=True)
 
@@ -108,7 +109,7 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory, bert: Path, sentenc
 @pytest.fixture(scope="session")
 def vector_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved model without an encoder, the latent of a flow of 32 dimensions. Do not change it."""
-    from matrices import make_vector_model
+    from support.matrices import make_vector_model
 
     return make_vector_model(tmp_path_factory.mktemp("vectors") / "flow", "flow", batch_size=32, latent=True)
 
@@ -136,7 +137,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stand-in for a GPU, on which Runtime(backend="triton") opens."""
-    from gpu_standin import use_standin
+    from support.gpu_standin import use_standin
 
     return use_standin(monkeypatch)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from commands import assert_one_sentence, run, write_pairs
 
 from fastflow import __version__
 from fastflow.files import embed as embed_module
+
+from support.commands import assert_one_sentence, run, write_pairs
 
 
 def test_help_and_version():

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import make_encoder
-from places import TESTS, USERS
+
+from support.builders import make_encoder
+from support.places import TESTS, USERS
 
 FASTFLOW = Path(sysconfig.get_path("scripts")) / "fastflow"
 MAIN = "import sys; from fastflow.cli import main; main(sys.argv[1:], prog_name='fastflow')"
@@ -195,7 +196,8 @@ def test_an_interrupted_run_keeps_its_rows_and_says_how_to_continue(
 def test_processes_of_a_suite_in_the_background_can_be_interrupted():
     child = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
     code = (
-        f"import places, subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {child!r}]).returncode == 0)"
+        "from support import places; import subprocess, sys; "
+        f"sys.exit(subprocess.run([sys.executable, '-c', {child!r}]).returncode == 0)"
     )
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
     done = subprocess.run(command, cwd=TESTS, env=USERS, capture_output=True, text=True, check=False)

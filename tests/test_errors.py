@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from places import ROOT
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, install, missing_extra
+
+from support.places import ROOT
 
 
 def test_wrong_usage_and_unknown_encoders_are_caught_as_any_failure():

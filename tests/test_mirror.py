@@ -8,7 +8,8 @@ adds a word to the name. Behaviours of many modules are in ``tests/across``.
 from pathlib import Path
 
 import pytest
-from places import ROOT, TESTS
+
+from support.places import ROOT, TESTS
 
 ROOMS = {"fastflow": "", "kernels": "kernels", "train": "train", "bench": "bench"}
 DRY = "runs on a GPU alone; bench/gpu.sh runs it, and across/test_gpu_script.py runs that dry"

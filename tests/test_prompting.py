@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sentence_dirs import NORMALIZE, make_directory, pooling, theirs
-from tolerances import EMBEDDING
 
 import fastflow
+
+from support.sentence_dirs import NORMALIZE, make_directory, pooling, theirs
+from support.tolerances import EMBEDDING
 
 TEXTS = ["the dog sings.", "a cat", "the river turns"]
 

@@ -9,14 +9,15 @@ import warnings
 
 import numpy as np
 import pytest
-from builders import make_encoder, make_model, make_sentences
 from safetensors.numpy import load_file, save_file
-from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
 from fastflow.backends.choose import BACKENDS
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
+
+from support.builders import make_encoder, make_model, make_sentences
+from support.tolerances import COMPANY, EMBEDDING
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from places import TESTS
+
+from support.places import TESTS
 
 ATTACKS = TESTS / "attacks"
 

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from databases import make
-from servers import Running, serving
 
 import fastflow
+
+from support.databases import make
+from support.servers import Running, serving
 
 TEXTS = ["A man is playing a guitar.", "naïve café 東京 🎸", "a\nb"]
 KEY = "a-key"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from places import ROOT, USERS
-from sentence_dirs import NORMALIZE, make_directory, pooling
+
+from support.places import ROOT, USERS
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"))]

@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from places import ROOT
-from triton_processes import NEEDS
+
+from support.places import ROOT
+from support.triton_processes import NEEDS
 
 SCRIPT = ROOT / "bench" / "gpu.sh"
 

@@ -10,11 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import POSITIONS, VOCABULARY, make_encoder, vocabulary_only
-from gpu_standin import use_standin
-from places import TESTS
 from safetensors.numpy import load_file, save_file
-from spoil import change_arrays, change_manifest
 
 from fastflow import Runtime
 from fastflow.backends.choose import open_backend
@@ -24,6 +20,11 @@ from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.model.weights import weight_files
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
+
+from support.builders import POSITIONS, VOCABULARY, make_encoder, vocabulary_only
+from support.gpu_standin import use_standin
+from support.places import TESTS
+from support.spoil import change_arrays, change_manifest
 
 TEXTS = ["the dog sleeps near it.", "two", "she sings quietly"]
 DEEP = "[" * 100_000 + "]" * 100_000

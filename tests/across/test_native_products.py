@@ -4,7 +4,8 @@ import shutil
 import subprocess
 
 import pytest
-from places import ROOT
+
+from support.places import ROOT
 
 
 @pytest.mark.whole

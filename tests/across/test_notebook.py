@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from places import ROOT, USERS
+
+from support.places import ROOT, USERS
 
 NOTEBOOK = ROOT / "examples" / "calibrate.ipynb"
 RUN = """

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from places import ROOT
+
+from support.places import ROOT
 
 ROOMS = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
 RESEARCH = ROOT / "bench" / "research"  # studies: in the checkout alone

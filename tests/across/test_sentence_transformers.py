@@ -11,12 +11,13 @@ import pickle
 
 import numpy as np
 import pytest
-from builders import VOCABULARY, make_encoder, make_sentences
-from sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling, theirs
-from tolerances import COSINE, UNIT
 
 import fastflow
 from fastflow.errors import UsageError
+
+from support.builders import VOCABULARY, make_encoder, make_sentences
+from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling, theirs
+from support.tolerances import COSINE, UNIT
 
 LONG = " ".join(make_sentences(40, seed=3))
 TEXTS = ["", " ", "a", "Dog", *make_sentences(9, seed=1), LONG, "the  spaced \t text ", "É Straße 東京 x-y!"]

@@ -11,12 +11,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from builders import make_sentences
-from sentence_dirs import expected, theirs
-from sentence_models import MODELS, make_published_encoder, publish
-from tolerances import COSINE, UNIT
 
 import fastflow
+
+from support.builders import make_sentences
+from support.sentence_dirs import expected, theirs
+from support.sentence_models import MODELS, make_published_encoder, publish
+from support.tolerances import COSINE, UNIT
 
 TEXTS = ["", "a", *make_sentences(6, seed=5)]
 LONG = {tokens: " ".join(make_sentences(count, seed=6)) for tokens, count in ((256, 30), (8192, 8))}

@@ -8,7 +8,8 @@ import subprocess
 import sysconfig
 
 import numpy as np
-from places import ROOT, USERS
+
+from support.places import ROOT, USERS
 
 
 def test_the_job_makes_every_part(tmp_path):

@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from builders import calm, make_encoder
 from safetensors.torch import load_file, save_file
+
+from support.builders import calm, make_encoder
 
 MIB = 2**20
 

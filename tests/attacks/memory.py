@@ -28,9 +28,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
-from servers import Process, serving_process
 
 import fastflow
+
+from support.servers import Process, serving_process
 
 MIB = 2**20
 BODY = 15_800_000  # bytes of a body, under the limit of 16 MiB

@@ -55,9 +55,9 @@ LONGEST = 1200  # characters of a message
 BUILD = """
 import json, sys
 from pathlib import Path
-from builders import VOCABULARY, make_encoder, make_model, make_sentences
+from support.builders import VOCABULARY, make_encoder, make_model, make_sentences
 from safetensors.torch import load_file, save_file
-from sentence_dirs import NORMALIZE, dense, make_directory, pooling
+from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
 out, texts = Path(sys.argv[1]), make_sentences(96)
 small = {"num_hidden_layers": 2, "max_position_embeddings": 66}
 bert = make_encoder(out / "bert", **small)

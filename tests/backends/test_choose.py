@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModel
 
@@ -18,6 +17,8 @@ from fastflow.backends import choose as choice
 from fastflow.backends.choose import BACKENDS, OF_VECTORS
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.model.architecture import encoder_size, read_config
+
+from support.builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
 
 
 @pytest.fixture(scope="module", params=OTHERS)

@@ -8,8 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-from builders import make_encoder, make_model, make_sentences
-from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.backends.cpu import CUTS, LEAST_COSINE
@@ -19,6 +17,9 @@ from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.model.artifact import DEFAULT
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint
+
+from support.builders import make_encoder, make_model, make_sentences
+from support.tolerances import EMBEDDING
 
 
 @pytest.fixture(scope="module")

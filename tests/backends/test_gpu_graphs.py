@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from gpu_standin import assert_same, captures, on_standin, use_standin
-from triton_processes import NEEDS
 
 from fastflow import Runtime
 from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.standin import StandIn
 from fastflow.model.tokens import Tokens
+
+from support.gpu_standin import assert_same, captures, on_standin, use_standin
+from support.triton_processes import NEEDS
 
 pytestmark = NEEDS
 

@@ -6,12 +6,13 @@ import re
 
 import numpy as np
 import pytest
-from gpu_standin import assert_same, on_standin, use_standin
-from triton_processes import NEEDS
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import positions
+
+from support.gpu_standin import assert_same, on_standin, use_standin
+from support.triton_processes import NEEDS
 
 pytestmark = NEEDS
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from gpu_standin import on_standin
-from triton_processes import NEEDS
 
 from fastflow.errors import FastflowError
+
+from support.gpu_standin import on_standin
+from support.triton_processes import NEEDS
 
 pytestmark = NEEDS
 

@@ -7,11 +7,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from builders import make_encoder, make_model, make_sentences
-from packed import random_encoder
 from safetensors.torch import load_file, save_file
-from sentence_dirs import NORMALIZE, make_directory, pooling
-from spoil import change_manifest, spoil_arrays
 
 from fastflow import Runtime
 from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, Streamed, trial
@@ -22,6 +18,11 @@ from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import load_model
 from fastflow.model.int8 import FILE
 from fastflow.model.weights import load_weights
+
+from support.builders import make_encoder, make_model, make_sentences
+from support.packed import random_encoder
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
+from support.spoil import change_manifest, spoil_arrays
 
 
 def measured(runtime):

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from builders import make_model
 from transformers import AutoModel
 
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.calibration import apply
+
+from support.builders import make_model
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from builders import make_model
-from tolerances import COSINE, EMBEDDING
 
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
@@ -12,6 +10,9 @@ from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.vectors import paired_cosine
+
+from support.builders import make_model
+from support.tolerances import COSINE, EMBEDDING
 
 
 @pytest.fixture

@@ -6,10 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from builders import FAMILIES, make_model
-from gpu_standin import assert_same, captures, on_standin, unit
-from tolerances import COSINE, EMBEDDING
-from triton_processes import NEEDS
 
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
@@ -19,6 +15,11 @@ from fastflow.files import embed
 from fastflow.model.architecture import CPU_ONLY
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.vectors import paired_cosine
+
+from support.builders import FAMILIES, make_model
+from support.gpu_standin import assert_same, captures, on_standin, unit
+from support.tolerances import COSINE, EMBEDDING
+from support.triton_processes import NEEDS
 
 pytestmark = NEEDS
 BUCKETS = 1e-3  # relative, the same text in batches of different size

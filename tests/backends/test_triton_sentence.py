@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from builders import VOCABULARY, make_sentences
-from gpu_standin import assert_same, on_standin
-from sentence_dirs import NORMALIZE, dense, make_directory, pooling
-from triton_processes import NEEDS
 
 import fastflow
 from fastflow.errors import UsageError
+
+from support.builders import VOCABULARY, make_sentences
+from support.gpu_standin import assert_same, on_standin
+from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
+from support.triton_processes import NEEDS
 
 pytestmark = NEEDS
 TEXTS = make_sentences(70)

@@ -8,13 +8,14 @@ import pickle
 
 import numpy as np
 import pytest
-from matrices import make_vector_model, make_vectors
-from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.backends import choose
 from fastflow.errors import FastflowError, UsageError
 from fastflow.stages.calibration import apply
+
+from support.matrices import make_vector_model, make_vectors
+from support.tolerances import EMBEDDING
 
 NO_ENCODER = "calibrates vectors and has no encoder: give vectors to transform, or fit a model to texts"
 

@@ -15,9 +15,9 @@ import pytest
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's ceilings are measured in tests of their own."""
     pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
-    from benches import LIMITS
-
     from fastflow.bench.suites import flow
+
+    from support.benches import LIMITS
 
     monkeypatch.setattr(flow, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
 
@@ -26,10 +26,10 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A small BERT in BERT-base's place; no engine but PyTorch's."""
     pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
-    from benches import LIMITS, SMALL
-
     from fastflow.bench.peers import encoder as peers
     from fastflow.bench.suites import encoder, workbench
+
+    from support.benches import LIMITS, SMALL
 
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
     monkeypatch.setattr(encoder, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
@@ -47,9 +47,9 @@ def weighted_subject(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bert: Path, sentences: list[str]
 ) -> Any:
     """A weighted model, raw, that pools the first layer and the last, or the last alone."""
-    from builders import make_model
-
     from fastflow.bench.suites.workbench import Workbench
+
+    from support.builders import make_model
 
     folder = tmp_path_factory.mktemp("weighted")
     made = make_model(folder / "m", bert, sentences, "none", pooling=request.param, weighted=True)

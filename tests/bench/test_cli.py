@@ -6,12 +6,13 @@ import json
 import re
 
 import pytest
-from benches import FLOW
 
 from fastflow.bench import cli
 from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.bench.report import table as report
 from fastflow.errors import FastflowError, UsageError, missing_extra
+
+from support.benches import FLOW
 
 WORDS = ("must", "aim", "target", "REACHED", "reached", "judged")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from benches import LIMITS
 
 from fastflow.bench.measure.machine import Neighbours, ceilings, describe, peak_gflops
+
+from support.benches import LIMITS
 
 
 def test_floor_and_levels():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from places import ROOT
-
 from fastflow.bench.measure.row import ADDED, KEYS, SINGLE_CALLS, Row
+
+from support.places import ROOT
 
 KEPT = ROOT / "bench" / "results"
 STUDIES = ("ladder", "shapes")  # timed too, but in rows of their own

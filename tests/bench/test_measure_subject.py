@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from packed import random_encoder
 
 from fastflow.bench.measure.subject import BYTES, Subject
+
+from support.packed import random_encoder
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from benches import absent, check_agreement
-from places import ROOT, USERS
 
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers.encoder import CLASHES, PEERS, chosen, left_out, missing, open_peers, together
 from fastflow.errors import UsageError
+
+from support.benches import absent, check_agreement
+from support.places import ROOT, USERS
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
 
@@ -109,7 +110,7 @@ def test_zentorch_agrees_with_pytorch_in_a_process_of_its_own(run_python):
     if find_spec("zentorch") is None:
         pytest.skip("this peer is not installed")
     code = """
-from benches import check_agreement
+from support.benches import check_agreement
 from fastflow.bench.peers.pytorch import settings
 with settings(1):
     check_agreement("zentorch")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benches import plain
 
 from fastflow.bench.measure.compare import least_cosine
 from fastflow.bench.measure.timing import Effort
@@ -12,6 +11,8 @@ from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers.encoder import PEERS, open_peers
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.suites import encoder
+
+from support.benches import plain
 
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 

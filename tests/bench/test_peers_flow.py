@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from benches import trained
 
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers import port as peers_port
@@ -13,6 +12,8 @@ from fastflow.bench.peers.folded import folded, folded_state
 from fastflow.bench.suites.workloads import synthetic
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
+
+from support.benches import trained
 
 SHAPES = [
     (96, 3, 3, 32, "additive", "reversal"),

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-import stages as make
 import torch
 
 from fastflow.bench.peers.folded import chain, folded, folded_state, groups
 from fastflow.kernels.flow.plan import execute
 from fastflow.plan.fold import fold
+
+from support import stages as make
 
 
 @pytest.mark.parametrize("coupling", ["additive", "affine"])

@@ -10,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from benches import absent
 
 from fastflow.bench.measure.compare import least_cosine
 from fastflow.bench.measure.row import Results
@@ -21,6 +20,8 @@ from fastflow.bench.report.ratios_encoder import CLASSES, ragged_ratios
 from fastflow.bench.suites import end_to_end
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
+
+from support.benches import absent
 
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 INFO = "CPU : AVX2 = 1 | AVX512 = 1 | AVX512_VNNI = 1 | REPACK = 1 | "

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from builders import make_model
-from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 from fastflow import Runtime
 from fastflow.bench.measure.compare import least_cosine
@@ -17,6 +15,9 @@ from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokenizer
+
+from support.builders import make_model
+from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benches import trained
 
 from fastflow.bench.peers import port as peers_port
+
+from support.benches import trained
 
 
 def test_the_port_computes_the_loss_it_is_charged_for():

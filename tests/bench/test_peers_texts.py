@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from benches import absent
-from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers import texts as peers_texts
@@ -14,6 +12,9 @@ from fastflow.bench.peers.encoder import PEERS, missing
 from fastflow.bench.peers.texts import open_texts, plain_layers
 from fastflow.bench.suites.texts import Check, tokenizer_of
 from fastflow.bench.suites.workbench import Workbench
+
+from support.benches import absent
+from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 FAMILIES = ("sentence-transformers", "sentence-transformers-onnx", "sentence-transformers-openvino", "fastembed")

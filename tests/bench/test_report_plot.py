@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from places import ROOT
 
 from fastflow.bench.report.plot import plot
 from fastflow.errors import FastflowError
+
+from support.places import ROOT
 
 KEPT = ROOT / "bench" / "results"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from places import ROOT
 
 from fastflow.bench.report.table import busy, main, table
+
+from support.places import ROOT
 
 MACHINE = {
     "gpu": None, "processor": "some", "processors_usable": 2, "versions": {}, "ceilings": [],

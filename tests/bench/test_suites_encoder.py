@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benches import ENCODER, absent
 
 from fastflow.bench import cli
 from fastflow.bench.measure.compare import COSINES, Candidate
 from fastflow.bench.suites import encoder, workbench
 from fastflow.errors import FastflowError
+
+from support.benches import ENCODER, absent
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
 

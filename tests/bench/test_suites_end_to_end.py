@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from benches import plain
-from builders import make_model
-from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 from fastflow import Runtime
 from fastflow.bench.measure.row import Results
 from fastflow.bench.peers.encoder import open_peers
 from fastflow.bench.suites import end_to_end, texts
 from fastflow.bench.suites.workbench import Workbench
+
+from support.benches import plain
+from support.builders import make_model
+from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 

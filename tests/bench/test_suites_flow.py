@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from benches import FLOW
 
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.suites import flow
 from fastflow.bench.suites.workloads import Workload
 from fastflow.errors import FastflowError
+
+from support.benches import FLOW
 
 
 def test_no_comparison_is_begun_after_the_end(hasty):

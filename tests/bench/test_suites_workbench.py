@@ -1,14 +1,15 @@
 """The models under test: each made once, gone afterwards, and refused if no peer could pool it."""
 
 import pytest
-from benches import SMALL
-from builders import make_model
-from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 from fastflow.bench.suites import workbench as benches
 from fastflow.bench.suites.workbench import SHAPES, Workbench, workbench
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import encoder_hash
+
+from support.benches import SMALL
+from support.builders import make_model
+from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 
 def test_a_subject_is_made_once_and_its_files_go():

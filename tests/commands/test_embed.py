@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 from click.testing import Result
-from commands import assert_one_sentence, run
-from places import ROOT
 
 from fastflow import Runtime
 from fastflow.stages.vectors import PRECISIONS
+
+from support.commands import assert_one_sentence, run
+from support.places import ROOT
 
 
 def rows(result: Result) -> list[dict]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from sentence_dirs import NORMALIZE, expected, make_directory, pooling
 
 from fastflow.cli import main
+
+from support.sentence_dirs import NORMALIZE, expected, make_directory, pooling
 
 TEXTS = ["the dog sings", "a cat", "seven rivers"]
 

@@ -6,9 +6,10 @@ import json
 
 import pytest
 import scipy.stats
-from commands import run, write_pairs
 
 from fastflow import Runtime
+
+from support.commands import run, write_pairs
 
 
 def test_eval_prints_a_table_and_writes_json(model, tmp_path):

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow.commands.ray import url_of
 from fastflow.errors import missing_extra
+
+from support.commands import assert_one_sentence, run
 
 
 @pytest.fixture(autouse=True)

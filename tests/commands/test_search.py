@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow import Runtime
+
+from support.commands import assert_one_sentence, run
 
 
 @pytest.fixture(scope="module")

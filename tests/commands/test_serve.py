@@ -10,8 +10,9 @@ import threading
 import time
 
 import pytest
-from commands import assert_one_sentence, run
-from servers import WAIT, serving_process
+
+from support.commands import assert_one_sentence, run
+from support.servers import WAIT, serving_process
 
 TEXTS = {"inputs": ["a secret sentence of some words"] * 1500}
 

@@ -6,11 +6,12 @@ import re
 import subprocess
 
 import pytest
-from places import ROOT, USERS
-from servers import serving_process
 
 from fastflow.serve.metrics import COUNTERS
 from fastflow.serve.settings import MIB, Settings
+
+from support.places import ROOT, USERS
+from support.servers import serving_process
 
 NO_COUNTERS = ("fastflow_queue_seconds", "fastflow_tokens_per_second", "fastflow_search_duration")
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")

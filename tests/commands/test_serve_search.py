@@ -7,9 +7,10 @@ import socket
 import subprocess
 
 import pytest
-from commands import assert_one_sentence, run
-from places import ROOT, USERS
-from servers import serving, serving_process
+
+from support.commands import assert_one_sentence, run
+from support.places import ROOT, USERS
+from support.servers import serving, serving_process
 
 PAGE = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from commands import assert_one_sentence, run
 
 from fastflow import Runtime
+
+from support.commands import assert_one_sentence, run
 
 
 def test_two_parts_are_shown_and_joined(model, corpus, sentences, tmp_path):

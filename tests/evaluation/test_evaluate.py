@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from builders import make_model
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -30,6 +29,8 @@ from fastflow.evaluation.evaluate import (
     spearman,
     table,
 )
+
+from support.builders import make_model
 
 numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))  # integers make ties
 

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from builders import VOCABULARY, make_encoder
 from click.testing import CliRunner
-from sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 from fastflow.cli import main
 from fastflow.errors import FastflowError
 from fastflow.evaluation import with_st
 from fastflow.evaluation.with_st import Agreement, compare, probe_texts
+
+from support.builders import VOCABULARY, make_encoder
+from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow import console
+
+from support.commands import assert_one_sentence, run
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from builders import make_sentences
-from databases import vectors_in
 from safetensors.numpy import load_file
 
 from fastflow import Runtime, streaming
@@ -21,6 +19,9 @@ from fastflow.files.embed import embed_file
 from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings, Summary, parse_shard
 from fastflow.stages.vectors import PRECISIONS
+
+from support.builders import make_sentences
+from support.databases import vectors_in
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from commands import assert_one_sentence, run
-from interrupts import stopped
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
@@ -15,6 +13,9 @@ from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings
+
+from support.commands import assert_one_sentence, run
+from support.interrupts import stopped
 
 
 @pytest.fixture

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import make_sentences
-from gpu_standin import use_standin
 from safetensors.numpy import load_file
-from triton_processes import NEEDS
 
 from fastflow import Runtime
 from fastflow.errors import UsageError
@@ -20,6 +17,10 @@ from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings
 from fastflow.files.write.printing import Block, Terminal
 from fastflow.model.likelihood import Likelihood
+
+from support.builders import make_sentences
+from support.gpu_standin import use_standin
+from support.triton_processes import NEEDS
 
 SUFFIXES = [".npz", ".jsonl", ".safetensors"]
 

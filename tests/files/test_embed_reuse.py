@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
@@ -15,6 +14,8 @@ from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.settings import Settings, Summary
 from fastflow.files.write.writers import WRITERS
+
+from support.commands import assert_one_sentence, run
 
 pytestmark = pytest.mark.skipif(find_spec("fastflow.kernels._cpu") is None, reason="only compiled kernels promise bits")
 HOWS = ["dedupe", "cache"]

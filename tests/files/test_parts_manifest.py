@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.manifest import (
@@ -21,6 +20,8 @@ from fastflow.files.parts.manifest import (
     part_path,
     read_manifest,
 )
+
+from support.commands import assert_one_sentence, run
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow.errors import FastflowError
 from fastflow.files.parts import merging as module
@@ -16,6 +15,8 @@ from fastflow.files.parts.merging import merge
 from fastflow.files.write import parquet_output
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
+
+from support.commands import assert_one_sentence, run
 
 SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"]
 KEEPING = (".npz", ".jsonl", ".parquet", ".db")

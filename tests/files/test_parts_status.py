@@ -5,14 +5,15 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from commands import run
-from interrupts import stopped
 
 from fastflow.files import embed as module
 from fastflow.files.parts.manifest import manifest_path, read_manifest
 from fastflow.files.parts.status import report
 from fastflow.files.settings import Settings
 from fastflow.files.write.outputs import NpyFile
+
+from support.commands import run
+from support.interrupts import stopped
 
 
 @pytest.fixture

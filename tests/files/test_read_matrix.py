@@ -7,12 +7,13 @@ import os
 
 import numpy as np
 import pytest
-from matrices import make_vectors
 from numpy.lib import format as npy
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import matrix as module
 from fastflow.files.read.matrix import Matrix, MatrixFile
+
+from support.matrices import make_vectors
 
 
 def saved(path, array, version=None):

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
@@ -20,6 +19,8 @@ from fastflow.files.read import parquet
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import footer, parquet_records, row_count
 from fastflow.files.read.records import Layout
+
+from support.commands import assert_one_sentence, run
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from matrices import make_vector_model, make_vectors
 from safetensors.numpy import load_file
 
 from fastflow import Runtime
@@ -17,6 +16,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files import transform as module
 from fastflow.files.transform import Settings, Summary, transform_file
 from fastflow.stages.vectors import PRECISIONS
+
+from support.matrices import make_vector_model, make_vectors
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,15 @@ import sqlite3
 
 import numpy as np
 import pytest
-from commands import assert_one_sentence, run
-from databases import make, read, vectors_in
-from outputs import META, block, vectors_of, write
 
 from fastflow import Runtime, __version__
 from fastflow.errors import FastflowError
 from fastflow.files.write.database import DatabaseFile, stored
 from fastflow.files.write.printing import Block
+
+from support.commands import assert_one_sentence, run
+from support.databases import make, read, vectors_in
+from support.outputs import META, block, vectors_of, write
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from databases import make
-from outputs import vectors_of
 
 from fastflow.errors import FastflowError
 from fastflow.files.write.database_table import blocks, columns_of, folded, matrix, quoted, reading, run_of, width_of
+
+from support.databases import make
+from support.outputs import vectors_of
 
 
 @pytest.fixture

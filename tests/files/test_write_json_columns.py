@@ -8,7 +8,6 @@ import sqlite3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import assert_one_sentence, run
 
 from fastflow import Runtime
 from fastflow.files import embed as module
@@ -19,6 +18,8 @@ from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings
 from fastflow.files.write import parquet_output
 from fastflow.files.write.json_columns import as_text, cast, joined, look, marked, typed
+
+from support.commands import assert_one_sentence, run
 
 COLUMNS = {  # name -> type, values
     "whole": ("int64", [0, -1, 2**53 + 1, 2**63 - 1, -(2**63), None]),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from outputs import META, vectors_of
 
 from fastflow.files.write.npz import NpzFile, id_array
 from fastflow.files.write.printing import Block
+
+from support.outputs import META, vectors_of
 
 
 def test_fields_to_keep_are_arrays_of_text(tmp_path):

@@ -8,12 +8,13 @@ import zipfile
 
 import numpy as np
 import pytest
-from outputs import META, block, read_json_lines, vectors_of, write
 from safetensors import safe_open
 
 from fastflow.errors import FastflowError
 from fastflow.files.write.outputs import SafetensorsFile, npy_header
 from fastflow.files.write.writers import writer_for
+
+from support.outputs import META, block, read_json_lines, vectors_of, write
 
 DTYPES = ("float32", "float64", "float16", "int8", "uint8")
 

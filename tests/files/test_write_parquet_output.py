@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from outputs import META, block, vectors_of
 
 from fastflow.files.write import parquet_output as module
 from fastflow.files.write.parquet_output import ParquetOutput, write_groups
 from fastflow.files.write.printing import Block
+
+from support.outputs import META, block, vectors_of
 
 
 def write(path, blocks):

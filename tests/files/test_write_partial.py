@@ -7,13 +7,14 @@ import json
 
 import numpy as np
 import pytest
-from outputs import META, block, vectors_of, write
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write.outputs import (
     NpyFile,
 )
 from fastflow.files.write.partial import State, check_unfinished, partial_path, state_path
+
+from support.outputs import META, block, vectors_of, write
 
 
 def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):

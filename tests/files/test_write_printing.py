@@ -11,9 +11,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from outputs import block, read_json_lines
 
 from fastflow.files.write.printing import Block, StandardOutput, Terminal, json_lines
+
+from support.outputs import block, read_json_lines
 
 
 @settings(deadline=None, derandomize=True)

@@ -12,9 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builders import make_sentences
-from places import USERS
-from rays import CLIENTS, SETTINGS, Dying, failing, mortal, started
 
 from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError
@@ -26,6 +23,10 @@ from fastflow.train.fits.sharded import calibrate_sharded
 from fastflow.train.options import Options
 from fastflow.train.progress import SILENT
 from fastflow.train.reading import Run
+
+from support.builders import make_sentences
+from support.places import USERS
+from support.rays import CLIENTS, SETTINGS, Dying, failing, mortal, started
 
 pytestmark = pytest.mark.whole
 ROWS, BATCH = 2000, 50

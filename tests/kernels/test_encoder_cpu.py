@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exact import exact_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed import pack, random_encoder, text_lengths
-from tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
 import fastflow
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
+
+from support.exact import exact_and_plain
+from support.packed import pack, random_encoder, text_lengths
+from support.tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
 
 def assert_right(found, exact, plain):

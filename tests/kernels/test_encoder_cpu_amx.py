@@ -6,8 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from heads import LENGTHS, LONG, one_head, random_head, table
-from packed import pack, random_encoder
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
@@ -15,6 +13,9 @@ from fastflow.kernels._cpu import BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose, described
 from fastflow.kernels.panels import to_bfloat16
+
+from support.heads import LENGTHS, LONG, one_head, random_head, table
+from support.packed import pack, random_encoder
 
 
 @pytest.fixture(params=instructions.TILES)

@@ -6,16 +6,17 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from exact import exact_and_plain
-from in_bytes import EMULATED
-from packed import bits, coarse, pack, random_modernbert, random_mpnet, rounded, select
-from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import BF16_WIDE, FLOAT
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder, attends, choose
 from fastflow.kernels.panels import NotFinite
+
+from support.exact import exact_and_plain
+from support.in_bytes import EMULATED
+from support.packed import bits, coarse, pack, random_modernbert, random_mpnet, rounded, select
+from support.tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 LENGTHS = [17, 1, 129, 64, 33, 2, 16, 128, 130, 15, 31, 32, 63, 65]
 MADE = {"mpnet": random_mpnet, "modernbert": random_modernbert}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import halved
 import numpy as np
 import pytest
-from exact import attention, exact_and_plain, remembered
-from heads import LENGTHS, LONG, one_head, random_head, table
-from packed import pack, random_encoder, rounded
-from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from fastflow.kernels.encoder.cpu_layers import assemble
+
+from support import halved
+from support.exact import attention, exact_and_plain, remembered
+from support.heads import LENGTHS, LONG, one_head, random_head, table
+from support.packed import pack, random_encoder, rounded
+from support.tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 attention_in_bfloat16 = remembered(halved.attention)
 WINDOWS = (None, 0, 1, 15, 16, 31, 32, 64, 130)
@@ -145,7 +146,7 @@ def test_an_encoder_whose_layers_have_windows_and_biases(isa, threads):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_long_text_has_the_same_bits_however_many_threads_share_it(monkeypatch, isa, dtype):
-    monkeypatch.setattr("packed.POSITIONS", 1100)
+    monkeypatch.setattr("support.packed.POSITIONS", 1100)
     weights, shape = random_encoder(3, 2, 32, 2, 64)
     weights |= {"relative": np.random.default_rng(9).normal(0, 2, (32, 2)).astype(np.float32)}
     shape = replace(shape, windows=(300, 300))

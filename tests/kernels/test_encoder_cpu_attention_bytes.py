@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import in_bytes
 import numpy as np
 import pytest
-from exact import attention, remembered
-from heads import LENGTHS, LONG, one_head, random_head, table
-from packed import pack, random_encoder, rounded
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu
+
+from support import in_bytes
+from support.exact import attention, remembered
+from support.heads import LENGTHS, LONG, one_head, random_head, table
+from support.packed import pack, random_encoder, rounded
 
 attention_in_bytes = remembered(in_bytes.attention)
 

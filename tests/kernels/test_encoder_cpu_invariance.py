@@ -8,9 +8,10 @@ import threading
 
 import numpy as np
 import pytest
-from packed import bits, pack, random_encoder, select, token_weights
 
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
+
+from support.packed import bits, pack, random_encoder, select, token_weights
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from packed import random_encoder
 
 from fastflow.kernels._cpu import ATTEND, EMBED, FIRST, FLOAT, LINEAR, NORM, PACK, POOL
 from fastflow.kernels.encoder.cpu_layers import assemble
+
+from support.packed import random_encoder
 
 LAYER = [LINEAR, PACK, ATTEND, LINEAR, NORM, LINEAR, LINEAR, NORM]
 

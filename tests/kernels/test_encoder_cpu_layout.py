@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from packed import pack as pack_texts
-from packed import random_encoder, stored_as
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import APART, BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
@@ -21,6 +19,9 @@ from fastflow.kernels.panels import (
     pack_reference,
     widen,
 )
+
+from support.packed import pack as pack_texts
+from support.packed import random_encoder, stored_as
 
 
 @pytest.mark.parametrize("fields", [_cpu.OP, _cpu.LINEAR_FIELDS, _cpu.STEP_FIELDS])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exact import exact_and_plain
-from packed import VOCABULARY, pack, random_encoder, token_weights
-from tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
 from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.reference import ReferenceBackend
@@ -16,6 +13,10 @@ from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.pooling import Pooling
+
+from support.exact import exact_and_plain
+from support.packed import VOCABULARY, pack, random_encoder, token_weights
+from support.tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
 LENGTHS = [17, 1, 64, 33, 2, 16, 130, 15, 63, 1, 31, 65, 32]
 LAYERS = [(3,), (0,), (1, 3), (3, 0, 2)]

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_bytes import EMULATED
-from packed import coarse, pack, random_encoder, rounded
-from tolerances import COSINE
 
 import fastflow
 from fastflow.backends.precision import NORMALISED, UNEVEN
@@ -19,6 +16,10 @@ from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder, attends, choose, outlying, smoothed
 from fastflow.kernels.panels import quantised
+
+from support.in_bytes import EMULATED
+from support.packed import coarse, pack, random_encoder, rounded
+from support.tolerances import COSINE
 
 REDUCED = ("bfloat16", "int8")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exact import exact_and_plain
-from packed import pack, random_encoder, token_weights
-from tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, Dense, Norm, Unit, apply_head, pool
+
+from support.exact import exact_and_plain
+from support.packed import pack, random_encoder, token_weights
+from support.tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 LENGTHS = [17, 1, 64, 33, 2, 16, 130, 15, 63, 1, 31, 65, 32]
 HIDDEN = 72

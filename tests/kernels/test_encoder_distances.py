@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from builders import make_encoder
-from states import assert_same, random_tokens
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles, rotary_table, rotate
+
+from support.builders import make_encoder
+from support.states import assert_same, random_tokens
 
 LENGTHS = (200, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 65, 128, 129, 130)  # vectors' widths and windows' edges
 LONG = {"max_position_embeddings": 256}

@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from builders import FAMILIES, make_encoder
-from states import assert_same, ours, random_tokens
-from tolerances import COMPANY
 
 from fastflow.kernels.encoder import reference
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.weights import load_weights
+
+from support.builders import FAMILIES, make_encoder
+from support.states import assert_same, ours, random_tokens
+from support.tolerances import COMPANY
 
 LENGTHS = (65, 1, 2, 3, 7, 8, 9, 9, 15, 16, 17, 31, 32, 33, 63, 64)
 

@@ -4,10 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from packed import random_encoder, random_modernbert, random_mpnet
-from triton_processes import NEEDS, compiled, interpreted
 
 from fastflow.kernels.encoder.triton import TritonEncoder
+
+from support.packed import random_encoder, random_modernbert, random_mpnet
+from support.triton_processes import NEEDS, compiled, interpreted
 
 
 @NEEDS

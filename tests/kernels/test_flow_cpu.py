@@ -11,18 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import stages as make
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import TESTS
-from tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.flow import cpu
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import apply
+
+from support import stages as make
+from support.places import TESTS
+from support.tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
 
 LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 
@@ -348,7 +349,7 @@ def test_a_fork_during_calls_of_other_threads(float_isa, chain):
 import os, sys, threading
 import numpy as np
 sys.path.insert(0, {tests!r})
-import stages as make
+from support import stages as make
 from fastflow.plan.fold import fold
 from fastflow.kernels.flow.cpu import CpuFlow
 rng = np.random.default_rng(0)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-import stages as make
 
 from fastflow.kernels._cpu import GATE, OP, PRODUCT
 from fastflow.kernels.flow.cpu_layout import ALIGN, Program
 from fastflow.plan.fold import fold
+
+from support import stages as make
 
 VECTOR, TILE = 8, 4
 

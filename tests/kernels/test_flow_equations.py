@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from calibrations import FLOWS, linear_stages, make_flow, pooled
 
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 from fastflow.train.methods.chain import flow_stage
+
+from support.calibrations import FLOWS, linear_stages, make_flow, pooled
 
 
 def as_torch(stage: Stage) -> Stage:

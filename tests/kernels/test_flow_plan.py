@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-import stages as make
-from tolerances import FOLDED
 
 from fastflow.kernels.flow.plan import execute, execute_with_log_det
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import apply_with_log_det
+
+from support import stages as make
+from support.tolerances import FOLDED
 
 
 def run(plans, x):

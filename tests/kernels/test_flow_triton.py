@@ -9,11 +9,12 @@ import sys
 
 import numpy as np
 import pytest
-from triton_processes import NEEDS, compiled, interpreted
 
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
+
+from support.triton_processes import NEEDS, compiled, interpreted
 
 
 @NEEDS

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from packed import random_encoder
 
 import fastflow
 from fastflow.errors import UsageError
@@ -10,6 +9,8 @@ from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.plan.fold import fold
+
+from support.packed import random_encoder
 
 SWITCH = "FASTFLOW_ISA"
 

@@ -3,9 +3,10 @@
 import sys
 
 import pytest
-from triton_processes import NEEDS
 
 from fastflow.kernels.launch import INSTALL, options, prepare
+
+from support.triton_processes import NEEDS
 
 
 @pytest.mark.parametrize("module", ["torch", "triton"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed import stored_as
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import LARGEST_BITS, convert, pack
@@ -20,6 +19,8 @@ from fastflow.kernels.panels import (
     record,
     storable,
 )
+
+from support.packed import stored_as
 
 WIDTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 

@@ -6,12 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from spoil import change_arrays, rehash
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
+
+from support.spoil import change_arrays, rehash
 
 FILES = (
     "README.md", "calibration.safetensors", "int8.safetensors",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import builders
 import pytest
 import regex
 from hypothesis import given, settings
@@ -14,6 +13,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from fastflow.model import cuts
 from fastflow.model.cuts import find_cuts
+
+from support import builders
 
 # pieces of texts that rules of normalizers, splitters and added tokens treat in different ways
 PIECES = [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from builders import make_sentences
 
 from fastflow.model.architecture import read_config
 from fastflow.model.artifact import DEFAULT
 from fastflow.model.fragmentation import unsuited
 from fastflow.model.tokens import Tokenizer
+
+from support.builders import make_sentences
 
 GERMAN = """
 Der Zug nach München fährt heute leider erst um halb neun vom Gleis sieben ab.

@@ -10,13 +10,14 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from builders import make_model
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.model.hub import hub_snapshot
+
+from support.builders import make_model
 
 
 @pytest.fixture

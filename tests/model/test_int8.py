@@ -6,12 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from builders import make_model
-from spoil import change_manifest, spoil_arrays
 
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.int8 import FIELD, FILE, LARGEST, TERMS
+
+from support.builders import make_model
+from support.spoil import change_manifest, spoil_arrays
 
 SOUND = {"version": 1, "least_cosine": 0.995, "text": "a dog"}
 

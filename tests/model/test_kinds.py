@@ -8,13 +8,14 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from spoil import change_arrays, change_manifest, spoil_arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import Opening, load_model, open_model, verify
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.manifest import FORMAT_VERSION
+
+from support.spoil import change_arrays, change_manifest, spoil_arrays
 
 
 @pytest.fixture

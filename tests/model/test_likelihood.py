@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from builders import make_model
-from spoil import change_manifest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, open_model
+
+from support.builders import make_model
+from support.spoil import change_manifest
 
 
 @pytest.mark.parametrize(

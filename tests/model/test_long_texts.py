@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import byte_level, unigram, vocabulary_only, wordpiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import USERS
 
 from fastflow.errors import FastflowError
 from fastflow.model import long_texts
 from fastflow.model.long_texts import LongTexts, last
 from fastflow.model.tokens import Tokenizer
+
+from support.builders import byte_level, unigram, vocabulary_only, wordpiece
+from support.places import USERS
 
 PIECES = [
     *("a", "the", "dog", " ", " ", "  ", "\n", "\t", "\u3000", "\u0301", "\u200b", "中文", "か", "가", "é", "😀", "\1"),

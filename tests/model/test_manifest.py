@@ -6,13 +6,14 @@ import json
 import shutil
 
 import pytest
-from builders import make_encoder
 from safetensors.numpy import load_file
-from spoil import change_manifest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
+
+from support.builders import make_encoder
+from support.spoil import change_manifest
 
 
 @pytest.mark.parametrize(

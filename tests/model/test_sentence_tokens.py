@@ -6,12 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from builders import VOCABULARY
-from sentence_dirs import make_directory, pooling
 
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.sentence_tokens import read_word_weights
+
+from support.builders import VOCABULARY
+from support.sentence_dirs import make_directory, pooling
 
 WEIGHTS = ("WordWeights", {"vocab": VOCABULARY, "weights": {"the": 0.25, "dog": 3}, "other": 1.5})
 LAYERS = ("WeightedLayerPooling", {"weights": [0.5, 0.0, 2.0]})

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import hub_cache
 
 import fastflow
 from fastflow.errors import FastflowError
@@ -18,6 +17,8 @@ from fastflow.model.hub import PATTERNS
 from fastflow.model.sentence_modules import DenseModule, NormalizeModule, PoolingModule
 from fastflow.model.sentence_transformers import read_modules
 from fastflow.train.data.embeddings import Embedder, open_encoder
+
+from support.builders import hub_cache
 
 OLD = "sentence_transformers.models."
 NEW = {

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
-from sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 from fastflow.cli import main
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, verify
+
+from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
 
 
 @pytest.fixture

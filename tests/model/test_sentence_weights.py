@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 import fastflow
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.texts import Dense, Norm, Unit
 from fastflow.model.artifact import load_model
 from fastflow.model.sentence_weights import files_of
+
+from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 
 @pytest.fixture

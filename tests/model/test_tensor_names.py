@@ -7,13 +7,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from builders import make_encoder
 from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.weights import load_weights
+
+from support.builders import make_encoder
 
 TEXTS = ["the dog sleeps near it.", "two", "she sings quietly and the old river turns"]
 BACKENDS = ("cpu", "reference", "torch")

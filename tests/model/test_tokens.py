@@ -7,13 +7,14 @@ import json
 import numpy as np
 import pytest
 import transformers
-from builders import FAMILIES, VOCABULARY, WORDS, vocabulary_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokenizer, Tokens
+
+from support.builders import FAMILIES, VOCABULARY, WORDS, vocabulary_only
 
 TEXTS = [
     "The dog sleeps near it.",

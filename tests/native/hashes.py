@@ -19,14 +19,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if the tests' builders are
 
-import stages as make
-from packed import pack, random_encoder, token_weights
-
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.flow import cpu
 from fastflow.plan.fold import fold
+
+from support import stages as make
+from support.packed import pack, random_encoder, token_weights
 
 WIDTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # on both sides of whole vectors
 BATCHES = (1, 7, 64)

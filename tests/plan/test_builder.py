@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-import stages as make
 from hypothesis import given, settings
 
 from fastflow.kernels.flow.plan import UNTOUCHED
 from fastflow.plan.fold import fold
+
+from support import stages as make
 
 
 @settings(deadline=None, derandomize=True, max_examples=25)

@@ -4,16 +4,17 @@ import copy
 
 import numpy as np
 import pytest
-import stages as make
 import torch
 from hypothesis import given, settings
-from tolerances import FLOW_FLOOR, FOLDED, FUSED_FACTOR
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import execute
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.methods.flow import Flow, FlowConfig
+
+from support import stages as make
+from support.tolerances import FLOW_FLOOR, FOLDED, FUSED_FACTOR
 
 
 def run(plans, x):

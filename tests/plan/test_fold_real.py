@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from builders import fitted
-from places import ROOT
-from tolerances import FLOW_FLOOR, FUSED_FACTOR
 
 import fastflow
 from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.stages import calibration
+
+from support.builders import fitted
+from support.places import ROOT
+from support.tolerances import FLOW_FLOOR, FUSED_FACTOR
 
 cpu = pytest.importorskip("fastflow.kernels.flow.cpu", reason="the compiled extension was not built")
 instructions = pytest.importorskip("fastflow.kernels.isa", reason="the compiled extension was not built")

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-import stages as make
 from hypothesis import given, settings
-from tolerances import FOLDED
 
 from fastflow.kernels.flow.plan import execute, execute_with_log_det
 from fastflow.plan.fold import fold
 from fastflow.plan.in_place import products
 from fastflow.stages.calibration import apply
+
+from support import stages as make
+from support.tolerances import FOLDED
 
 
 def run(plans, x):

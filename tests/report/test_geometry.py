@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fixed import Fixed
 
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
 from fastflow.report.geometry import frequency_trend
 from fastflow.report.geometry import isotropy as isotropy_section
 from fastflow.report.parts import Best
+
+from support.fixed import Fixed
 
 
 def bands(norms: tuple[float, ...], distances: tuple[float, ...]) -> list:

@@ -9,9 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from builders import make_model, make_sentences
 from click.testing import CliRunner
-from places import ROOT
 
 from fastflow import Runtime
 from fastflow.cli import main
@@ -23,6 +21,9 @@ from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.verdict import FEW_PAIRS, verdict
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.options import POOLING
+
+from support.builders import make_model, make_sentences
+from support.places import ROOT
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from fixed import Fixed
 
 from fastflow.evaluation.evaluate import SEVEN, Pairs
 from fastflow.report.parts import Best
 from fastflow.report.sections import lexical, similarity
+
+from support.fixed import Fixed
 
 
 def pairs(name: str) -> Pairs:

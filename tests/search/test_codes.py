@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rows import data
 
 from fastflow.kernels.search import reference
 from fastflow.search import codes as module
 from fastflow.search.codes import Bits, Bytes, bytes_of, dots, hammings, largest, norms
 from fastflow.stages.vectors import cosine
+
+from support.rows import data
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])

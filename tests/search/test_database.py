@@ -11,13 +11,14 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from databases import make
-from outputs import vectors_of
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search import database as module
 from fastflow.search.database import Database
 from fastflow.search.source import Hit
+
+from support.databases import make
+from support.outputs import vectors_of
 
 VECTORS = vectors_of("float32", rows=20)
 

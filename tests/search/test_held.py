@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from databases import make
-from rows import data
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search import Index, held
 from fastflow.search.codes import Bytes
 from fastflow.stages.vectors import quantise
+
+from support.databases import make
+from support.rows import data
 
 X = data(400, dim=32, seed=5).astype(np.float32)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import make_model
-from commands import run
-from databases import make
-from sentence_dirs import make_directory, pooling
 
 import fastflow
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search import Hit, Index
 from fastflow.stages.vectors import cosine
+
+from support.builders import make_model
+from support.commands import run
+from support.databases import make
+from support.sentence_dirs import make_directory, pooling
 
 
 @pytest.fixture(scope="module")

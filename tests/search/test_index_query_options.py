@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import make_model
-from commands import run
-from databases import make
 
 from fastflow import Index, Runtime
+
+from support.builders import make_model
+from support.commands import run
+from support.databases import make
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rows import data
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search import matrix as module
 from fastflow.search.matrix import MatrixSource
 from fastflow.search.source import Hit
+
+from support.rows import data
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rows import data
 
 from fastflow.search.scan import SIGNS, Best, exact, norms
 from fastflow.stages.similarity import SIMILARITIES
+
+from support.rows import data
 
 
 def searched(queries, vectors, k, similarity, cut, rows=None):

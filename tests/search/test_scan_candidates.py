@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from databases import make
-from rows import data
 
 from fastflow.search import Index, codes, held, scan
 from fastflow.search.codes import MANY, far, norms
 from fastflow.search.scan import PIECE, Best, exact
+
+from support.databases import make
+from support.rows import data
 
 DIM = 33
 RNG = np.random.default_rng(0)

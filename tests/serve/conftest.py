@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import run
-from servers import Running, serving
 
 import fastflow
+
+from support.commands import run
+from support.servers import Running, serving
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

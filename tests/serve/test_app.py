@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from servers import serving
+
+from support.servers import serving
 
 
 @pytest.mark.parametrize("path", ["/v1/nothing", "/nothing", "/embed/", "//embed", "/v1/embeddings/"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from servers import serving
 
 import fastflow
+
+from support.servers import serving
 
 PAIRS = [
     ["A man is playing a guitar.", "Someone plays an instrument."],
@@ -38,7 +39,7 @@ def test_calibrated_is_what_similarity_gives(server):
 
 
 def test_pooled_and_embedded_texts_of_one_batch_do_not_mix(server, runtime):
-    from servers import in_parallel
+    from support.servers import in_parallel
 
     texts = [text for pair in PAIRS for text in pair]
     calls = [lambda: server.post("/compare", {"pairs": PAIRS}), lambda: server.post("/embed", {"inputs": texts})] * 6

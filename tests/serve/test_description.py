@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from servers import serving
+
+from support.servers import serving
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hmac
 
 import pytest
-from servers import serving
 
 from fastflow.serve import page
+
+from support.servers import serving
 
 KEYS = ("first-key", "second-key")
 OPEN = {"/health", "/metrics", *page.PATHS}  # the page is a shell without data

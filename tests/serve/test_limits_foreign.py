@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 
 import pytest
-from servers import serving
+
+from support.servers import serving
 
 JSON = "application/json"
 HOSTS = ("localhost", "my-desk")

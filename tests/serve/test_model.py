@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sentence_dirs import NORMALIZE, make_directory, pooling
 
 import fastflow
 from fastflow.errors import UsageError
 from fastflow.serve.batch import How
 from fastflow.serve.model import ServedModel
 from fastflow.serve.refusals import Refused
+
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
 
 PROMPTS = {"query": "query: ", "passage": "passage: "}
 

@@ -6,7 +6,8 @@ import base64
 
 import numpy as np
 import pytest
-from servers import serving
+
+from support.servers import serving
 
 TEXTS = ["The cat sat on the mat.", "", "A long day in the mountains, and a short one by the sea."]
 

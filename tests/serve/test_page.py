@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 from importlib.resources import files
 
 import pytest
-from servers import serving
 
 from fastflow.serve.page import FILES, PATHS
+
+from support.servers import serving
 
 FOLDER = files("fastflow.serve") / "page"
 

@@ -9,7 +9,8 @@ import re
 import time
 
 import pytest
-from servers import serving
+
+from support.servers import serving
 
 pytestmark = pytest.mark.whole
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")

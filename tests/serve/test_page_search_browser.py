@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from servers import serving
+
+from support.servers import serving
 
 pytestmark = pytest.mark.whole
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")

@@ -12,9 +12,10 @@ import urllib.request
 
 import httpx
 import pytest
-from servers import WAIT, serving
 
 from fastflow.serve import protocol
+
+from support.servers import WAIT, serving
 
 HEAD = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 

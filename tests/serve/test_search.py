@@ -11,10 +11,11 @@ from contextlib import closing
 from shutil import copy
 
 import pytest
-from servers import WAIT, in_parallel, serving
 
 from fastflow import Index
 from fastflow.serve.search import MOST_QUERIES, MOST_ROWS, NO_FILE
+
+from support.servers import WAIT, in_parallel, serving
 
 QUERIES = ["a gale at sea", "mountains", "Brot"]
 

@@ -6,15 +6,16 @@ import asyncio
 
 import numpy as np
 import pytest
-from commands import run
-from databases import make
-from sentence_dirs import make_directory, pooling
 
 from fastflow import Index, Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.serve import searcher as module
 from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
+
+from support.commands import run
+from support.databases import make
+from support.sentence_dirs import make_directory, pooling
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 
 import pytest
-from commands import run
 
 from fastflow.errors import FastflowError
 from fastflow.serve.server import listen
+
+from support.commands import run
 
 
 def test_a_socket_of_a_running_server(tmp_path):

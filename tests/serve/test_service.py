@@ -9,10 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from servers import WAIT, in_parallel, serving
 
 import fastflow
 from fastflow.serve.model import ServedModel
+
+from support.servers import WAIT, in_parallel, serving
 
 BODY = b'{"inputs": "a"}'
 

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from servers import in_parallel, serving_process
 
 from fastflow.bench.measure.load import Plan, generate
+
+from support.servers import in_parallel, serving_process
 
 MIB = 2**20
 

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from calibrations import DIM, FLOWS, linear_stages, make_flow, pooled
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply, check, describe, keeps_mean, output_dim
 from fastflow.train.methods.chain import flow_stage
 from fastflow.train.methods.flow import Flow, FlowConfig
+
+from support.calibrations import DIM, FLOWS, linear_stages, make_flow, pooled
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-import stages as make
 import torch
-from builders import make_model
-from gpu_standin import use_standin
-from matrices import make_vector_model, make_vectors
-from stages import Stage
-from triton_processes import NEEDS
 
 from fastflow import Runtime
 from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
@@ -21,6 +15,13 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.kinds import VectorModel
 from fastflow.stages.calibration import apply
 from fastflow.stages.density import density_of
+
+from support import stages as make
+from support.builders import make_model
+from support.gpu_standin import use_standin
+from support.matrices import make_vector_model, make_vectors
+from support.stages import Stage
+from support.triton_processes import NEEDS
 
 DIM = 16
 SINGULAR = np.ones((DIM, DIM))

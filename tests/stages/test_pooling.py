@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from builders import make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,8 @@ from fastflow.kernels.encoder import reference
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.stages.pooling import Pooling, parse_pooling
+
+from support.builders import make_model
 
 # name, depth, layers: the table of what each name really is; 12 is BERT-base, 24 large, 2 the smallest
 NAMES = [

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import make_model
-from commands import make_train
 from safetensors.numpy import load_file
-from spoil import spoil_arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
@@ -19,6 +16,10 @@ from fastflow.stages.spread import SPREAD, fit_spread
 from fastflow.stages.truncation import BLOCK, SAMPLE
 from fastflow.stages.vectors import quantise
 from fastflow.train.methods.against import fit_named
+
+from support.builders import make_model
+from support.commands import make_train
+from support.spoil import spoil_arrays
 
 OPEN = ["none", "nullspace:2", "whiten:16,nullspace:1"]  # what leaves the variance open
 

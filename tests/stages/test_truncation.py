@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import make_model
-from commands import make_train
-from spoil import spoil_arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
@@ -22,6 +19,10 @@ from fastflow.stages.truncation import (
     write_truncation,
 )
 from fastflow.train.methods.against import fit_named
+
+from support.builders import make_model
+from support.commands import make_train
+from support.spoil import spoil_arrays
 
 DIM = 32  # of the test encoder
 CHAINS = [("flow", {}), ("flow", {"coupling": "affine"}), ("flow", {"permutation": "lu"}), ("whiten:16,flow", {})]

@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture
 def train(bert: Path, corpus: Path, tmp_path: Path) -> Callable[..., Any]:
     """``commands.make_train`` of the small BERT and the corpus of sentences."""
-    from commands import make_train
+    from support.commands import make_train
 
     return make_train(bert, corpus, tmp_path)
 

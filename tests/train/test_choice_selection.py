@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from commands import make_train
 
 from fastflow import Runtime
 from fastflow.errors import CannotFit, FastflowError, UsageError
@@ -15,6 +14,8 @@ from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.options import COLOURS
+
+from support.commands import make_train
 
 
 def normal(rows, dim, seed=0):

@@ -5,8 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from builders import make_encoder
-from loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 from fastflow.train.choice.selection import choose
 from fastflow.train.choice.separability import Keeper, Views, due, make_views, separability
@@ -14,6 +12,9 @@ from fastflow.train.data.embeddings import open_encoder
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.methods.loop import fit_flow
+
+from support.builders import make_encoder
+from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
 
 def normal(rows, dim, seed=0):

@@ -7,10 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from builders import make_tuned
-from commands import make_train
 from safetensors.numpy import load_file
-from tolerances import EMBEDDING
 
 import fastflow
 from fastflow import Runtime
@@ -21,6 +18,10 @@ from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.fits import fitting
 from fastflow.train.fits.fitting import settle
 from fastflow.train.options import Options
+
+from support.builders import make_tuned
+from support.commands import make_train
+from support.tolerances import EMBEDDING
 
 SAID = "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "
 

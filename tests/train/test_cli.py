@@ -6,17 +6,18 @@ import shutil
 
 import numpy as np
 import pytest
-from builders import FAMILIES, hub_cache
 from click.testing import CliRunner
-from commands import make_train
-from places import ROOT
-from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.cli import main as fastflow_main
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import verify
 from fastflow.train.cli import main
+
+from support.builders import FAMILIES, hub_cache
+from support.commands import make_train
+from support.places import ROOT
+from support.tolerances import EMBEDDING
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -6,12 +6,13 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
-from places import ROOT
 from safetensors.torch import load_file, save_file
 
 from fastflow.errors import UsageError, missing_extra
 from fastflow.files.read.texts import format_of
 from fastflow.train.cli import main
+
+from support.places import ROOT
 
 
 def written(path, content):

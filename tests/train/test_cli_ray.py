@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-from commands import assert_one_sentence
 
 from fastflow.errors import missing_extra
+
+from support.commands import assert_one_sentence
 
 
 @pytest.mark.parametrize(

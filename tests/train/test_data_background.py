@@ -7,8 +7,6 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from builders import make_encoder
-from places import ROOT
 
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data.background import (
@@ -20,6 +18,9 @@ from fastflow.train.data.background import (
     read_words,
     sentences,
 )
+
+from support.builders import make_encoder
+from support.places import ROOT
 
 FILE = ROOT / "train" / "data" / "background.txt"
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import make_encoder
 from safetensors.torch import load_file, save_file
-from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
 from fastflow.backends.choose import cannot_run
@@ -26,6 +24,9 @@ from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key,
 from fastflow.train.data.moments import read_through
 from fastflow.train.data.token_weights import weigh_by_first
 from fastflow.train.options import POOLING
+
+from support.builders import make_encoder
+from support.tolerances import COMPANY, EMBEDDING
 
 
 def opened(directory, pooling="first-last", max_length=64):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows import data
 
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.moments import BLOCK, Moments, moments, read_through
+
+from support.rows import data
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from builders import make_sentences
 
 from fastflow import FastflowError
 from fastflow.train.data import sharded
@@ -27,6 +26,8 @@ from fastflow.train.data.sharded import (
 )
 from fastflow.train.data.token_weights import weigh, weigh_by
 from fastflow.train.progress import SILENT
+
+from support.builders import make_sentences
 
 
 @pytest.fixture(autouse=True)

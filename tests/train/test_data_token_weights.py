@@ -4,10 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from builders import make_model
 from safetensors.numpy import load_file, save_file
-from spoil import change_manifest, rehash
-from tolerances import COMPANY, EMBEDDING
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
@@ -19,6 +16,10 @@ from fastflow.train.data.background import background
 from fastflow.train.data.embeddings import Embedder, cache_key, open_encoder
 from fastflow.train.data.token_weights import NARROW, PRIOR, sif_weights, weigh, weigh_by_first
 from fastflow.train.options import POOLING
+
+from support.builders import make_model
+from support.spoil import change_manifest, rehash
+from support.tolerances import COMPANY, EMBEDDING
 
 BACKENDS = ("reference", "torch", "cpu")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import make_encoder, make_model, make_sentences
 from click.testing import CliRunner, Result
 
 import fastflow
@@ -17,6 +16,8 @@ from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.files import embed as embed_module
 from fastflow.train.fits import request as fit_input
+
+from support.builders import make_encoder, make_model, make_sentences
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from matrices import make_vectors
 
 import fastflow
 from fastflow.errors import FastflowError, UsageError
@@ -16,6 +15,8 @@ from fastflow.train.choice.held_out import HELD_OUT, MOST, PART, split
 from fastflow.train.cli import main
 from fastflow.train.fits.vectors import OPTIONS, draw, recommended, vector_options
 from fastflow.train.options import Options
+
+from support.matrices import make_vectors
 
 CALIBRATION = "calibration.safetensors"
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from rows import data
 
 from fastflow.errors import UsageError
 from fastflow.evaluation.isotropy import isoscore
@@ -13,6 +12,8 @@ from fastflow.train.methods.closed_forms import fit_nullspace, fit_standardize, 
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import parse_method
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
+
+from support.rows import data
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 

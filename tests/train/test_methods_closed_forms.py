@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from rows import data
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import apply
 from fastflow.train.data.moments import moments
 from fastflow.train.methods.closed_forms import fit_components, fit_nullspace, fit_standardize, fit_whiten
+
+from support.rows import data
 
 
 def test_standardize_has_mean_zero_and_deviation_one():

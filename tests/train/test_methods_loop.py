@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same, train
 from safetensors.torch import load_file
 
 from fastflow.errors import FastflowError, UsageError
@@ -15,6 +14,8 @@ from fastflow.train.methods.chain import fit
 from fastflow.train.methods.loop import Schedule, batch_rows, fit_flow
 from fastflow.train.methods.names import parse_method
 from fastflow.train.methods.objective import step_loss
+
+from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same, train
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from tolerances import EMBEDDING
 
 from fastflow import Runtime
+
+from support.tolerances import EMBEDDING
 
 
 @pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "whiten,recolour"])

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from builders import hub_cache
-from calibrations import SHAPE, fitted_by, write
 from safetensors import safe_open
-from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
@@ -20,6 +17,10 @@ from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.ship.export import check_out, check_reference, export
+
+from support.builders import hub_cache
+from support.calibrations import SHAPE, fitted_by, write
+from support.tolerances import EMBEDDING
 
 METHODS = [
     "flow",

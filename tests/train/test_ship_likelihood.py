@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from builders import make_model, make_sentences
 
 import fastflow
 from fastflow import Runtime
@@ -13,6 +12,8 @@ from fastflow.stages.density import density_of
 from fastflow.train.methods.against import fit_named
 from fastflow.train.ship import likelihood as shipped
 from fastflow.train.ship.likelihood import LEAST, SHARE, usual
+
+from support.builders import make_model, make_sentences
 
 
 def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert, tmp_path, monkeypatch):

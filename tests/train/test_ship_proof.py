@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import safetensors.numpy
-from calibrations import fitted_by, write
 from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 
@@ -12,6 +11,8 @@ from fastflow.model.artifact import verify
 from fastflow.stages.calibration import apply
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship import proof
+
+from support.calibrations import fitted_by, write
 
 
 def tampering(monkeypatch, change):

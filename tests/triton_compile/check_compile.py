@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import triton
-from triton_gates import NoDevice, assert_within_limits, compile_for
 
 from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.flow import triton as flow_triton
@@ -18,6 +17,8 @@ from fastflow.kernels.flow.triton import ALIKE, constants, pool_constants, unit_
 from fastflow.kernels.flow.triton_layout import Packed
 from fastflow.kernels.flow.triton_table import TABLE
 from fastflow.plan.fold import fold
+
+from support.triton_gates import NoDevice, assert_within_limits, compile_for
 
 TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id")}
 STATES = ("*fp32", "*fp16", "*bf16")

@@ -7,8 +7,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from packed import random_encoder
-from triton_gates import NoDevice, assert_within_limits, compile_for
 
 from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.encoder import triton_bodies as bodies
@@ -19,6 +17,9 @@ from fastflow.kernels.encoder.triton_table import (
     attend_constants,
     row_constants,
 )
+
+from support.packed import random_encoder
+from support.triton_gates import NoDevice, assert_within_limits, compile_for
 
 POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}

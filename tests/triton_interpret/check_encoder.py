@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 import triton
-from packed import pack, random_encoder
 
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.encoder.triton_table import ATTENTION
+
+from support.packed import pack, random_encoder
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 LIMIT = 2e-6  # relative, float32 against float64

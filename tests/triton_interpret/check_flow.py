@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import triton
-from builders import fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,8 @@ from fastflow.kernels.flow.triton_table import POOL_FUSED, TABLE
 from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
+
+from support.builders import fitted
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed

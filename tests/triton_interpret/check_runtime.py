@@ -6,12 +6,13 @@ The interpreter takes a second a batch, so it gets few texts; on a GPU every buc
 import numpy as np
 import pytest
 import triton
-from builders import make_encoder, make_model, make_sentences
 
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
 from fastflow.bench.suites.dry_gpu import DryBackend
 from fastflow.stages.vectors import paired_cosine
+
+from support.builders import make_encoder, make_model, make_sentences
 
 INTERPRETED = triton.knobs.runtime.interpret
 # tokens after a bucket's last text are computed from whatever memory held, and never read

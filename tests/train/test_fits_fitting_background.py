@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from commands import assert_one_sentence
 
 import fastflow
 from fastflow.model.artifact import load_model
 from fastflow.train.data.background import sentences as background_sentences
+
+from support.commands import assert_one_sentence
 
 FLOW = ("--method", "flow", "--stop", "budget")
 

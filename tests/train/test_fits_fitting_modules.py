@@ -7,13 +7,14 @@ import shutil
 
 import numpy as np
 import pytest
-from sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 import fastflow
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model, verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import open_encoder
+
+from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 PROMPTS = {"prompts": {"query": "the old "}, "default_prompt_name": "query"}
 

@@ -7,9 +7,10 @@ choose which. Each run is a child of one process that has imported everything.
 from __future__ import annotations
 
 import pytest
-from commands import run
 
 from fastflow.files.write.writers import WRITERS
+
+from support.commands import run
 
 SUFFIXES = list(WRITERS)
 

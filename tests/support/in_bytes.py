@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 
-import halved
 import numpy as np
-from packed import rounded
 
 from fastflow.kernels import _cpu
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.isa import isas
+
+from support import halved
+from support.packed import rounded
 
 NEAR, FAR, LANES = 2, 24, 16  # of avx512_vnni.c
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from tolerances import EMBEDDING
 
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
@@ -18,6 +17,8 @@ from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.flow.plan import execute, execute_with_log_det
 from fastflow.model.weights import load_weights
 from fastflow.plan.fold import fold
+
+from support.tolerances import EMBEDDING
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tolerances import REFERENCE
 
 from fastflow.backends.torch import load_torch_encoder
 from fastflow.kernels.encoder import reference
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
+
+from support.tolerances import REFERENCE
 
 
 def random_tokens(directory: Path, lengths: tuple[int, ...], seed: int = 0) -> Tokens:

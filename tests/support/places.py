@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 DATA = ROOT.parent / "shared" / "data"  # evaluation data, not shipped
 

@@ -6,9 +6,10 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from packed import rounded
 
 from fastflow.kernels.encoder.distances import rotate
+
+from support.packed import rounded
 
 
 def attended(products, qkv, offsets, heads, window=None, bias=None, base=None):

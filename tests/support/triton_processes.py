@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 NEEDS = pytest.mark.skipif(
     not (find_spec("triton") and find_spec("torch")), reason="needs torch and triton: pip install 'fastflow[dev]'"
 )

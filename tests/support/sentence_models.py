@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builders import calm, make_encoder
-from sentence_dirs import NORMALIZE, Module, dense, make_directory, pooling
+from support.builders import calm, make_encoder
+from support.sentence_dirs import NORMALIZE, Module, dense, make_directory, pooling
 
 MEAN, CLS = pooling("mean"), pooling("cls")
 QUERY = "Represent this sentence for searching relevant passages: "

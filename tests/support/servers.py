@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
-from places import USERS
 
 import fastflow
 from fastflow.serve.app import make_app
@@ -24,6 +23,8 @@ from fastflow.serve.searcher import Searcher
 from fastflow.serve.server import Server, listen
 from fastflow.serve.service import Service
 from fastflow.serve.settings import Settings
+
+from support.places import USERS
 
 WAIT = 30.0  # seconds that anything may take before a test fails
 

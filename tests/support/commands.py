@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import make_sentences
 from click.testing import CliRunner, Result
 
 from fastflow.cli import main
 from fastflow.evaluation.evaluate import HEADER
+
+from support.builders import make_sentences
 
 
 def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., Any]:
