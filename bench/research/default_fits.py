@@ -14,7 +14,7 @@ from fastflow.train.choice.selection import AUTO, choose
 from fastflow.train.data.moments import moments
 from fastflow.train.methods.chain import Fitted, fit
 from fastflow.train.methods.closed_forms import fit_whiten
-from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.loop import Fitting, Schedule
 from fastflow.train.methods.names import parse_method, shipped
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS, FEWEST, background_size
@@ -27,7 +27,7 @@ Chain = tuple[list[Stage], list[list[Stage]]]  # stages, and the endings that ar
 def fitted(bench: Bench, name: str, rows: Rows | None, weighting: Weighting, method: str) -> Chain:
     """A closed form, with nothing after it."""
     pooled = bench.pooled_of(name, rows, weighting)
-    return list(fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule()).stages), [[]]
+    return list(fit(parse_method(method), pooled, DEFAULTS.shape(), Fitting()).stages), [[]]
 
 
 def coloured(
@@ -94,7 +94,8 @@ def latent(
     views = bench.views(name, rows, weighting)
     shape, schedule = DEFAULTS.shape(len(pooled), count) | size, Schedule(seed=seed)
     ground = bench.ground(name, rows, weighting, count)
-    return fit(parse_method("flow"), pooled, shape, schedule, views=views, voice=SILENT, background=ground)
+    fitting = Fitting(schedule, views=views, voice=SILENT)
+    return fit(parse_method("flow"), pooled, shape, fitting, background=ground)
 
 
 def stages_of(
@@ -117,7 +118,7 @@ def stages_of(
         def once(chosen: str) -> Fitted:
             links, shape = shipped(parse_method(chosen), latent=False), DEFAULTS.shape(len(pooled), count)
             schedule = Schedule(seed=seed)
-            return fit(links, pooled, shape, schedule, colour, views=views, voice=SILENT, background=ground)
+            return fit(links, pooled, shape, Fitting(schedule, views=views, voice=SILENT), colour, background=ground)
 
         choice = choose(AUTO, once, views, automatic=True)
         return choice.fitted.stages, choice.method
@@ -125,4 +126,5 @@ def stages_of(
         return latent(bench, name, rows, weighting, seed).stages, method
     if method == "whiten,recolour" and len(pooled) <= pooled.shape[1]:
         return [], "none"  # whitening needs more texts than dimensions
-    return fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule(seed=seed), voice=SILENT).stages, method
+    fitting = Fitting(Schedule(seed=seed), voice=SILENT)
+    return fit(parse_method(method), pooled, DEFAULTS.shape(), fitting).stages, method

@@ -181,11 +181,11 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
 def fitted(method: str, pooled: Any) -> list[Any]:
     """The stages of ``method`` fitted on pooled embeddings (n, D), fastflow-train's defaults but four epochs."""
     from fastflow.train.methods.chain import fit
-    from fastflow.train.methods.loop import Schedule
+    from fastflow.train.methods.loop import Fitting, Schedule
     from fastflow.train.methods.names import parse_method
     from fastflow.train.options import DEFAULTS
 
-    return fit(parse_method(method), pooled, DEFAULTS.shape(), Schedule(epochs=4, save_steps=0)).stages
+    return fit(parse_method(method), pooled, DEFAULTS.shape(), Fitting(Schedule(epochs=4, save_steps=0))).stages
 
 
 def hub_cache(root: Path, encoder: Path, monkeypatch: Any) -> Path:
@@ -209,7 +209,7 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     from fastflow.train.data.embeddings import Embedder, open_encoder
     from fastflow.train.data.token_weights import weigh
     from fastflow.train.methods.chain import fit
-    from fastflow.train.methods.loop import Schedule
+    from fastflow.train.methods.loop import Fitting, Schedule
     from fastflow.train.methods.names import parse_method
     from fastflow.train.options import DEFAULTS, POOLING
     from fastflow.train.ship.export import export
@@ -219,9 +219,9 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
         frozen = weigh(frozen, texts)
     ordered, reference = settings.pop("ordered", False), frozen.hub_id is not None
     shape = DEFAULTS.shape() | {"depth": 2, "width": 8} | settings
-    schedule = Schedule(batch_size=32, epochs=2, save_steps=0)
+    fitting = Fitting(Schedule(batch_size=32, epochs=2, save_steps=0))
     pooled = Embedder(frozen, "cpu")(texts)
-    fitted = fit(parse_method(method), pooled, shape, schedule)
+    fitted = fit(parse_method(method), pooled, shape, fitting)
     card = "# A model for tests\n"
     export(directory, frozen, fitted, {"texts": len(texts)}, card, texts, pooled if ordered else None, reference)
     return directory

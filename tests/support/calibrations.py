@@ -8,7 +8,7 @@ import torch
 from fastflow.stages.calibration import Stage
 from fastflow.train.methods.chain import fit
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.loop import Fitting, Schedule
 from fastflow.train.methods.names import parse_method
 from fastflow.train.ship.export import export
 
@@ -47,7 +47,7 @@ def linear_stages() -> list[Stage]:
 
 
 def fitted_by(method, pooled, **shape):
-    return fit(parse_method(method), pooled, {**SHAPE, **shape}, Schedule(batch_size=32, lr=1e-3))
+    return fit(parse_method(method), pooled, {**SHAPE, **shape}, Fitting(Schedule(batch_size=32, lr=1e-3)))
 
 
 def write(out, encoder, fitted, sentences):

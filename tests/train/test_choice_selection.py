@@ -132,10 +132,10 @@ def test_recolour_that_gives_back_a_mean_is_judged_about_it():
 
 def coloured(x, colour):
     from fastflow.train.methods.chain import fit
-    from fastflow.train.methods.loop import Schedule
+    from fastflow.train.methods.loop import Fitting
     from fastflow.train.methods.names import parse_method
 
-    return fit(parse_method("whiten,recolour"), x, {}, Schedule(), colour).stages
+    return fit(parse_method("whiten,recolour"), x, {}, Fitting(), colour).stages
 
 
 def test_a_corpus_that_auto_cannot_be_fitted_to_keeps_the_pooling_and_says_why():

@@ -11,7 +11,7 @@ from fastflow.train.choice.separability import Keeper, Views, due, make_views, s
 from fastflow.train.data.embeddings import open_encoder
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
-from fastflow.train.methods.loop import fit_flow
+from fastflow.train.methods.loop import Fitting, fit_flow
 
 from support.builders import make_encoder
 from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
@@ -115,18 +115,18 @@ def peaked(best):
 def test_the_flow_of_the_best_look_comes_back(look, step):
     """It is the flow that a budget of just that many steps gives (15 is the whole)."""
     keeper = Keeper(peaked(look))
-    kept = fit_flow(X.__getitem__, 100, CONFIG, SCHEDULE, keeper=keeper)
+    kept = fit_flow(X.__getitem__, 100, CONFIG, Fitting(SCHEDULE), keeper=keeper)
     assert (keeper.step, [done for done, _ in keeper.history]) == (step, [0, 10, 14, 15])
     if step:
         budget = dataclasses.replace(SCHEDULE, epochs=step / 5)
-        assert same(kept.state_dict(), fit_flow(X.__getitem__, 100, CONFIG, budget).state_dict())
+        assert same(kept.state_dict(), fit_flow(X.__getitem__, 100, CONFIG, Fitting(budget)).state_dict())
     assert not kept.training
 
 
 def test_what_is_not_finite_is_never_kept():
     values = iter([1.0, float("nan"), 0.5, float("nan")])
     keeper = Keeper(lambda flow: next(values))
-    fit_flow(X.__getitem__, 100, CONFIG, SCHEDULE, keeper=keeper)
+    fit_flow(X.__getitem__, 100, CONFIG, Fitting(SCHEDULE), keeper=keeper)
     assert (keeper.step, keeper.value) == (0, 1.0)
     assert [value for _, value in keeper.record()["history"]] == [1.0, None, 0.5, None]
 
@@ -136,12 +136,12 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
     path = tmp_path / "c.safetensors"
     size = lambda flow: float(flow.levels[0][0].actnorm.shift[0].detach())  # noqa: E731 - any function of the weights
 
-    def run(**options):
+    def run(checkpoint=None, **options):
         keeper = Keeper(lambda flow: -abs(size(flow) - target))
-        flow = fit_flow(X.__getitem__, 100, CONFIG, SCHEDULE, keeper=keeper, **options)
+        flow = fit_flow(X.__getitem__, 100, CONFIG, Fitting(SCHEDULE, **options), checkpoint, keeper)
         return keeper, flow.state_dict()
 
-    middle = fit_flow(X.__getitem__, 100, CONFIG, dataclasses.replace(SCHEDULE, epochs=2))
+    middle = fit_flow(X.__getitem__, 100, CONFIG, Fitting(dataclasses.replace(SCHEDULE, epochs=2)))
     target = size(middle)
     keeper, whole = run()
     assert keeper.step == 10

@@ -9,7 +9,7 @@ from fastflow.stages.calibration import apply, describe
 from fastflow.train.data.moments import moments
 from fastflow.train.methods.chain import check_chain, fit
 from fastflow.train.methods.closed_forms import fit_nullspace, fit_standardize, fit_whiten
-from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.loop import Fitting, Schedule
 from fastflow.train.methods.names import parse_method
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
 
@@ -47,14 +47,14 @@ def test_chains_that_cannot_run_are_wrong_usage_before_anything_is_embedded(text
     with pytest.raises(UsageError, match=message):
         check_chain(parse_method(text), 16, SHAPE)
     with pytest.raises(UsageError, match=message):
-        fit(parse_method(text), data(), SHAPE, Schedule(batch_size=50))
+        fit(parse_method(text), data(), SHAPE, Fitting(Schedule(batch_size=50)))
     check_chain(parse_method("whiten:8,nullspace:7,flow,whiten:8"), 16, SHAPE)
 
 
 @pytest.mark.parametrize("text", ["standardize,whiten:8,flow", "nullspace:2,standardize", "flow,whiten", "flow,flow"])
 def test_chains_are_fitted_link_after_link(text):
     x = data(400, dtype=np.float32)
-    fitted = fit(parse_method(text), x, SHAPE, Schedule(batch_size=50, lr=1e-3))
+    fitted = fit(parse_method(text), x, SHAPE, Fitting(Schedule(batch_size=50, lr=1e-3)))
     kinds = [link.kind for link in parse_method(text)]
     assert [stage.kind for stage in fitted.stages] == kinds
     assert describe(fitted.stages).count("->") == len(kinds) - 1
@@ -70,13 +70,13 @@ def test_chains_are_fitted_link_after_link(text):
 @pytest.mark.parametrize("text", ["whiten,recolour", "standardize,nullspace:2", "flow", "whiten:8,flow"])
 def test_the_background_counts_as_rows_of_the_corpus(text):
     x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
-    schedule = Schedule(batch_size=50, lr=1e-3)
+    fitting = Fitting(Schedule(batch_size=50, lr=1e-3))
     colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
     links = parse_method(text)
-    beside = fit(links, x, SHAPE, schedule, colour, background=y)
-    both = fit(links, np.concatenate([x, y]), SHAPE, schedule, colour)
+    beside = fit(links, x, SHAPE, fitting, colour, background=y)
+    both = fit(links, np.concatenate([x, y]), SHAPE, fitting, colour)
     assert same_stages(beside, both)
-    assert not same_stages(beside, fit(links, x, SHAPE, schedule, colour))
+    assert not same_stages(beside, fit(links, x, SHAPE, fitting, colour))
     assert beside.bits == both.bits
 
 
@@ -84,7 +84,7 @@ def test_the_background_counts_as_rows_of_the_corpus(text):
 def test_behind_a_flow_recolour_is_of_the_background_alone(text):
     x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
     colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
-    *before, last = fit(parse_method(text), x, SHAPE, Schedule(batch_size=50), colour, background=y).stages
+    *before, last = fit(parse_method(text), x, SHAPE, Fitting(Schedule(batch_size=50)), colour, background=y).stages
     alone = fit_recolour(joint_moments(before, y), 16, **colour)
     assert all(np.array_equal(array, alone.params[name]) for name, array in last.params.items())
     z = np.asarray(apply([stage.astype(np.float64) for stage in before], y.astype(np.float64)))
@@ -93,17 +93,17 @@ def test_behind_a_flow_recolour_is_of_the_background_alone(text):
 
 def test_a_background_of_too_few_sentences_for_a_spectrum_of_its_own_counts_as_rows_of_the_corpus():
     x, y = data(300, dtype=np.float32), data(31, seed=1, dtype=np.float32) + 3
-    links, schedule = parse_method("flow,recolour"), Schedule(batch_size=50)
-    beside = fit(links, x, SHAPE, schedule, background=y)
-    assert same_stages(beside, fit(links, np.concatenate([x, y]), SHAPE, schedule))
+    links, fitting = parse_method("flow,recolour"), Fitting(Schedule(batch_size=50))
+    beside = fit(links, x, SHAPE, fitting, background=y)
+    assert same_stages(beside, fit(links, np.concatenate([x, y]), SHAPE, fitting))
 
 
 def test_the_background_is_merged_with_statistics_of_the_whole_corpus():
     x, y = data(300), data(90, seed=1) + 3
     links = parse_method("whiten,recolour")
     whole = moments(x)
-    streamed = fit(links, x[:50], SHAPE, Schedule(), statistics=whole, background=y)
-    read = fit(links, x, SHAPE, Schedule(), background=y)
+    streamed = fit(links, x[:50], SHAPE, Fitting(), statistics=whole, background=y)
+    read = fit(links, x, SHAPE, Fitting(), background=y)
     for one, other in zip(streamed.stages, read.stages, strict=True):
         for name in one.params:
             assert np.allclose(one.params[name], other.params[name], rtol=1e-7, atol=1e-9), name

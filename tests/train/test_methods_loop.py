@@ -11,7 +11,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.methods import loop
 from fastflow.train.methods.chain import fit
-from fastflow.train.methods.loop import Schedule, batch_rows, fit_flow
+from fastflow.train.methods.loop import Fitting, Schedule, batch_rows, fit_flow
 from fastflow.train.methods.names import parse_method
 from fastflow.train.methods.objective import step_loss
 
@@ -112,7 +112,7 @@ def test_resume_with_the_encoders_dropout_on(bert, sentences, tmp_path, method):
     def run(live=True, **options):
         embedder = Embedder(encoder, "cpu", dropout=True)
         source = (lambda rows: embedder([texts[i] for i in rows])) if live else None
-        fitted = fit(parse_method(method), pooled, shape, SCHEDULE, live=source, **options)
+        fitted = fit(parse_method(method), pooled, shape, Fitting(SCHEDULE, **options), live=source)
         return next(iter(fitted.flows.values())).state_dict()
 
     whole = run()
@@ -188,7 +188,7 @@ def test_divergence_is_an_error(coupling):
 def test_divergence_at_the_last_step_is_an_error_too():
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
     with pytest.raises(FastflowError, match="training diverged: the final likelihood is not finite"):
-        fit(parse_method("flow"), X, shape, Schedule(batch_size=100, lr=1e4))
+        fit(parse_method("flow"), X, shape, Fitting(Schedule(batch_size=100, lr=1e4)))
 
 
 def test_a_corpus_smaller_than_the_batch_is_wrong_usage():
@@ -215,7 +215,7 @@ def test_initialisation_looks_at_many_sentences_but_not_at_all(monkeypatch):
 
 
 def test_training_lowers_the_loss_and_ends_in_evaluation_mode():
-    flow = fit_flow(X.__getitem__, 100, CONFIG, dataclasses.replace(SCHEDULE, epochs=20))
-    start = fit_flow(X.__getitem__, 100, CONFIG, dataclasses.replace(SCHEDULE, epochs=0.2, lr=1e-12))
+    flow = fit_flow(X.__getitem__, 100, CONFIG, Fitting(dataclasses.replace(SCHEDULE, epochs=20)))
+    start = fit_flow(X.__getitem__, 100, CONFIG, Fitting(dataclasses.replace(SCHEDULE, epochs=0.2, lr=1e-12)))
     assert not flow.training
     assert step_loss(flow, torch.from_numpy(X)).item() < step_loss(start, torch.from_numpy(X)).item() - 0.1

@@ -13,7 +13,7 @@ from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import moments
 from fastflow.train.methods.chain import fit
 from fastflow.train.methods.closed_forms import fit_whiten
-from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.loop import Fitting, Schedule
 from fastflow.train.methods.names import Method, parse_method, shipped
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS
@@ -30,7 +30,7 @@ def embeddings(count: int = 600, dim: int = 16, seed: int = 0) -> np.ndarray:
 
 def fitted(pooled: np.ndarray, method: str = "flow,recolour", **colour: float) -> list[Stage]:
     given = DEFAULTS.colour | {"demoted": 0} | colour
-    return fit(parse_method(method), pooled, SHAPE, Schedule(batch_size=16), given).stages
+    return fit(parse_method(method), pooled, SHAPE, Fitting(Schedule(batch_size=16)), given).stages
 
 
 def wide(stages: list[Stage], x: np.ndarray) -> np.ndarray:
@@ -113,7 +113,7 @@ def test_moments_of_parts_merge_to_those_of_the_whole():
 def test_a_corpus_read_once_gives_the_same_stage(demoted):
     pooled = embeddings()
     colour, links = DEFAULTS.colour | {"demoted": demoted}, parse_method("whiten,recolour")
-    read = fit(links, pooled[:50], SHAPE, Schedule(), colour, statistics=moments(pooled)).stages
+    read = fit(links, pooled[:50], SHAPE, Fitting(), colour, statistics=moments(pooled)).stages
     for name, array in fitted(pooled, "whiten,recolour", demoted=demoted)[1].params.items():
         assert np.abs(array - read[1].params[name]).max() < 1e-9, name
 

@@ -18,7 +18,7 @@ from fastflow.train.choice.separability import Views, make_views
 from fastflow.train.choice.tuned import why_tuned
 from fastflow.train.data.embeddings import OF_MODULES, Embedder, FrozenEncoder, cache_key, open_encoder
 from fastflow.train.methods.chain import Fitted, check_chain, fit
-from fastflow.train.methods.loop import Schedule, Source
+from fastflow.train.methods.loop import Fitting, Schedule, Source
 from fastflow.train.methods.names import parse_method, recoloured, shipped
 from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import FEWEST, POOLING, Options
@@ -136,22 +136,10 @@ def fit_and_choose(
     with Scalars(run.log_dir) as log:
 
         def once(name: str) -> Fitted:
-            return fit(
-                shipped(parse_method(name), options.latent),
-                pooled,
-                options.shape(corpus.count, background.count),
-                Schedule.of(options),
-                options.colour,
-                live,
-                run.checkpoints,
-                f"{identity} {name} dropout={options.encoder_dropout}",
-                run.resume,
-                log,
-                views,
-                corpus.moments,
-                run.voice,
-                of_background,
-            )
+            links, shape = shipped(parse_method(name), options.latent), options.shape(corpus.count, background.count)
+            named = f"{identity} {name} dropout={options.encoder_dropout}"
+            fitting = Fitting(Schedule.of(options), run.checkpoints, named, run.resume, views, log, run.voice)
+            return fit(links, pooled, shape, fitting, options.colour, live, corpus.moments, of_background)
 
         if views is None:
             return Choice(once(options.method), options.method)

@@ -19,7 +19,7 @@ from fastflow.train.choice.held_out import HeldOut, held, split, why
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.moments import BLOCK, Moments
 from fastflow.train.methods.chain import check_chain, fit
-from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.loop import Fitting, Schedule
 from fastflow.train.methods.names import Method, parse_method, shipped
 from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import DEFAULTS, Options, flag
@@ -156,10 +156,10 @@ def _fitted(
         train, apart = split(len(matrix), options.seed)
         rows, judge = matrix.take(train), HeldOut(matrix[apart])
     with Scalars(run.log_dir) as log:
-        fitted = fit(
-            links, rows, options.shape(len(rows)), Schedule.of(options), options.colour, None, run.checkpoints,
-            f"{sha256} {method}", run.resume, log, judge, None if flow else statistics, run.voice,
-        )  # fmt: skip
+        named = f"{sha256} {method}"
+        fitting = Fitting(Schedule.of(options), run.checkpoints, named, run.resume, judge, log, run.voice)
+        shape, known = options.shape(len(rows)), None if flow else statistics
+        fitted = fit(links, rows, shape, fitting, options.colour, statistics=known)
     if judge is not None:
         reasons = [*(why(look, len(judge.rows)) for look in fitted.looks), f"{method}: {UNJUDGED}"]
         rule = "likelihood of held-out vectors"

@@ -27,7 +27,8 @@ def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
         return [fit_closed_form(links[0].kind, links[0].dims, moments(pooled))]
     try:
         from fastflow.train.methods.chain import fit
-        from fastflow.train.methods.loop import Schedule
+        from fastflow.train.methods.loop import Fitting, Schedule
     except ImportError as error:
         raise missing_extra("train", str(error.name), f"fitting {method!r}") from error
-    return list(fit(links, pooled.astype(np.float32), DEFAULTS.shape(len(pooled)), Schedule(seed=seed)).stages)
+    fitting = Fitting(Schedule(seed=seed))
+    return list(fit(links, pooled.astype(np.float32), DEFAULTS.shape(len(pooled)), fitting).stages)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,10 @@ from fastflow.train.choice.separability import Keeper, Views, separability
 from fastflow.train.data.moments import Moments, moments
 from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.loop import Log, Schedule, Source, fit_flow
+from fastflow.train.methods.loop import Fitting, Source, fit_flow
 from fastflow.train.methods.names import Method
 from fastflow.train.methods.recolour import FEW, fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS
-from fastflow.train.progress import COMMAND, Voice
 
 SAMPLE = 4096  # texts on which before and after are measured
 
@@ -59,27 +57,19 @@ def fit(
     methods: Sequence[Method],
     pooled: Rows,
     shape: dict[str, Any],
-    schedule: Schedule,
+    fitting: Fitting,
     colour: dict[str, Any] | None = None,
     live: Source | None = None,
-    checkpoints: Path | None = None,
-    identity: str = "",
-    resume: bool = False,
-    log: Log = lambda step, values: None,
-    views: Views | HeldOut | None = None,
     statistics: Moments | None = None,
-    voice: Voice = COMMAND,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
     """Fit the chain on cached embeddings ``pooled`` (n, D); ``live`` replaces them while a flow trains (dropout).
 
     ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain, ``colour`` the settings of
-    recolour (None: the defaults). With ``views`` a flow is the one of the step that separates them best
-    (``separability``), with held-out vectors the one that makes them most likely, else that of the last step.
-    ``statistics`` of the whole corpus, where ``pooled`` is only a sample, serve the closed forms; the chain then
-    has no flow. Every stage is fitted to the rows of ``background`` (k, D) after those of the corpus, whose numbers
-    ``live`` counts too, but recolour after a flow to the background's alone if they are FEW times the dimensions;
-    bits per dimension are of both.
+    recolour (None: the defaults). ``statistics`` of the whole corpus, if ``pooled`` is only a sample, serve the closed
+    forms; the chain then has no flow. Every stage is fitted to the rows of ``background`` (k, D) after those of the
+    corpus, whose numbers ``live`` counts too, but recolour after a flow to the background's alone if they are FEW times
+    the dimensions; bits per dimension are of both.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -90,10 +80,10 @@ def fit(
         if method.kind == "flow":
             dim = _through(stages, pooled[:1]).shape[1]
             config = FlowConfig(dim=dim, **shape)
-            checkpoint = checkpoints / f"stage-{index}.safetensors" if checkpoints else None
+            checkpoint = fitting.checkpoints / f"stage-{index}.safetensors" if fitting.checkpoints else None
             source = _source(stages, live or rows.__getitem__)
-            keeper = _keeper(stages, views) if views else None
-            flow = fit_flow(source, len(rows), config, schedule, checkpoint, identity, resume, log, keeper, voice)
+            keeper = _keeper(stages, fitting.views) if fitting.views else None
+            flow = fit_flow(source, len(rows), config, fitting, checkpoint, keeper)
             if keeper:
                 fitted.looks.append(keeper.record())
             fitted.flows[index] = flow

@@ -7,16 +7,17 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.choice.separability import Keeper, due
+from fastflow.train.choice.held_out import HeldOut
+from fastflow.train.choice.separability import Keeper, Views, due
+from fastflow.train.methods.checkpoints import load_checkpoint, save_checkpoint
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.objective import SIDES, PaperAdamW, step_loss
 from fastflow.train.options import DEFAULTS, Options
@@ -42,7 +43,7 @@ class Schedule:
     @classmethod
     def of(cls, options: Options) -> Schedule:
         """That of ``options``, whose fields have the same names."""
-        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
+        return cls(**{one.name: getattr(options, one.name) for one in fields(cls)})
 
     def steps(self, texts: int) -> int:
         """Optimiser steps on a corpus of ``texts``; a remainder smaller than a batch is dropped."""
@@ -81,24 +82,38 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """How a chain is fitted, whatever its methods and its rows: the schedule, its checkpoints, its judge, its voice.
+
+    ``checkpoints`` is a folder (None: none are written), ``identity`` names corpus and encoder in them. A flow is the
+    one of the step at which it separates ``views`` best, or makes held-out vectors most likely; without, the last one.
+    """
+
+    schedule: Schedule = field(default_factory=Schedule)
+    checkpoints: Path | None = None
+    identity: str = ""
+    resume: bool = False
+    views: Views | HeldOut | None = None
+    log: Log = lambda step, values: None
+    voice: Voice = COMMAND
+
+
 def fit_flow(
     source: Source,
     texts: int,
     config: FlowConfig,
-    schedule: Schedule,
+    fitting: Fitting,
     checkpoint: Path | None = None,
-    identity: str = "",
-    resume: bool = False,
-    log: Log = lambda step, values: None,
     keeper: Keeper | None = None,
-    voice: Voice = COMMAND,
 ) -> Flow:
     """Train a flow on ``texts`` pooled embeddings; raises a FastflowError when the loss stops being finite.
 
-    ``checkpoint`` is written every ``schedule.save_steps`` steps; ``resume`` continues from it, if it is there and of a
-    run with the same ``identity``, configuration and schedule. With a ``keeper`` the flow comes back as it was at the
-    step that the keeper holds best, else as it is after the last one.
+    ``checkpoint`` is written every ``save_steps`` steps; ``fitting.resume`` continues from it, if it is there and of a
+    run with the same identity, configuration and schedule. With a ``keeper`` the flow comes back as it was at the step
+    that the keeper holds best, else as it is after the last one.
     """
+    schedule, log = fitting.schedule, fitting.log
     steps = schedule.steps(texts)
     torch.manual_seed(schedule.seed)
     flow = Flow(config)
@@ -108,11 +123,11 @@ def fit_flow(
         with one_thread():
             flow.initialise(first)
     optimiser = PaperAdamW(flow.parameters(), schedule.lr)
-    run = run_identity(identity + (f" kept by {keeper.what}" if keeper else ""), config, schedule)
-    start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if resume and checkpoint else 0
+    run = run_identity(fitting.identity + (f" kept by {keeper.what}" if keeper else ""), config, schedule)
+    start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if fitting.resume and checkpoint else 0
     if keeper and not start:
         log(0, {keeper.what: keeper.look(0, flow)})
-    with voice.progress("flow", steps - start, "steps") as progress:
+    with fitting.voice.progress("flow", steps - start, "steps") as progress:
         for step, rows in enumerate(batch_rows(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
             with one_thread():
@@ -138,57 +153,3 @@ def run_identity(identity: str, config: FlowConfig, schedule: Schedule) -> str:
     """sha256 of everything that decides the weights; --save-steps does not."""
     settings = {name: value for name, value in asdict(schedule).items() if name != "save_steps"}
     return hashlib.sha256(json.dumps([identity, asdict(config), settings], sort_keys=True).encode()).hexdigest()
-
-
-def save_checkpoint(
-    path: Path, flow: Flow, optimiser: PaperAdamW, step: int, run: str, keeper: Keeper | None = None
-) -> None:
-    """Write weights, both moments, the random state and the keeper's best weights, under a temporary name first."""
-    from safetensors.torch import save
-
-    tensors = {f"flow.{name}": tensor for name, tensor in flow.state_dict().items()}
-    tensors |= {f"first.{i}": tensor for i, tensor in enumerate(optimiser.first)}
-    tensors |= {f"second.{i}": tensor for i, tensor in enumerate(optimiser.second)}
-    meta = {"step": str(step), "run": run}
-    if keeper:
-        tensors |= {f"best.{name}": tensor for name, tensor in keeper.best.items()}
-        meta["history"] = json.dumps(keeper.history)
-    tensors["random"] = torch.get_rng_state()
-    if torch.cuda.is_initialized():  # the encoder's dropout then draws there
-        tensors["random_cuda"] = torch.cuda.get_rng_state()
-    partial = path.with_suffix(".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(save(tensors, meta))
-        partial.replace(path)
-    except OSError as error:
-        if partial.is_file():  # unlink would raise again if the folder itself is the trouble
-            partial.unlink()
-        raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
-
-
-def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str, keeper: Keeper | None = None) -> int:
-    """Restore a checkpoint in place and return its step; 0 when there is none. Raises if it is of another run."""
-    from safetensors import safe_open
-
-    if not path.is_file():
-        return 0
-    try:
-        with safe_open(str(path), "pt") as handle:
-            meta: dict[str, str] = handle.metadata() or {}
-            tensors: dict[str, Tensor] = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    except Exception as error:  # SafetensorError is raised for every malformed file
-        raise FastflowError(f"the checkpoint {path} is damaged: {error}; remove it or drop --resume") from error
-    if meta.get("run") != run:
-        raise UsageError(f"{path} is from a run with another corpus, encoder or settings; remove it or drop --resume")
-    flow.load_state_dict({name.removeprefix("flow."): t for name, t in tensors.items() if name.startswith("flow.")})
-    for i in range(len(optimiser.parameters)):
-        optimiser.first[i].copy_(tensors[f"first.{i}"])
-        optimiser.second[i].copy_(tensors[f"second.{i}"])
-    if keeper:
-        keeper.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
-        keeper.history = [(int(look), float(value)) for look, value in json.loads(meta["history"])]
-    torch.set_rng_state(tensors["random"])
-    if "random_cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random_cuda"])
-    return int(meta["step"])
