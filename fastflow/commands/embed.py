@@ -163,6 +163,7 @@ def embed(
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import expanded
     from fastflow.files.read.tables import check_delimiter
+    from fastflow.files.run import Run
     from fastflow.files.settings import Settings, parse_keep, parse_shard
 
     if ray is not None:
@@ -201,7 +202,8 @@ def embed(
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-            done = embed_file(runtime, paths, output, settings, resume, quiet, not fit, opened, arguments(), cache)
+            run = Run(resume, quiet, not fit, opened, arguments(), cache)
+            done = embed_file(runtime, paths, output, settings, run)
     if not quiet:
         rate = done.texts / max(time.monotonic() - start, 1e-9)
         odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)

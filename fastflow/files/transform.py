@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.embed import numbers_of
 from fastflow.files.encoding import stored
 from fastflow.files.read.matrix import MatrixFile
+from fastflow.files.run import write
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.growing import growing
-from fastflow.files.write.outputs import JsonLinesFile, OutputFile
+from fastflow.files.write.outputs import JsonLinesFile
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.partial import State, check_output, check_unfinished
 from fastflow.files.write.printing import Block
@@ -69,30 +71,39 @@ def transform_file(
         key = numbers_of(runtime, settings.precision, settings.normalize)
         state = State(target, vectors.identity, key | {"options": vars(settings)})
         with kind(target, key) as writer, growing(writer, state, resume) as rows:
-            return _run(runtime, vectors, writer, state, settings, rows, quiet)
+            transformed = Transformed(runtime, vectors, settings, rows)
+            progress = Progress("transform", len(vectors.matrix) - rows, "vectors", shown=not quiet)
+            write(transformed, writer, state, rows, progress)
+            return Summary(transformed.rows - rows, rows)
 
 
-def _run(
-    runtime: Runtime, source: MatrixFile, writer: OutputFile, state: State, settings: Settings, skip: int, quiet: bool
-) -> Summary:
-    def calibrated(vectors: NDArray[Any]) -> NDArray[Any]:
-        options: dict[str, Any] = {"normalize_embeddings": settings.normalize, "precision": settings.precision}
-        return stored(runtime.transform(vectors, truncate_dim=settings.dim, **options))
+class Transformed:
+    """The rows of ``source`` after the first ``rows``, calibrated."""
 
-    summary, none = Summary(resumed=skip), np.zeros((0, source.matrix.shape[1]), np.float32)
-    writer.skip(Block(range(skip), [], None, np.zeros((0, 0))))
-    writer.write(Block([], [], None, calibrated(none)))  # no rows still give a file of the right width and dtype
-    with Progress("transform", len(source.matrix) - skip, "vectors", shown=not quiet) as progress:
-        for block in source.blocks(ROWS, skip):
-            rows = range(writer.rows, writer.rows + len(block))
+    def __init__(self, runtime: Runtime, source: MatrixFile, settings: Settings, rows: int) -> None:
+        self._runtime, self._source, self._settings, self.rows = runtime, source, settings, rows
+
+    def before(self, rows: int) -> Iterator[Block]:
+        """See ``Made``."""
+        yield Block(range(rows), [], None, np.zeros((0, 0)))
+
+    def empty(self) -> Block:
+        """See ``Made``."""
+        return Block([], [], None, self._calibrated(np.zeros((0, self._source.matrix.shape[1]), np.float32)))
+
+    def blocks(self) -> Iterator[tuple[Block, float | None]]:
+        """See ``Made``; raises at the end if the file has changed."""
+        for vectors in self._source.blocks(ROWS, self.rows):
+            rows = range(self.rows, self.rows + len(vectors))
             try:
-                made = calibrated(block)
+                made = self._calibrated(vectors)
             except FastflowError as error:
-                raise FastflowError(f"{source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
-            writer.write(Block(rows, [], None, made))
-            state.save(writer.rows, writer.sync())
-            summary.vectors += len(block)
-            progress.advance(len(block))
-    source.check_unchanged()
-    writer.finish()
-    return summary
+                raise FastflowError(f"{self._source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
+            yield Block(rows, [], None, made), None
+            self.rows = rows.stop
+        self._source.check_unchanged()
+
+    def _calibrated(self, vectors: NDArray[Any]) -> NDArray[Any]:
+        s = self._settings
+        options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision}
+        return stored(self._runtime.transform(vectors, truncate_dim=s.dim, **options))

@@ -12,6 +12,7 @@ from fastflow.backends import choose as encoder
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files import embed
+from fastflow.files.run import Run
 from fastflow.model.architecture import CPU_ONLY
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.vectors import paired_cosine
@@ -187,6 +188,6 @@ def test_a_file_is_read_and_tokenised_ahead(standin, model, sentences, tmp_path,
     source.write_text("\n".join([*sentences[:70], *sentences[:9]]), encoding="utf-8")
     runtime, exact = on_standin(model), Runtime(model, backend="reference")
     heard_by(threads, monkeypatch)
-    embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), quiet=True)
+    embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), Run(quiet=True))
     assert_same(np.load(tmp_path / "out.npy"), exact.encode([*sentences[:70], *sentences[:9]]))
     assert ("fastflow-ahead" in threads) is not dedupe

@@ -17,6 +17,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.read.records import Layout
+from fastflow.files.run import Run
 from fastflow.files.settings import Settings, Summary, parse_shard
 from fastflow.stages.vectors import PRECISIONS
 
@@ -43,7 +44,7 @@ def write(path: Path, lines: list[str]) -> str:
 
 def embed(runtime: Runtime, source: str, target: Path, resume: bool = False, **settings: object) -> np.ndarray:
     layout = Layout(**{name: settings.pop(name) for name in Layout._fields if name in settings})
-    embed_file(runtime, source, target, Settings(layout, **settings), resume, quiet=True)
+    embed_file(runtime, source, target, Settings(layout, **settings), Run(resume, quiet=True))
     assert [path.name for path in target.parent.iterdir()] == [target.name]
     return load(target)
 
@@ -70,7 +71,7 @@ def test_rows_are_the_lines_in_order(runtime, corpus, sentences, target, suffix)
 
 def test_empty_lines_are_texts_and_counted(runtime, tmp_path, target):
     source = write(tmp_path / "in.txt", ["the dog", "", "  ", "a cat"])
-    summary = embed_file(runtime, source, target, Settings(), quiet=True)
+    summary = embed_file(runtime, source, target, Settings(), Run(quiet=True))
     assert summary == Summary(texts=4, empty=2)
     assert np.array_equal(np.load(target), runtime.encode(["the dog", "", "  ", "a cat"]))
 
@@ -118,7 +119,7 @@ def test_shards_together_are_the_whole(runtime, tmp_path, target, sentences, par
     whole = embed(runtime, source, target)
     rows, vectors = [], []
     for part in range(1, parts + 1):
-        embed_file(runtime, source, target, Settings(shard=(part, parts)), quiet=True)
+        embed_file(runtime, source, target, Settings(shard=(part, parts)), Run(quiet=True))
         with np.load(target) as found:
             rows += found["index"].tolist()
             vectors.append(found["embeddings"])
@@ -138,18 +139,18 @@ def test_truncate_error_names_the_line(model, tmp_path, target):
     long = " ".join(["dog"] * 63)  # 65 tokens, if the model takes 64
     source = write(tmp_path / "in.txt", ["a cat", long.removeprefix("dog "), long])
     with pytest.raises(FastflowError, match=r"in\.txt, line 3: longer than the model's 64 tokens"):
-        embed_file(runtime, source, target, Settings(truncate="error"), quiet=True)
+        embed_file(runtime, source, target, Settings(truncate="error"), Run(quiet=True))
     with pytest.raises(FastflowError, match="line 2: longer"):  # the prompt counts
-        embed_file(runtime, source, target, Settings(truncate="error", prompt="the "), quiet=True)
+        embed_file(runtime, source, target, Settings(truncate="error", prompt="the "), Run(quiet=True))
     assert list(target.parent.iterdir()) == []
     with pytest.warns(UserWarning, match="longer than 64 tokens are cut"):
-        assert embed_file(runtime, source, target, Settings(), quiet=True).cut == 1
+        assert embed_file(runtime, source, target, Settings(), Run(quiet=True)).cut == 1
 
 
 def test_pairs_need_a_choice(runtime, tmp_path, target):
     (tmp_path / "in.tsv").write_text("sentence1\tsentence2\na dog\ta cat\n")
     with pytest.raises(UsageError, match="pairs of texts; choose one with --text-field"):
-        embed_file(runtime, str(tmp_path / "in.tsv"), target, Settings(), quiet=True)
+        embed_file(runtime, str(tmp_path / "in.tsv"), target, Settings(), Run(quiet=True))
     found = embed(runtime, str(tmp_path / "in.tsv"), target, field="sentence2")
     assert np.array_equal(found, runtime.encode(["a cat"]))
 
@@ -157,7 +158,7 @@ def test_pairs_need_a_choice(runtime, tmp_path, target):
 @pytest.mark.parametrize("settings", [{"dim": 33}, {"dim": 0}, {"precision": "int4"}, {"layout": Layout("xml")}])
 def test_wrong_settings_leave_no_file(runtime, corpus, target, settings):
     with pytest.raises(UsageError):
-        embed_file(runtime, str(corpus), target, Settings(**settings), quiet=True)
+        embed_file(runtime, str(corpus), target, Settings(**settings), Run(quiet=True))
     assert list(target.parent.iterdir()) == []
 
 
@@ -165,7 +166,7 @@ def test_the_input_is_never_the_output(runtime, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a dog"}\n')
     with pytest.raises(UsageError, match="is the input"):
-        embed_file(runtime, str(source), source, Settings(), quiet=True)
+        embed_file(runtime, str(source), source, Settings(), Run(quiet=True))
     assert source.read_text() == '{"text": "a dog"}\n'
 
 
@@ -202,16 +203,16 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, tmp_path, target, s
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(sentences[:128])))
     settings = Settings(Layout(id_field="id" if suffix in (".npz", ".jsonl", ".db") else None), shard=shard)
-    embed_file(Runtime(model), str(source), target, settings, quiet=True)
+    embed_file(Runtime(model), str(source), target, settings, Run(quiet=True))
     whole = target.read_bytes()
     target.unlink()
     with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupt(model), str(source), target, settings, resume=True, quiet=True)
+        embed_file(Interrupt(model), str(source), target, settings, Run(resume=True, quiet=True))
     assert not target.exists()
     partial = target.with_name(target.name + ".partial")
     with partial.open("ab") as handle:
         handle.write(b"rows that the state does not know of" * 10_000)
-    summary = embed_file(Runtime(model), str(source), target, settings, resume=True, quiet=True)
+    summary = embed_file(Runtime(model), str(source), target, settings, Run(resume=True, quiet=True))
     assert summary.resumed == 48
     assert summary.texts == (128 if shard is None else 64) - 48
     assert target.read_bytes() == whole
@@ -235,14 +236,14 @@ def test_every_format_holds_every_precision_resumed_or_not(
     interrupted(model, str(corpus), target, **options)
     other = Settings(precision="int8" if precision == "uint8" else "ubinary", dim=12, normalize=True)
     with pytest.raises(FastflowError, match=r"from a run with another .*; give the same again"):
-        embed_file(runtime, str(corpus), target, other, resume=True, quiet=True)
-    assert embed_file(runtime, str(corpus), target, Settings(**options), resume=True, quiet=True).resumed == 48
+        embed_file(runtime, str(corpus), target, other, Run(resume=True, quiet=True))
+    assert embed_file(runtime, str(corpus), target, Settings(**options), Run(resume=True, quiet=True)).resumed == 48
     assert target.read_bytes() == whole
 
 
 def interrupted(model, source, target, **settings) -> None:
     with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupt(model), source, target, Settings(**settings), resume=True, quiet=True)
+        embed_file(Interrupt(model), source, target, Settings(**settings), Run(resume=True, quiet=True))
 
 
 @pytest.mark.parametrize("other", ["input", "option", "model", "absent", "shorter", "damaged"])
@@ -270,7 +271,7 @@ def test_resume_refuses_what_is_not_the_same_run(model, bert, tmp_path, target, 
         partial.with_name("out.npy.partial.json").write_text('{"rows": ')
         message = r"out\.npy\.partial\.json is damaged; remove it"
     with pytest.raises(FastflowError, match=message):
-        embed_file(runtime, source, target, settings, resume=True, quiet=True)
+        embed_file(runtime, source, target, settings, Run(resume=True, quiet=True))
     assert partial.read_bytes() == before
 
 
@@ -278,7 +279,7 @@ def test_a_resumed_run_may_have_another_size_of_batch(model, tmp_path, target, s
     monkeypatch.setattr(module, "WINDOW", 16)
     source = write(tmp_path / "in.txt", sentences)
     interrupted(model, source, target, batch_tokens=512)
-    summary = embed_file(Runtime(model), source, target, Settings(batch_tokens=64), resume=True, quiet=True)
+    summary = embed_file(Runtime(model), source, target, Settings(batch_tokens=64), Run(resume=True, quiet=True))
     assert summary.resumed == 48
     assert np.array_equal(np.load(target), Runtime(model).encode(sentences))
 
@@ -286,7 +287,7 @@ def test_a_resumed_run_may_have_another_size_of_batch(model, tmp_path, target, s
 def test_long_texts_are_embedded_in_windows_of_fewer(model, tmp_path, target, sentences, monkeypatch):
     monkeypatch.setattr(streaming, "CHARACTERS", 200)
     source = write(tmp_path / "in.txt", sentences)
-    embed_file(Runtime(model), source, target, Settings(), quiet=True)
+    embed_file(Runtime(model), source, target, Settings(), Run(quiet=True))
     assert np.array_equal(np.load(target), Runtime(model).encode(sentences))
 
 
@@ -296,17 +297,17 @@ def test_finished_rows_outlive_any_late_error_without_resume(model, corpus, targ
     monkeypatch.setattr(module, "WINDOW", 16)
     target = target.with_suffix(suffix)
     with pytest.raises(late):
-        embed_file(interrupting(late)(model), str(corpus), target, Settings(), quiet=True)
+        embed_file(interrupting(late)(model), str(corpus), target, Settings(), Run(quiet=True))
     assert "48 finished rows are in " in (said := capsys.readouterr().err)
     assert "the same command with --resume continues after them" in said
-    assert embed_file(Runtime(model), str(corpus), target, Settings(), resume=True, quiet=True).resumed == 48
+    assert embed_file(Runtime(model), str(corpus), target, Settings(), Run(resume=True, quiet=True)).resumed == 48
     assert list(target.parent.iterdir()) == [target]
     assert np.array_equal(load(target), Runtime(model).encode(corpus.read_text().splitlines()))
 
 
 def test_an_error_before_the_first_row_leaves_nothing(model, corpus, target):
     with pytest.raises(KeyboardInterrupt):
-        embed_file(interrupting(KeyboardInterrupt, after=0)(model), str(corpus), target, Settings(), quiet=True)
+        embed_file(interrupting(KeyboardInterrupt, after=0)(model), str(corpus), target, Settings(), Run(quiet=True))
     assert list(target.parent.iterdir()) == []
 
 
@@ -315,7 +316,7 @@ def test_a_run_without_resume_replaces_what_an_earlier_one_left(model, runtime, 
     source = write(tmp_path / "in.txt", ["the dog"] * 100)
     interrupted(model, source, target)
     capsys.readouterr()
-    assert embed_file(runtime, source, target, Settings(), quiet=True) == Summary(texts=100)
+    assert embed_file(runtime, source, target, Settings(), Run(quiet=True)) == Summary(texts=100)
     assert "starts again and replaces 48 finished rows in " in capsys.readouterr().err
     assert np.load(target).shape == (100, 32)
     assert list(target.parent.iterdir()) == [target]
@@ -330,12 +331,12 @@ def test_a_second_run_with_the_same_output_is_refused_and_changes_nothing(model,
                 started.append(True)
                 for shard in ((1, 1), (2, 2)):
                     with pytest.raises(FastflowError, match=r"out\.npy\.partial is being written by another run"):
-                        embed_file(runtime, str(corpus), target, Settings(shard=shard), quiet=True)
+                        embed_file(runtime, str(corpus), target, Settings(shard=shard), Run(quiet=True))
                 with pytest.raises(FastflowError, match="is being written by another run"):
-                    embed_file(runtime, str(corpus), target, Settings(), resume=True, quiet=True)
+                    embed_file(runtime, str(corpus), target, Settings(), Run(resume=True, quiet=True))
             return super().stream(texts, **options)
 
-    embed_file(Slow(model), str(corpus), target, Settings(), quiet=True)
+    embed_file(Slow(model), str(corpus), target, Settings(), Run(quiet=True))
     assert started
     assert np.array_equal(np.load(target), runtime.encode(sentences))
     assert list(target.parent.iterdir()) == [target]
@@ -357,9 +358,9 @@ def test_an_input_that_is_replaced_during_the_run_is_not_joined_with_its_success
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed_file(watched(replace)(model), str(source), target, Settings(), quiet=True)
+        embed_file(watched(replace)(model), str(source), target, Settings(), Run(quiet=True))
     with pytest.raises(FastflowError, match="from a run with another input; give"):
-        embed_file(Runtime(model), str(source), target, Settings(), resume=True, quiet=True)
+        embed_file(Runtime(model), str(source), target, Settings(), Run(resume=True, quiet=True))
 
 
 @pytest.mark.parametrize("how", ["replaced", "moved", "deleted"])
@@ -378,7 +379,7 @@ def test_an_input_that_is_replaced_moved_or_deleted_while_open_is_read_to_its_en
         elif number == 1:
             source.rename(tmp_path / "moved.txt") if how == "moved" else source.unlink()
 
-    embed_file(watched(change)(model), str(source), target, Settings(), quiet=True)
+    embed_file(watched(change)(model), str(source), target, Settings(), Run(quiet=True))
     assert np.array_equal(np.load(target), want)
 
 
@@ -402,7 +403,7 @@ def test_an_input_that_is_changed_while_it_is_read_is_an_error(model, tmp_path, 
                 handle.write(b"another\n")
 
     with pytest.raises(FastflowError, match=r"in\.txt(\.gz)? was changed while it was read"):
-        embed_file(watched(change)(model), str(source), target, Settings(), quiet=True)
+        embed_file(watched(change)(model), str(source), target, Settings(), Run(quiet=True))
     assert not target.exists()
 
 
@@ -412,7 +413,7 @@ def test_a_file_that_is_written_on_the_way_is_never_the_input(runtime, tmp_path,
     source.write_text("the dog\n")
     target = tmp_path / ("out.npz" if name.endswith(".zip") else "out.npy")
     with pytest.raises(UsageError, match=rf"{name} is the input; choose another output with -o"):
-        embed_file(runtime, str(source), target, Settings(Layout("txt")), quiet=True)
+        embed_file(runtime, str(source), target, Settings(Layout("txt")), Run(quiet=True))
     assert source.read_text() == "the dog\n"
 
 
@@ -448,8 +449,8 @@ def test_resume_with_nothing_to_resume_starts(runtime, corpus, sentences, target
 
 def test_what_cannot_be_resumed(runtime, corpus, target, monkeypatch):
     with pytest.raises(UsageError, match="--resume needs an output file"):
-        embed_file(runtime, str(corpus), None, Settings(), resume=True, quiet=True)
+        embed_file(runtime, str(corpus), None, Settings(), Run(resume=True, quiet=True))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
     with pytest.raises(UsageError, match="cannot reread standard input"):
-        embed_file(runtime, "-", target, Settings(), resume=True, quiet=True)
+        embed_file(runtime, "-", target, Settings(), Run(resume=True, quiet=True))
     assert list(target.parent.iterdir()) == []

@@ -12,6 +12,7 @@ from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.read.records import Layout
+from fastflow.files.run import Run
 from fastflow.files.settings import Settings
 
 from support.commands import assert_one_sentence, run
@@ -65,11 +66,11 @@ def test_a_run_over_files_is_continued_to_the_same_bytes(model, desk, monkeypatc
     settings = Settings(
         Layout(keep=("url", "n"), id_field="id") if suffix in (".npz", ".jsonl", ".parquet", ".db") else Layout()
     )
-    embed_file(Runtime(model), paths, target, settings, quiet=True)
+    embed_file(Runtime(model), paths, target, settings, Run(quiet=True))
     whole = target.read_bytes()
     target.unlink()
     stopped(model, paths, target, settings)
-    assert embed_file(Runtime(model), paths, target, settings, resume=True, quiet=True).resumed == 32
+    assert embed_file(Runtime(model), paths, target, settings, Run(resume=True, quiet=True)).resumed == 32
     assert target.read_bytes() == whole
 
 
@@ -79,9 +80,9 @@ def test_resume_names_the_file_that_changed(model, desk, monkeypatch):
     stopped(model, paths, target, Settings())
     (desk / "data" / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(FastflowError, match=r"from a run with another input data/a\.jsonl; give the same"):
-        embed_file(Runtime(model), paths, target, Settings(), resume=True, quiet=True)
+        embed_file(Runtime(model), paths, target, Settings(), Run(resume=True, quiet=True))
     with pytest.raises(FastflowError, match=r"from a run with another input; give the same"):
-        embed_file(Runtime(model), paths[:1], target, Settings(), resume=True, quiet=True)
+        embed_file(Runtime(model), paths[:1], target, Settings(), Run(resume=True, quiet=True))
 
 
 def test_fields_are_carried_along(model, desk):

@@ -14,6 +14,7 @@ from fastflow.errors import UsageError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.read.records import Layout
+from fastflow.files.run import Run
 from fastflow.files.settings import Settings
 from fastflow.files.write.printing import Block, Terminal
 from fastflow.model.likelihood import Likelihood
@@ -58,7 +59,7 @@ def test_both_are_written_and_the_embedding_keeps_its_bits(
     (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
     target = target.with_suffix(suffix)
     settings = Settings(dedupe=dedupe, log_prob=True, **options)
-    embed_file(runtime, str(tmp_path / "in.txt"), target, settings, quiet=True)
+    embed_file(runtime, str(tmp_path / "in.txt"), target, settings, Run(quiet=True))
     vectors, log_probs = load(target)
     prompt = options.pop("prompt", "")
     want = runtime.encode(
@@ -82,14 +83,14 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, corpus, target, mon
                     raise KeyboardInterrupt
                 yield found
 
-    embed_file(Runtime(model), str(corpus), target, Settings(log_prob=True), quiet=True)
+    embed_file(Runtime(model), str(corpus), target, Settings(log_prob=True), Run(quiet=True))
     whole = target.read_bytes()
     target.unlink()
     with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupt(model), str(corpus), target, Settings(log_prob=True), quiet=True)
+        embed_file(Interrupt(model), str(corpus), target, Settings(log_prob=True), Run(quiet=True))
     with pytest.raises(Exception, match="from a run with another set of options"):
-        embed_file(Runtime(model), str(corpus), target, Settings(), resume=True, quiet=True)
-    done = embed_file(Runtime(model), str(corpus), target, Settings(log_prob=True), resume=True, quiet=True)
+        embed_file(Runtime(model), str(corpus), target, Settings(), Run(resume=True, quiet=True))
+    done = embed_file(Runtime(model), str(corpus), target, Settings(log_prob=True), Run(resume=True, quiet=True))
     assert done.resumed == 48
     assert target.read_bytes() == whole
     assert list(target.parent.iterdir()) == [target]
@@ -98,16 +99,16 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, corpus, target, mon
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_no_lines_give_no_log_densities(runtime, tmp_path, target, suffix):
     (tmp_path / "in.txt").write_text("")
-    embed_file(runtime, str(tmp_path / "in.txt"), target.with_suffix(suffix), Settings(log_prob=True), quiet=True)
+    embed_file(runtime, str(tmp_path / "in.txt"), target.with_suffix(suffix), Settings(log_prob=True), Run(quiet=True))
     vectors, log_probs = load(target.with_suffix(suffix))
     assert (len(vectors), log_probs.shape) == (0, (0,))
 
 
 def test_what_has_no_place_or_no_density_is_refused(runtime, bert, corpus, target):
     with pytest.raises(UsageError, match=r"a \.npy file has no place for log_prob; write \.npz, \.safe"):
-        embed_file(runtime, str(corpus), target.with_suffix(".npy"), Settings(log_prob=True), quiet=True)
+        embed_file(runtime, str(corpus), target.with_suffix(".npy"), Settings(log_prob=True), Run(quiet=True))
     with pytest.raises(UsageError, match="log_prob needs a flow"):
-        embed_file(Runtime(bert), str(corpus), target.with_suffix(".npz"), Settings(log_prob=True), quiet=True)
+        embed_file(Runtime(bert), str(corpus), target.with_suffix(".npz"), Settings(log_prob=True), Run(quiet=True))
     assert list(target.parent.iterdir()) == []
 
 
@@ -143,7 +144,7 @@ def test_embed_says_once_that_texts_are_unlike(model, runtime, tmp_path, target,
     assert capsys.readouterr().err.count(f"fastflow: 50% {SAID}") == 1
     assert np.array_equal(np.load(plain)[::2], runtime.encode(lines))
     for options in ({"quiet": True}, {"judge": False}):
-        embed_file(Knowing.of(model, half), source, plain, Settings(), **options)
+        embed_file(Knowing.of(model, half), source, plain, Settings(), Run(**options))
         assert SAID not in capsys.readouterr().err
     embed_file(Knowing.of(model, float(log_probs.min())), source, plain, Settings())
     embed_file(runtime, source, plain, Settings())

@@ -12,6 +12,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
+from fastflow.files.run import Run
 from fastflow.files.settings import Settings, Summary
 from fastflow.files.write.writers import WRITERS
 
@@ -70,7 +71,7 @@ def computed_by(monkeypatch) -> list[str]:
 def embed(runtime, source, target: Path, how: str, resume: bool = False, **settings) -> Summary:
     cache = target.parent.parent / "c.db" if how == "cache" else None
     given = Settings(dedupe=how == "dedupe", **settings)
-    return embed_file(runtime, source, target, given, resume, quiet=True, cache=cache)
+    return embed_file(runtime, source, target, given, Run(resume, quiet=True, cache=cache))
 
 
 OPTIONS = [{}, {"precision": "int8", "dim": 7, "normalize": True, "prompt": "so "}, {"log_prob": True, "dim": 3}]
@@ -195,7 +196,7 @@ def test_a_spoilt_cache_is_one_sentence_and_no_vector(model, source, out):
 def test_a_cache_is_no_input_or_output(runtime, source, out, same):
     target = out / "a.npy"
     with pytest.raises(UsageError, match="is the input or the output; name a file of its own"):
-        embed_file(runtime, source, target, Settings(), quiet=True, cache=out.parent / same)
+        embed_file(runtime, source, target, Settings(), Run(quiet=True, cache=out.parent / same))
     assert list(out.iterdir()) == []
 
 

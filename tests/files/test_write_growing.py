@@ -15,6 +15,7 @@ from fastflow.files import embed as embedding
 from fastflow.files import transform
 from fastflow.files.embed import Settings, embed_file
 from fastflow.files.read.inputs import Input
+from fastflow.files.run import Run
 from fastflow.progress import Progress
 
 
@@ -26,10 +27,10 @@ def runtime(model: Path) -> Runtime:
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors", ".db"])
 def test_a_finished_output_is_not_made_again(runtime, corpus, tmp_path, suffix):
     target = tmp_path / f"out{suffix}"
-    embed_file(runtime, str(corpus), target, Settings(), quiet=True)
+    embed_file(runtime, str(corpus), target, Settings(), Run(quiet=True))
     before = (target.read_bytes(), target.stat().st_mtime_ns, sorted(tmp_path.iterdir()))
     with pytest.raises(UsageError, match=r"out\..* is finished, and nothing is left to resume: leave out --resume to"):
-        embed_file(runtime, str(corpus), target, Settings(), resume=True, quiet=True)
+        embed_file(runtime, str(corpus), target, Settings(), Run(resume=True, quiet=True))
     assert before == (target.read_bytes(), target.stat().st_mtime_ns, sorted(tmp_path.iterdir()))
 
 
@@ -47,7 +48,7 @@ def test_a_second_run_that_was_interrupted_is_resumed_beside_the_first_ones_outp
     model, runtime, corpus, tmp_path, monkeypatch
 ):
     target = tmp_path / "out.npy"
-    embed_file(runtime, str(corpus), target, Settings(), quiet=True)
+    embed_file(runtime, str(corpus), target, Settings(), Run(quiet=True))
     whole = target.read_bytes()
     monkeypatch.setattr(embedding, "WINDOW", 16)
 
@@ -59,8 +60,8 @@ def test_a_second_run_that_was_interrupted_is_resumed_beside_the_first_ones_outp
                 yield block
 
     with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupted(model), str(corpus), target, Settings(), quiet=True)
-    assert embed_file(runtime, str(corpus), target, Settings(), resume=True, quiet=True).resumed == 48
+        embed_file(Interrupted(model), str(corpus), target, Settings(), Run(quiet=True))
+    assert embed_file(runtime, str(corpus), target, Settings(), Run(resume=True, quiet=True)).resumed == 48
     assert target.read_bytes() == whole
 
 

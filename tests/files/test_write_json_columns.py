@@ -15,6 +15,7 @@ from fastflow.files.embed import embed_file
 from fastflow.files.parts import merging
 from fastflow.files.parts.manifest import manifest_path, read_manifest
 from fastflow.files.read.records import Layout
+from fastflow.files.run import Run
 from fastflow.files.settings import Settings
 from fastflow.files.write import parquet_output
 from fastflow.files.write.json_columns import as_text, cast, joined, look, marked, typed
@@ -120,15 +121,15 @@ def test_values_that_an_interrupted_run_wrote_count_too(model, desk, tmp_path, m
     (tmp_path / "in.jsonl").write_text("".join(line + "\n" for line in lines))
     target = tmp_path / "out.parquet"
     settings = Settings(Layout(keep=("n", "mixed", "year"), id_field="id"))
-    embed_file(Runtime(model), ["in.jsonl"], target, settings, quiet=True)
+    embed_file(Runtime(model), ["in.jsonl"], target, settings, Run(quiet=True))
     whole = target.read_bytes()
     target.unlink()
     with monkeypatch.context() as patch:
         saved = module.State.save
         patch.setattr(module.State, "save", lambda self, *args: (saved(self, *args), (_ for _ in ()).throw(KeyError())))
         with pytest.raises(KeyError):
-            embed_file(Runtime(model), ["in.jsonl"], target, settings, quiet=True)
-    assert embed_file(Runtime(model), ["in.jsonl"], target, settings, resume=True, quiet=True).resumed == 16
+            embed_file(Runtime(model), ["in.jsonl"], target, settings, Run(quiet=True))
+    assert embed_file(Runtime(model), ["in.jsonl"], target, settings, Run(resume=True, quiet=True)).resumed == 16
     assert types_of(target) == TYPES
     assert target.read_bytes() == whole
 

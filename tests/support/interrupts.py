@@ -4,6 +4,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.files.embed import embed_file
+from fastflow.files.run import Run
 
 
 def stopped(model, inputs, target, settings, given=()):
@@ -17,4 +18,4 @@ def stopped(model, inputs, target, settings, given=()):
                 yield block
 
     with pytest.raises(KeyboardInterrupt):
-        embed_file(Interrupt(model), inputs, target, settings, quiet=True, given=given)
+        embed_file(Interrupt(model), inputs, target, settings, Run(quiet=True, given=given))
