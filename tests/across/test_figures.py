@@ -1,0 +1,52 @@
+"""Figures of the README's table of speed: each is found, rounded, in a report that its row links to."""
+
+import json
+import re
+from itertools import product
+
+import pytest
+
+from support.places import ROOT
+
+TABLE = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
+ROWS = [line.strip("| \n").split(" | ") for line in TABLE.splitlines() if "](bench/results/" in line]
+FIGURE = re.compile(r"(?<![\w.,-])\d+(?:\.\d+)?(?![\w,.]*\d|\w)")
+CASE = ("suite", "subject", "batch", "tokens", "threads")
+
+
+def linked(cell: str) -> list[dict]:
+    """The reports that a cell links to; of a table, the JSON of the same name."""
+    paths = [ROOT / path for path in re.findall(r"\]\((\S+?)\)", cell)]
+    return [json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) for path in paths]
+
+
+def measured(report: dict) -> set[float]:
+    """Every ratio of the report, every time of one call in seconds and in microseconds, and the memory."""
+    found = {number for ratio in report.get("ratios") or report["ranges"] for number in numbers(ratio)}
+    rows = report.get("rows", [])
+    for ours, other in product([row for row in rows if row["name"] == "fastflow"], rows):
+        if all(ours[name] == other[name] for name in CASE):
+            found.add(other["median_ms"] / ours["median_ms"])
+    for row in rows:
+        found |= {row["median_ms"] / 1e3, row["median_ms"] * 1e3, row.get("resident_mb") or 0.0}
+    return found
+
+
+def numbers(ratio: dict) -> list[float]:
+    return [value for value in ratio.values() if isinstance(value, float)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_every_figure_is_in_a_linked_report(row):
+    case, speeds, sources = row
+    known = set().union(*(measured(report) for report in linked(sources)))
+    figures = FIGURE.findall(speeds)
+    assert figures
+    for figure in [*figures, *re.findall(r"\((\d+) µs\)", case)]:
+        digits = len(figure.partition(".")[2])
+        assert any(f"{value:.{digits}f}" == figure for value in known), f"{figure} is in no report of this row"
+
+
+def test_the_table_is_read():
+    assert len(ROWS) >= 8
+    assert FIGURE.findall("0.99 to 1.5 ×, 2,758 of int8; 178 × and MiniLM-L6 1.7 ×") == ["0.99", "1.5", "178", "1.7"]
