@@ -8,7 +8,7 @@ _list:
 
 # lint and the quick tests: within a minute
 check: lint
-    pytest -q {{ two }} -m 'not slow and not whole and not compile' --quick
+    pytest -q {{ two }} --quick
 
 # ruff, codespell and mypy
 lint:

@@ -21,6 +21,24 @@ from support.places import DATA, USERS  # first: it sets the environment
 ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--quick``, for ``just check``."""
+    parser.addoption("--quick", action="store_true", help="only the first case of each parametrized test")
+
+
+@pytest.hookimpl(trylast=True)  # after the markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--quick``, keep the first case of each test that the markers leave."""
+    if not config.getoption("--quick"):
+        return
+    first: dict[str, pytest.Item] = {}
+    for item in items:
+        first.setdefault(item.nodeid.partition("[")[0], item)
+    kept = list(first.values())
+    config.hook.pytest_deselected(items=[item for item in items if item is not first[item.nodeid.partition("[")[0]]])
+    items[:] = kept
+
+
 def usable(isa: str) -> str:
     """``isa``; skips if this machine lacks it, and fails where FASTFLOW_REQUIRE_ISA names it."""
     from fastflow.kernels import isa as instructions

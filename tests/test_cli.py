@@ -19,6 +19,7 @@ def test_help_and_version():
         assert run(command, "-h").exit_code == 0
 
 
+@pytest.mark.slow
 def test_default_is_the_model_in_the_package_wherever_a_model_is_named(corpus):
     assert run("info", "default").stdout == run("info").stdout
     assert run("verify", "default").exit_code == 0

@@ -29,6 +29,7 @@ def assert_failed_plainly(done: subprocess.CompletedProcess[str], message: str) 
     assert re.fullmatch(rf"fastflow: [^\n]*{message}[^\n]*\n", done.stderr), done.stderr
 
 
+@pytest.mark.slow
 def test_the_installed_command_embeds(model, corpus, tmp_path):
     done = subprocess.run(
         [FASTFLOW, "embed", corpus, "-m", model], capture_output=True, text=True, cwd=tmp_path, check=True
@@ -56,6 +57,7 @@ def test_help_loads_no_numpy(run_python, arguments):
     assert "fastflow" in done.stdout
 
 
+@pytest.mark.slow
 def test_standard_input_and_a_locale_without_utf8(run_python, model):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     text = "naïve \u4e2d\u6587"
@@ -64,6 +66,7 @@ def test_standard_input_and_a_locale_without_utf8(run_python, model):
     assert json.loads(done.stdout)["text"] == text
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_the_run_quietly(model, corpus, tmp_path):
     big = tmp_path / "big.txt"
     big.write_text(corpus.read_text() * 40)  # more than a pipe holds
@@ -97,6 +100,7 @@ def small_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_disk_that_is_full_before_the_first_row_leaves_nothing_behind(model, corpus, tmp_path, run_python, suffix):
     target = tmp_path / "out" / f"x{suffix}"
@@ -108,6 +112,7 @@ def test_a_disk_that_is_full_before_the_first_row_leaves_nothing_behind(model, c
     assert target.read_bytes() == b"of an earlier run"
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_python):
     source, out = tmp_path / "in.txt", tmp_path / "out"
     source.write_text("\n".join(sentences) + "\n")
@@ -125,6 +130,7 @@ def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_p
     assert np.load(out / "x.npy").shape == (256, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["embed", "eval"])
 def test_a_folder_that_cannot_be_written(model, corpus, tmp_path, run_python, command):
     folder = Path("/proc") if os.geteuid() == 0 else tmp_path / "locked"
@@ -157,6 +163,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_killed_run_resumes_to_the_same_bytes(model, corpus, tmp_path, run_python, suffix):
     target = tmp_path / "out" / f"x{suffix}"
@@ -173,6 +180,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(model, corpus, tmp_path, run_pyt
     assert list(target.parent.iterdir()) == [target]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
 def test_an_interrupted_run_keeps_its_rows_and_says_how_to_continue(
     model, corpus, tmp_path, run_python, number, code, word
@@ -204,6 +212,7 @@ def test_processes_of_a_suite_in_the_background_can_be_interrupted():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
 def test_a_run_that_is_interrupted_before_its_first_rows_says_so(
     model, corpus, tmp_path, run_python, number, status, word
@@ -224,6 +233,7 @@ main(sys.argv[1:])
     assert list(target.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_second_process_with_the_same_output_is_refused(model, tmp_path, run_python):
     """The first waits for its pipe, so that both certainly run at once."""
     target = tmp_path / "x.npy"
@@ -247,6 +257,7 @@ def test_a_second_process_with_the_same_output_is_refused(model, tmp_path, run_p
     assert not partial.exists()
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_its_first_rows_before_its_last(model):
     with subprocess.Popen(
         [FASTFLOW, "embed", "-", "-m", model, "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -260,6 +271,7 @@ def test_a_pipe_gets_its_first_rows_before_its_last(model):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["embed", "info"])
 def test_a_closed_standard_output_is_one_sentence(model, corpus, command):
     arguments = {"embed": f"embed {corpus} -m {model} --quiet", "info": f"info {model}"}[command]
@@ -268,6 +280,7 @@ def test_a_closed_standard_output_is_one_sentence(model, corpus, command):
     assert re.fullmatch(r"fastflow: standard output is closed; name a file [^\n]*\n", done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["2>&-", "2>/dev/full"])
 def test_a_standard_error_that_takes_nothing_changes_neither_rows_nor_exit_code(model, corpus, tmp_path, how):
     target = tmp_path / "x.npy"
@@ -277,6 +290,7 @@ def test_a_standard_error_that_takes_nothing_changes_neither_rows_nor_exit_code(
     assert subprocess.run(["sh", "-c", command.replace("x.npy", "absent/x.npy")], check=False).returncode == 1
 
 
+@pytest.mark.slow
 def test_all_standard_streams_closed(model, corpus, tmp_path):
     """The output file must not get a number that something else writes to as standard error."""
     target = tmp_path / "x.npy"
@@ -290,6 +304,7 @@ def test_an_output_name_that_no_file_can_have(model, corpus, tmp_path, run_pytho
     assert_failed_plainly(done, "cannot be written: File name too long; choose another place with -o")
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_short_lines_and_everyone_else_json(model, corpus):
     script = shutil.which("script")
     if script is None:
@@ -311,6 +326,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
 def test_memory_does_not_grow_with_the_input(tmp_path, run_python, suffix):
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}

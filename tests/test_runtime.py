@@ -278,6 +278,7 @@ def test_a_narrower_calibration_shows_in_dim(tmp_path, bert, sentences, backend)
     assert rt.transform(np.zeros((2, 32))).shape == (2, 12)
 
 
+@pytest.mark.slow
 def test_fingerprints_tell_models_apart(model, bert, tmp_path, sentences):
     fingerprint = Runtime(model).fingerprint
     assert len(fingerprint) == 64

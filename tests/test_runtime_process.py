@@ -33,6 +33,7 @@ def test_close_lets_go_and_later_use_says_so(model):
     rt.close()
 
 
+@pytest.mark.slow
 def test_eight_threads_share_one_runtime(model, sentences, backend):
     rt = Runtime(model, backend=backend)
     parts = [sentences[i:64:8] for i in range(8)]
@@ -71,6 +72,7 @@ sys.exit(f"child {status}, parent {again}" if status or not again else 0)
 """
 
 
+@pytest.mark.slow
 def test_survives_fork(model, backend, run_python):
     done = run_python(FORK, model, backend)
     assert (done.returncode, done.stderr) == (0, "")

@@ -40,6 +40,7 @@ def openai_client(server: Running, **options):
     return openai, openai.OpenAI(**given | options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"encoding_format": "base64"}, {"encoding_format": "float"}])
 def test_openai_gets_the_vectors_of_the_runtime(server, vectors, options):
     """Its default is base64, which it decodes; a caller that names base64 gets the string."""
@@ -95,6 +96,7 @@ def test_openai_knows_each_refusal(server):
     assert denied.value.code == "invalid_api_key"
 
 
+@pytest.mark.slow
 def test_openai_reads_429_and_when_to_come_back():
     with serving(rate=50_000.0, max_bodies=1) as busy:
         openai, client = openai_client(busy)
@@ -121,6 +123,7 @@ def langchain(server: Running, **options):
     return found.OpenAIEmbeddings(**given | options)
 
 
+@pytest.mark.slow
 def test_langchain_with_its_lengths_unchecked(server, vectors):
     client = langchain(server, check_embedding_ctx_length=False)
     np.testing.assert_allclose(client.embed_documents(TEXTS), vectors, atol=1e-6)
@@ -155,6 +158,7 @@ def mteb_model(server, tiktoken_of_bytes, monkeypatch, tmp_path):
     return OpenAIModel("text-embedding-3-small", max_tokens=200, embed_dim=256, client=client)
 
 
+@pytest.mark.slow
 def test_mteb_encodes(mteb_model):
     """More texts than it sends at once, a blank one, which it leaves out, and one that it cuts to its own limit."""
     long = "a word " * 100
@@ -168,6 +172,7 @@ def test_mteb_encodes(mteb_model):
     assert not found[2048].any()
 
 
+@pytest.mark.slow
 def test_mteb_evaluates_a_task(mteb_model):
     """A task in memory through ``mteb.evaluate``: its score is the Spearman of the Runtime's own cosines."""
     import mteb
@@ -205,6 +210,7 @@ def curl(*arguments: str, data: bytes | None = None) -> bytes:
     ).stdout
 
 
+@pytest.mark.slow
 def test_curl(server, vectors):
     """The lines of docs/serve.md; curl without -H sends a form, which is refused with the header to send."""
     body, key = json.dumps({"input": TEXTS}), ("-H", f"Authorization: Bearer {KEY}")

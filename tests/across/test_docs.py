@@ -120,6 +120,7 @@ def program_failures(folder: Path, page: Path, training: bool = False) -> list[s
     return [each for each in found if each]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_quick_commands_and_the_programs_run(page, desk, bert):
     shorten_novels(desk)
@@ -163,6 +164,7 @@ def test_the_list_of_commands_not_run_is_exact():
     assert len(documented - set(NOT_RUN)) > 20, "the commands were not found"
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_noticed(desk):
     assert "no-such.txt cannot be opened" in command_failure(desk, "fastflow embed no-such.txt | cat")
 
@@ -222,6 +224,7 @@ def test_no_sentence_that_had_to_go_is_left():
     assert left == []
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_committed_results(tmp_path):
     pytest.importorskip("matplotlib")
     from fastflow.bench.research import speed_quality

@@ -20,6 +20,7 @@ def test_any_other_command_is_unknown_as_before():
     assert (result.exit_code, "No such command 'trains'" in result.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--against", "raw"]])
 def test_a_report_on_nothing_is_wrong_usage(model, tmp_path, options):
     page = tmp_path / "page.html"

@@ -46,6 +46,7 @@ def test_the_whole_script_runs_dry(tmp_path):
     assert (tmp_path / "dry.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_is_named_at_the_end(tmp_path):
     done = dry_run(tmp_path, PYTHON="false", BENCH_SECONDS="60")
     assert done.returncode == 1

@@ -140,6 +140,7 @@ print("soon" if time.process_time() - start < 5 else "late")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 def test_layers_are_counted_in_the_file_before_any_table_is_made(bert_copy, run_python, name):
     rewrite(bert_copy / "config.json", lambda tree: {**tree, "num_hidden_layers": 10**7})

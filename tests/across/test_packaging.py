@@ -122,6 +122,7 @@ def test_every_folder_with_python_files_is_a_declared_package():
         assert (folder / "__init__.py").is_file(), package
 
 
+@pytest.mark.slow
 def test_every_module_of_the_wheel_imports(installed, tmp_path):
     """Outside the checkout; a module may lack an extra that is not installed, and nothing of ours."""
     program = (
@@ -189,6 +190,7 @@ def test_sdist_can_be_built_from(built):
     assert sources <= names
 
 
+@pytest.mark.slow
 def test_installed_wheel_embeds_without_torch(installed, tmp_path):
     (tmp_path / "in.txt").write_text("one text\nanother\n")
     program = (

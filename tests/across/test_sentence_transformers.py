@@ -74,6 +74,7 @@ def wanted(directory):
     return get
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
 @pytest.mark.parametrize("name", CASES)
 def test_the_vectors_are_the_definitions(directory, wanted, name):
@@ -83,6 +84,7 @@ def test_the_vectors_are_the_definitions(directory, wanted, name):
                 assert close(rt.encode(TEXTS), wanted(name, new)) <= UNIT, (backend, new)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
 @pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize("name", CASES)
@@ -140,6 +142,7 @@ def prompted(tmp_path_factory, bert):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_prompts_and_their_tokens(prompted, backend):
     rt = fastflow.Runtime(prompted, backend=backend, dtype="float32")

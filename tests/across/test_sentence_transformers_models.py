@@ -58,6 +58,7 @@ def cosines(found, want):
     return (found * want).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(want, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_a_published_model(published):
     path, model = published
@@ -76,6 +77,7 @@ def test_a_published_model(published):
             assert cosines(rt.encode(texts), want).min() >= least, dtype
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_a_published_model_beside_sentence_transformers(published):
     pytest.importorskip("sentence_transformers", exc_type=ImportError)

@@ -8,10 +8,12 @@ import subprocess
 import sysconfig
 
 import numpy as np
+import pytest
 
 from support.places import ROOT, USERS
 
 
+@pytest.mark.slow
 def test_the_job_makes_every_part(tmp_path):
     page = (ROOT / "docs" / "shards.md").read_text(encoding="utf-8")
     (command,) = re.findall(r'^ +args: \["(.*)"\]$', page, re.M)

@@ -42,6 +42,7 @@ def middling(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
 @pytest.mark.skipif(find_spec("fastflow.kernels._cpu") is None, reason="the cpu backend is not compiled here")
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_memory_is_that_of_the_packed_weights(middling, bert, run_python, dtype,
     assert grown["RssFile"] <= 4 * MIB  # the mapped file was let go of
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("fastflow.kernels._cpu") is None, reason="the cpu backend is not compiled here")
 @pytest.mark.parametrize("stored", ["bfloat16", "float16"])
 def test_half_the_bytes_in_the_file_are_half_the_bytes_read(middling, tmp_path, bert, run_python, stored):

@@ -26,6 +26,7 @@ def other(request, tmp_path_factory):
     return make_encoder(tmp_path_factory.mktemp(request.param), request.param)
 
 
+@pytest.mark.slow
 def test_auto_runs_it_through_pytorch_and_says_why(other):
     texts = [*make_sentences(9), "", "x " * 300]
     runtime = Runtime(other)
@@ -53,6 +54,7 @@ def test_a_dtype_that_pytorch_lacks_is_refused(other):
         Runtime(other, dtype="int8")
 
 
+@pytest.mark.slow
 def test_it_can_be_trained_and_saved(other, tmp_path):
     texts = make_sentences(80)
     model = make_model(tmp_path / "model", other, texts)
@@ -120,6 +122,7 @@ def test_the_table_of_kinds_has_the_dtypes_of_their_classes(kind):
     assert kind.load().dtypes == kind.dtypes
 
 
+@pytest.mark.slow
 def test_opening_a_model_imports_no_backend_but_its_own():
     script = """
 import sys

@@ -80,6 +80,7 @@ def test_the_model_in_the_package_may_run_in_bfloat16():
     assert json.loads((DEFAULT / MANIFEST).read_text())["least_cosine"]["bfloat16"] >= LEAST_COSINE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["mpnet", "modernbert"])
 def test_newer_architectures_equal_transformers_and_take_lower_precisions(tmp_path, forced_isa, family, texts):
     directory = make_encoder(tmp_path / family, family)
@@ -96,6 +97,7 @@ def test_newer_architectures_equal_transformers_and_take_lower_precisions(tmp_pa
         assert (found * want).sum(axis=1).min() >= 0.98  # random weights forgive less than trained ones
 
 
+@pytest.mark.slow
 def test_the_folded_cuts_of_many_widths_are_not_all_kept(tmp_path, texts):
     encoder = make_encoder(tmp_path / "bert")
     rt = Runtime(make_model(tmp_path / "model", encoder, texts, "flow", ordered=True), "cpu")

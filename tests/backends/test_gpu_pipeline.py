@@ -36,6 +36,7 @@ def test_two_batches_are_in_flight_and_copies_have_streams_of_their_own(standin,
     assert in_flight == [2, 2, 2, 2, 2, 1]
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_batches_and_goes_on(monkeypatch, model, sentences):
     standin = use_standin(monkeypatch, room=300)
     runtime, exact = on_standin(model), Runtime(model, backend="reference").encode(sentences)
@@ -58,6 +59,7 @@ def test_a_text_that_does_not_fit_alone_is_an_error(monkeypatch, model, sentence
     assert_same(runtime.encode(["a dog", "a cat"]), exact.encode(["a dog", "a cat"])), "and the runtime goes on"
 
 
+@pytest.mark.slow
 def test_an_error_on_the_way_leaves_the_pipeline_whole(standin, model, sentences, monkeypatch):
     """Often enough that a slot lost each time would leave none."""
     runtime, exact = on_standin(model), Runtime(model, backend="reference").encode(sentences)

@@ -54,6 +54,7 @@ def test_on_a_gpu_pytorch_runs_an_architecture_that_triton_does_not(standin, enc
     assert any(note.startswith("stepped down from the triton backend: ") for note in runtime.info()["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["cls", "pooler", "first-last", "first-last-avg", "mean-of-layers:2", "avg-last-3"])
 def test_every_pooling_equals_the_reference(standin, bert, sentences, tmp_path, pooling):
     model = make_model(tmp_path, bert, sentences[:64], "standardize", pooling=pooling)
@@ -98,6 +99,7 @@ def test_the_same_text_in_batches_of_every_size(standin, model, sentences):
     assert np.linalg.norm(runtime.encode([text, long])[0] - alone) <= BUCKETS * np.linalg.norm(alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_lower_precisions_are_near_float32(standin, dtype, sentences):
     """Rounded if the kernels round, on the model in the package and its real weights; alone and in company."""
@@ -137,6 +139,7 @@ def heard_by(names, monkeypatch):
     monkeypatch.setattr(Tokenizer, "__call__", tokenize)
 
 
+@pytest.mark.slow
 def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch):
     monkeypatch.setattr("fastflow.streaming.WINDOW", 50)
     runtime, names = on_standin(model), set()

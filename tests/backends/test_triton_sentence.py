@@ -17,6 +17,7 @@ TEXTS = make_sentences(70)
 WEIGHTS = {"vocab": VOCABULARY, "weights": {"the": 0.25}, "other": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "modules",
     [

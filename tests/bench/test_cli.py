@@ -37,6 +37,7 @@ ROW_KEYS = {
 }
 
 
+@pytest.mark.slow
 def test_a_whole_run_writes_json_table_and_plot(hasty, tmp_path, capsys):
     data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     against = ["ukp", "lean", "torch-folded-state-eager"]

@@ -20,6 +20,7 @@ def test_floor_and_levels():
     assert LIMITS.floor_ms(1e3, 1e8, 1e8) == pytest.approx(10.0)  # memory
 
 
+@pytest.mark.slow
 def test_without_a_compiler_pytorch_stands_in_and_the_source_says_so(monkeypatch):
     monkeypatch.setattr("fastflow.bench.measure.probe.shutil.which", lambda name: None)
     monkeypatch.setattr("fastflow.bench.measure.machine.caches", lambda: {"L2": 256})

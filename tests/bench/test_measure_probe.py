@@ -8,6 +8,7 @@ from fastflow.bench.measure.probe import Probe, TorchProbe
 from fastflow.kernels.isa import amx_missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", [Probe, TorchProbe])
 def test_probes_measure_something_plausible(probe):
     made = probe()

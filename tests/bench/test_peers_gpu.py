@@ -14,6 +14,7 @@ from fastflow.bench.peers.pooled import reference
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 
 
+@pytest.mark.slow
 def test_the_gpus_peers_weigh_too(weighted_subject, monkeypatch):
     monkeypatch.setattr(peers_gpu, "LOWER", ("bfloat16",))
     gpu, skipped = Gpu("cpu", cpu_watch, 32, lambda function, x: lambda: function(x)), []

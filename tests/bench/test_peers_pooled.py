@@ -40,6 +40,7 @@ def test_named_layers_are_averaged_plainly(weighted_subject, sentences, bert):
     assert Pooled(weighted_subject, torch.float32, layers=(weighted_subject.depth,)).token_weights is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cls", "pooler"])
 def test_the_reference_takes_the_first_token_where_the_model_does(tmp_path, bert, sentences, mode):
     made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling=mode)

@@ -25,6 +25,7 @@ def wanted(family):
     return [(family, dtype) for dtype in PEERS[family][1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_installed_engines_agree_with_pytorch(tmp_path, bert, sentences, family):
     if reason := missing(family, "float32"):

@@ -12,6 +12,7 @@ from support.places import ROOT
 KEPT = ROOT / "bench" / "results"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["zen4/flow", "zen4/encoder-bert-base"])
 def test_kept_results_are_drawn(tmp_path, name):
     pytest.importorskip("matplotlib")

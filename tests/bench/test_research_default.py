@@ -281,6 +281,7 @@ def made(bert, small, *names):
     return bench
 
 
+@pytest.mark.slow
 def test_recolour_beside_the_background_has_its_statistics(bert, small):
     bench = made(bert, small, "snli", states.BACKGROUND)
     weighting = default_candidates.FULL[0]
@@ -292,6 +293,7 @@ def test_recolour_beside_the_background_has_its_statistics(bert, small):
         assert np.abs(ending.params["mean"] - z.mean(axis=0)).max() <= 1e-6
 
 
+@pytest.mark.slow
 def test_states_pool_to_what_the_encoder_gives(bert, small, sentences):
     bench = made(bert, small, "snli")
     assert bench.states.texts("snli") == sentences
@@ -307,6 +309,7 @@ def test_states_pool_to_what_the_encoder_gives(bert, small, sentences):
         assert np.allclose(bench.of(weighting).pooled("snli", weights, some), found[some], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_views_are_of_the_texts_asked_for_alone(bert, small, monkeypatch):
     monkeypatch.setattr(states, "DROPOUT", 0.0)
     bench = made(bert, small, "snli")
@@ -322,6 +325,7 @@ def test_views_are_of_the_texts_asked_for_alone(bert, small, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_views_have_the_encoders_noise(bert, small):
     views = (bench := made(bert, small, "snli")).states.views(
         "snli", bench.weights("snli", None, default.PLAIN), np.arange(256)

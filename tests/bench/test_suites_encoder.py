@@ -71,6 +71,7 @@ def test_a_whole_run_has_every_suite_and_names_who_is_missing(small_bench, tmp_p
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_rows_of_the_encoder_agree_with_pytorch_and_count_what_the_layers_need(small_bench):
     long = replace(ENCODER, quick=False, encoder=replace(ENCODER.encoder, shapes=((1, 3), (2, 9), (3, 17))))
     results = encoder.run_encoder(small_bench, ["torch-eager"], long, 2, quiet)
@@ -99,6 +100,7 @@ def test_a_model_given_takes_the_place_of_bert_base(small_bench, model):
     assert {row["name"] for row in results.rows} == {"fastflow", "torch-eager"}
 
 
+@pytest.mark.slow
 def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(small_bench, monkeypatch):
     liar = Candidate("liar", "float32", "x", lambda ids, mask: lambda: np.ones((len(ids), 128)))
 
@@ -124,6 +126,7 @@ def row(suite: str, name: str, dtype: str, ms: float, **more: object) -> dict:
     return {**given, "median_ms": ms, "times_floor": ms, **more}
 
 
+@pytest.mark.slow
 def test_without_a_number_of_threads_a_run_takes_fastflows_default(small_bench, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     done = cli.run(suites=["encoder"], against=["torch-eager"], sizes=ENCODER, device="cpu")

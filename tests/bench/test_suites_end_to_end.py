@@ -17,6 +17,7 @@ from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 
 
+@pytest.mark.slow
 def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
     runtime = Runtime(weighted_subject.model, backend="reference")
     ours = texts.of_texts("fastflow", "float32", "reference", runtime.encode, runtime.pool)
@@ -39,6 +40,7 @@ def run(subject, sentences, families):
     return {(row["name"], row["dtype"]): row["max_abs_err"] for row in results.rows}, results.skipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cls", "last"])
 def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
     pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
@@ -49,6 +51,7 @@ def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
     assert skipped == []
 
 
+@pytest.mark.slow
 def test_a_saved_directory_runs_with_its_head_and_its_prompt(tmp_path, bert, sentences):
     pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
     pytest.importorskip("sentence_transformers", reason="this peer is not installed", exc_type=ImportError)

@@ -25,6 +25,7 @@ def test_no_comparison_is_begun_after_the_end(hasty):
     ]
 
 
+@pytest.mark.slow
 def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkeypatch):
     from fastflow.kernels import isa as instructions
 

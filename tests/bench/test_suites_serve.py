@@ -13,6 +13,7 @@ from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
 def test_every_load_has_its_row(tmp_path, model):
     sizes = replace(

@@ -24,6 +24,7 @@ def test_a_subject_is_made_once_and_its_files_go():
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_random_weights_are_the_same_in_every_run():
     hashes = set()
     for _ in range(2):

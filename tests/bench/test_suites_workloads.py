@@ -11,6 +11,7 @@ from fastflow.bench.suites.workloads import sentences, synthetic
 from fastflow.plan.in_place import products
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("coupling", "levels"), [("additive", 3), ("additive", 2), ("affine", 2)])
 def test_counted_weights_are_the_plans_nonzero_blocks(coupling, levels):
     subject = synthetic(levels, 3, 32, coupling, 2, dim=768)

@@ -17,6 +17,7 @@ from support.servers import WAIT, serving_process
 TEXTS = {"inputs": ["a secret sentence of some words"] * 1500}
 
 
+@pytest.mark.slow
 def test_it_says_where_it_serves_and_ends_with_success(tmp_path):
     with serving_process(folder=tmp_path) as server:
         assert "serving default at http://127.0.0.1:" in server.said[-1]
@@ -28,6 +29,7 @@ def test_it_says_where_it_serves_and_ends_with_success(tmp_path):
     assert "secret" not in "".join(server.said)
 
 
+@pytest.mark.slow
 def test_a_running_request_is_finished_after_sigterm(tmp_path):
     answers = []
     with serving_process(folder=tmp_path) as server:
@@ -43,12 +45,14 @@ def test_a_running_request_is_finished_after_sigterm(tmp_path):
     assert len(answers[0].json) == 1500
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_too(tmp_path):
     with serving_process(folder=tmp_path) as server:
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(WAIT) == 0
 
 
+@pytest.mark.slow
 def test_one_that_a_script_started_in_the_background_ignores_ctrl_c(tmp_path):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a child inherits it
     try:
@@ -62,6 +66,7 @@ def test_one_that_a_script_started_in_the_background_ignores_ctrl_c(tmp_path):
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_a_key_from_the_environment_and_a_warning_without_one(tmp_path):
     with serving_process("--host", "0.0.0.0", folder=tmp_path, env={"FASTFLOW_API_KEY": "k"}) as server:
         server.host = "127.0.0.1"
@@ -78,6 +83,7 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.host)
 
 
+@pytest.mark.slow
 def test_a_unix_socket(tmp_path):
     path = tmp_path / "serve.sock"
     with serving_process("--uds", path, folder=tmp_path) as server:

@@ -21,6 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.S | re.M)
 
 
+@pytest.mark.slow
 def test_every_curl_of_the_page_is_answered(tmp_path):
     commands = [line for block in blocks("console") for line in block.splitlines()]
     assert len(commands) >= 6

@@ -23,6 +23,7 @@ def novels(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_it_says_what_it_searches_and_answers_the_curl_of_the_page(novels):
     (block,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.S | re.M)
     started, *asked = block.splitlines()
@@ -50,6 +51,7 @@ def test_another_model_is_one_sentence(novels, bert):
     assert_one_sentence(run("serve", "--port", 0, "-m", bert, "--search", novels), 1, "was made with another model")
 
 
+@pytest.mark.slow
 def test_the_help_names_every_route_and_the_page(novels):
     with serving(rate=50_000.0, search=novels) as server:
         paths = [route.path for route in server.app.routes if not route.path.startswith("/page.")]
@@ -58,6 +60,7 @@ def test_the_help_names_every_route_and_the_page(novels):
         assert re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", said), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_at_a_loopback_address_a_foreign_name_is_refused(tmp_path, host):
     with serving_process("--host", host, folder=tmp_path) as server:
@@ -67,6 +70,7 @@ def test_at_a_loopback_address_a_foreign_name_is_refused(tmp_path, host):
         assert server.get("/info", host="evil.example").status == 403
 
 
+@pytest.mark.slow
 def test_other_addresses_keys_and_sockets_take_any_name(tmp_path):
     key = {"FASTFLOW_API_KEY": "k"}
     with serving_process("--host", "0.0.0.0", folder=tmp_path) as server:

@@ -38,6 +38,7 @@ numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))  # inte
 samples = arrays.arrays(np.float64, st.shared(st.integers(2, 40), key="n"), elements=numbers)
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(samples, samples)
 def test_spearman_is_scipys(a, b):
@@ -168,6 +169,7 @@ def test_folders_give_their_tsv_files_in_order(tmp_path):
         find_sets([tmp_path / "empty"])
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_small_encoders_published_figure(shared_data, tmp_path):
     """STS16, mean of layers 1 and L, uncalibrated: 58.6 all, 59.5 wmean, measured with independent code."""

@@ -49,6 +49,7 @@ def stand_in(monkeypatch):
     return Model
 
 
+@pytest.mark.slow
 def test_the_same_vectors(saved, stand_in):
     found = compare(saved)
     assert found.texts == 2 * len(probe_texts())
@@ -59,6 +60,7 @@ def test_the_same_vectors(saved, stand_in):
     assert "texts in float32: largest difference to Sentence Transformers" in shown.stdout
 
 
+@pytest.mark.slow
 def test_others_fail(saved, stand_in):
     stand_in.off = 1e-3
     shown = CliRunner().invoke(main, ["verify", str(saved), "--with", "st"])
@@ -94,6 +96,7 @@ def test_the_real_one(saved):
     compare(saved).check(saved)
 
 
+@pytest.mark.slow
 def test_rounding_that_tanh_does_not_shorten(tmp_path):
     """Weighted and not divided, the largest states are long, and tanh leaves their rounding alone."""
     pytest.importorskip("sentence_transformers", exc_type=ImportError)

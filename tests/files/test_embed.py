@@ -113,6 +113,7 @@ def test_a_prompt_goes_before_every_text(runtime, corpus, sentences, target):
     assert not np.array_equal(found, runtime.encode(sentences))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 30])
 def test_shards_together_are_the_whole(runtime, tmp_path, target, sentences, parts):
     source, target = write(tmp_path / "in.txt", sentences[:20]), target.with_suffix(".npz")
@@ -220,6 +221,7 @@ def test_a_resumed_run_gives_the_bytes_of_a_whole_one(model, tmp_path, target, s
     assert sorted(path.name for path in target.parent.iterdir()) == [target.name, *beside]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["uint8", "binary"])
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".parquet", ".safetensors", ".db"])
 def test_every_format_holds_every_precision_resumed_or_not(
@@ -383,6 +385,7 @@ def test_an_input_that_is_replaced_moved_or_deleted_while_open_is_read_to_its_en
     assert np.array_equal(np.load(target), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["truncated", "grown", "overwritten"])
 @pytest.mark.parametrize("compressed", [False, True])
 def test_an_input_that_is_changed_while_it_is_read_is_an_error(model, tmp_path, target, monkeypatch, how, compressed):

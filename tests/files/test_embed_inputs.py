@@ -147,6 +147,7 @@ def test_texts_that_end_with_nul_hold_lines(model, option):
     assert_one_sentence(result, 1, "-, text 2: byte 1 is not UTF-8")
 
 
+@pytest.mark.slow
 def test_fit_reads_all_files_twice(model, desk, sentences):
     result = run("embed", "data/b.jsonl", "data/a.jsonl", "-m", model, "--fit", "-o", "out.npy")
     assert result.exit_code == 0, result.stderr

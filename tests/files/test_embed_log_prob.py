@@ -134,6 +134,7 @@ class Knowing(Runtime):
 SAID = "of these texts are unlike the corpus the model was fitted on; consider --fit"
 
 
+@pytest.mark.slow
 def test_embed_says_once_that_texts_are_unlike(model, runtime, tmp_path, target, monkeypatch, capsys):
     monkeypatch.setattr(module, "WINDOW", 50)
     lines = make_sentences(256, 5)
@@ -155,6 +156,7 @@ def test_embed_says_once_that_texts_are_unlike(model, runtime, tmp_path, target,
     assert "log_prob" not in target.with_suffix(".jsonl").read_text()
 
 
+@pytest.mark.slow
 @NEEDS
 def test_where_a_device_overlaps_only_the_first_window_is_judged(model, runtime, tmp_path, target, monkeypatch, capsys):
     use_standin(monkeypatch)

@@ -77,6 +77,7 @@ def embed(runtime, source, target: Path, how: str, resume: bool = False, **setti
 OPTIONS = [{}, {"precision": "int8", "dim": 7, "normalize": True, "prompt": "so "}, {"log_prob": True, "dim": 3}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "short", "scored"])
@@ -102,6 +103,7 @@ def test_standard_output_gets_the_same(model, source, out, how, capfdbinary):
     assert plain.stdout
 
 
+@pytest.mark.slow
 def test_a_cache_serves_every_run_of_its_model(runtime, source, lines, sentences, out, monkeypatch):
     """Options that come after the pooled vector find it; a corpus that has grown computes what is new."""
     embed(runtime, source, out / "a.npy", "cache")
@@ -118,6 +120,7 @@ def test_a_cache_serves_every_run_of_its_model(runtime, source, lines, sentences
     assert computed == sentences[100:103]
 
 
+@pytest.mark.slow
 def test_another_model_or_setting_finds_nothing(runtime, model, bert, source, lines, out, monkeypatch):
     embed(runtime, source, out / "a.npy", "cache")
     others = [(Runtime(bert), {}), (runtime, {"prompt": "so "}), (Runtime(model, backend="reference"), {})]
@@ -135,6 +138,7 @@ def test_another_model_or_setting_finds_nothing(runtime, model, bert, source, li
     assert f"holds {(1 + len(others)) * len(set(lines)):,} vectors" in done.cache
 
 
+@pytest.mark.slow
 def test_a_cut_that_a_model_orders_has_its_own_bits(sentences, source, out):
     """The model in the package folds the cut into its calibration: only pooled vectors give the same bits."""
     runtime = Runtime()
@@ -143,6 +147,7 @@ def test_a_cut_that_a_model_orders_has_its_own_bits(sentences, source, out):
     assert (out / "dedupe.npy").read_bytes() == (out / "cache.npy").read_bytes() == (out / "plain.npy").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_an_interrupted_run_is_continued(model, runtime, source, out, how, suffix):
@@ -175,6 +180,7 @@ def test_shards_are_joined_to_the_same_bytes(model, source, out, how):
         assert np.array_equal(whole["embeddings"], joined["embeddings"])
 
 
+@pytest.mark.slow
 def test_texts_that_may_not_be_cut_are_refused_with_a_cache_too(runtime, source, out):
     embed(runtime, source, out / "a.npy", "cache")
     with pytest.raises(FastflowError, match="longer than the model's 64 tokens"):

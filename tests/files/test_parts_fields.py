@@ -39,6 +39,7 @@ def test_a_manifest_that_was_made_is_sound():
     assert wrong(SOUND | {"bytes": 7, "sha256": HASH}) is None
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(SOUND)), values)
 def test_any_value_is_sound_or_named(name, value):
     said = wrong(SOUND | {name: value})

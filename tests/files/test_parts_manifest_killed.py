@@ -88,6 +88,7 @@ for seed, how in (1, []), (2, ["--dedupe"]), (3, ["--cache", "c.db"]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_whatever_the_moment_the_bytes_are_those_of_one_run(
     model, tmp_path, sentences, run_python, monkeypatch, suffix

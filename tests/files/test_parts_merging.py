@@ -36,6 +36,7 @@ def embed(model, *options):
     assert result.exit_code == 0, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize("of", [1, 3, 25])
@@ -132,6 +133,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
     """Two parts of 40 MB; a .npz holds its row numbers, 1 MB, in memory as a run does."""

@@ -100,6 +100,7 @@ def test_the_suffix_of_the_content():
     assert [without_packing(name) for name in ("x.txt.gz", "x.csv.zst", "x.gz.txt")] == ["x.txt", "x.csv", "x.gz.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_line_without_end_is_refused_while_it_is_read(tmp_path, suffix, run_python):
     """64 MB of one letter: a few kB of a file that would take twice that as text."""

@@ -183,6 +183,7 @@ with MatrixFile(sys.argv[1]) as source:
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path, run_python):
     path = tmp_path / "x.npy"
     rows = 1 << 20

@@ -54,6 +54,7 @@ def test_rows_are_skipped_by_row_groups(path, skip, monkeypatch):
     assert groups == [group for group in range(7) if min(100, 16 * group + 16) > skip]
 
 
+@pytest.mark.slow
 def test_only_the_columns_asked_for_are_read_and_one_group_at_a_time(tmp_path, path, run_python):
     """The column that is not asked for is far larger than the memory that reading the file takes."""
     rows, noise = 2_000, np.random.default_rng(0)

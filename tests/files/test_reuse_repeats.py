@@ -65,6 +65,7 @@ def test_rows_come_back_and_nothing_lies_in_the_folder(tmp_path):
     store.close()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_texts(tmp_path, monkeypatch):
     """Bytes that the interpreter and NumPy allocate, counted; four times as many texts, and the table grows twice."""
     monkeypatch.setattr(repeats, "FIRST_SLOTS", 1 << 10)

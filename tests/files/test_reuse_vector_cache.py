@@ -85,6 +85,7 @@ def test_many_threads_share_a_file(path):
     assert report(path)[0].startswith(f"{path}: 300 vectors, ")
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_another_that_stores(path):
     cache = VectorCache(path, ONE, 9)
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -129,6 +130,7 @@ def test_an_interrupted_add_leaves_nothing(path, monkeypatch):
     cache.close()
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_whole_cache(path, run_python):
     """It dies in a transaction that no longer fits into memory, so that parts of it are in the file."""
     cache, rows = VectorCache(path, ONE, 9), rows_of(5)
@@ -187,6 +189,7 @@ def test_a_row_that_is_not_what_was_stored_is_no_vector(path, change):
     cache.close()
 
 
+@pytest.mark.slow
 def test_a_damaged_row_is_one_sentence_and_no_traceback_follows(path, run_python):
     """What Python says of a cursor that outlives its file goes past every ``except``."""
     cache = VectorCache(path, ONE, 9)

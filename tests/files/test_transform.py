@@ -272,6 +272,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_process_that_is_stopped_leaves_no_wrong_output_and_resumes(
     vector_model, runtime, x, npy, target, run_python, number, code
@@ -287,6 +288,7 @@ def test_a_process_that_is_stopped_leaves_no_wrong_output_and_resumes(
     assert list(target.parent.iterdir()) == [target]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

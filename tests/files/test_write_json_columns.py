@@ -134,6 +134,7 @@ def test_values_that_an_interrupted_run_wrote_count_too(model, desk, tmp_path, m
     assert target.read_bytes() == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [2, 4, 50])
 def test_parts_are_text_and_joined_to_the_columns_of_one_run(model, desk, tmp_path, monkeypatch, of):
     """The last part alone has seen that a column is mixed."""

@@ -44,6 +44,7 @@ def test_hidden_states_at_every_width(float_isa, hidden, heads, intermediate, ac
         assert_right(found, exact, plain)
 
 
+@pytest.mark.slow
 def test_hidden_states_at_the_width_of_bert_base():
     weights, shape = random_encoder(3, 1, 768, 12, 3072)
     ids, offsets = pack([20, 130, 70], seed=1)  # more rows than a block
@@ -51,6 +52,7 @@ def test_hidden_states_at_the_width_of_bert_base():
     assert_right(found, *exact_and_plain(weights, shape, ids, offsets, (0, 1)))
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(
     layers=st.integers(1, 3), heads=st.integers(1, 6), size=st.integers(2, 40), intermediate=st.integers(1, 150),
@@ -102,6 +104,7 @@ def exactly(sentences):
         return texts, exact.encode(texts, normalize_embeddings=True)
 
 
+@pytest.mark.slow
 def test_the_default_model_is_exact_to_float32(float_isa, exactly, monkeypatch):
     monkeypatch.setenv("FASTFLOW_ISA", float_isa)  # a Runtime takes no argument of that kind
     texts, want = exactly

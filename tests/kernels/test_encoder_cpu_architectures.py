@@ -33,6 +33,7 @@ def assert_right(found, exact, plain):
         assert error <= FUSED_FACTOR * allowed + FUSED_FLOOR, layer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", MADE)
 @pytest.mark.parametrize(("hidden", "heads", "intermediate"), WIDTHS)
 def test_hidden_states_at_every_width(float_isa, family, hidden, heads, intermediate):
@@ -115,6 +116,7 @@ def test_products_are_those_of_the_format(isa, family, dtype, hidden, heads, int
     assert np.abs(found - want).mean() <= near * lost.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", MADE)
 def test_a_text_has_the_same_bits_in_any_company(isa, family, dtype):

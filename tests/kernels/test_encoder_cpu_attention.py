@@ -144,6 +144,7 @@ def test_an_encoder_whose_layers_have_windows_and_biases(isa, threads):
         assert np.array_equal(alone, found[offsets[i] : offsets[i + 1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_long_text_has_the_same_bits_however_many_threads_share_it(monkeypatch, isa, dtype):
     monkeypatch.setattr("support.packed.POSITIONS", 1100)

@@ -33,6 +33,7 @@ def exact_of(qkv, window=None, bias=None):
     return attention(qkv, np.array([0, len(qkv)]), 1, window, bias)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 0, 1, 31, 64])
 @pytest.mark.parametrize("reach", [None, 40])
 @pytest.mark.parametrize("size", [32, 40])

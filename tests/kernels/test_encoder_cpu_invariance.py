@@ -14,6 +14,7 @@ from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from support.packed import bits, pack, random_encoder, select, token_weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", ["mean", "weighted", "pooler"])
 def test_a_text_has_the_same_bits_in_any_company(isa, dtype, mode):
@@ -84,6 +85,7 @@ def test_use_fork_use(isa):
     assert np.array_equal(bits(encoder(*work)), bits(want))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow():
     weights, shape = random_encoder(2, 1, 64, 2, 128)
     encoder = CpuEncoder(weights, shape, "mean", (1,), threads=2)

@@ -197,6 +197,7 @@ def test_packed_formats_round_to_nearest():
     assert scale.tolist() == [1.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", REDUCED)
 def test_the_default_model_keeps_its_directions(forced_isa, dtype, sentences):
     plain, runtime = (fastflow.Runtime(backend="cpu", dtype=d, threads=2) for d in ("float32", dtype))

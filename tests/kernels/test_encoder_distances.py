@@ -63,6 +63,7 @@ def test_a_rotation_keeps_lengths_and_gives_products_of_distances():
     assert np.array_equal(sin[0], np.zeros(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "attention"), [("float32", "eager"), ("float64", None)])
 @pytest.mark.parametrize(
     ("family", "setting"),

@@ -11,6 +11,7 @@ from support.packed import random_encoder, random_modernbert, random_mpnet
 from support.triton_processes import NEEDS, compiled, interpreted
 
 
+@pytest.mark.slow
 @NEEDS
 def test_the_kernels_in_the_interpreter(tmp_path):
     assert interpreted(tmp_path, "check_encoder.py", "check_runtime.py") >= 47, "and a whole Runtime on the kernels"

@@ -108,6 +108,7 @@ def test_any_number_of_columns(float_isa, columns):
     assert_right(cpu.CpuFlow(fold(stages[:1], columns), isa=float_isa)(x), x, stages[:1])
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(make.chains(), st.sampled_from((1, 2, 5, 14, 30)))
 def test_any_calibration(chain, rows):
@@ -344,6 +345,7 @@ def test_threads_join_and_a_fork_gets_its_own(float_isa, chain):
     assert np.array_equal(bits(flow(x)), expected)
 
 
+@pytest.mark.slow
 def test_a_fork_during_calls_of_other_threads(float_isa, chain):
     code = """
 import os, sys, threading
@@ -382,6 +384,7 @@ def test_default_threads_are_those_this_process_may_use():
     assert 1 <= cpu.default_threads() <= len(os.sched_getaffinity(0))
 
 
+@pytest.mark.slow
 def test_calls_keep_no_memory(float_isa):
     rng = np.random.default_rng(10)
     flow = cpu.CpuFlow(fold([make.flow(rng, 384)], 384), threads=2, isa=float_isa)

@@ -17,6 +17,7 @@ from fastflow.stages.calibration import Stage
 from support.triton_processes import NEEDS, compiled, interpreted
 
 
+@pytest.mark.slow
 @NEEDS
 def test_the_kernels_in_the_interpreter(tmp_path):
     assert interpreted(tmp_path, "check_flow.py") >= 105

@@ -171,6 +171,7 @@ def members(letters: str, most: int = 0x110000) -> list[str]:
     return re.findall(letters, every)
 
 
+@pytest.mark.slow
 def test_bert_keeps_every_word_character_and_drops_the_others():
     for lowercase in (True, False):
         tokenizer = bert(normalizers.BertNormalizer(lowercase=lowercase))

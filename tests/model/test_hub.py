@@ -32,6 +32,7 @@ def hub(tmp_path, monkeypatch, bert):
     return root / "snapshots" / revision
 
 
+@pytest.mark.slow
 def test_a_model_that_refers_to_the_hub(hub, bert, sentences, tmp_path):
     made = make_model(tmp_path / "made", Path("someone/tiny"), sentences)
     manifest = json.loads((made / "fastflow.json").read_text())

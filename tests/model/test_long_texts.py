@@ -36,6 +36,7 @@ def directories(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta"])
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(
@@ -65,6 +66,7 @@ def test_a_long_text_is_not_tokenized_beyond_its_head(directories, name):
         assert size - 8 < len(head) < size
 
 
+@pytest.mark.slow
 def test_a_text_without_an_end_of_its_words_is_refused_when_it_is_too_long(directories, monkeypatch):
     monkeypatch.setattr(long_texts, "LONGEST", 5000)
     monkeypatch.setattr(long_texts, "WINDOW", 1000)
@@ -138,6 +140,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
 def test_memory_does_not_grow_with_a_text(tmp_path):
     done = subprocess.run(

@@ -250,6 +250,7 @@ def test_a_setting_that_cannot_be_obeyed(saved, file, changes, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_fit_on_its_encoder_names_what_it_leaves_out(saved, sentences):
     with pytest.warns(UserWarning, match=r"uses its encoder alone, without Pooling \(cls\), Dense \(32 to 8, tanh\)"):
         fit = fastflow.fit(sentences, saved, "whiten:8", token_weights="none")

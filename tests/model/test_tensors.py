@@ -117,6 +117,7 @@ def test_places_are_checked_here_too(tmp_path, entry, monkeypatch):
 WHOLE = struct.pack("<Q", len(json.dumps(GOOD))) + json.dumps(GOOD).encode() + bytes(range(32))
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=400)
 @given(
     place=st.integers(0, len(WHOLE) - 33),

@@ -169,6 +169,7 @@ def test_a_text_that_has_no_utf8_form(bert):
         Runtime(bert).encode(["fine", "a\ud800b"])
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
     model, vocabulary = shared_data / "models" / "mini-mlm-uncased", shared_data / "models" / "bert-uncased-vocab"

@@ -10,6 +10,7 @@ from fastflow.plan.fold import fold
 from support import stages as make
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(make.chains())
 def test_ranges_are_the_supports(chain):

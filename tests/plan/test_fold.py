@@ -30,6 +30,7 @@ def assert_close(z, expected, bound=FOLDED):
     assert np.abs(z - expected).max() <= bound * np.abs(expected).max()
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(make.chains())
 def test_folded_is_unfolded(chain):
@@ -84,6 +85,7 @@ def test_the_trained_pytorch_flow(coupling, permutation):
     assert_close(run(fold([Stage("flow", settings, state)], 48), x), expected)
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(make.chains())
 def test_float32_plans_err_no_more_than_twice_the_unfolded_float32(chain):

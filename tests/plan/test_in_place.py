@@ -19,6 +19,7 @@ def run(plans, x):
     return x
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(make.chains())
 def test_the_sparse_plans_are_the_chain(chain):

@@ -45,6 +45,7 @@ def test_word_frequency_sentence_of_real_bands_and_of_one():
     assert "one band, which shows no trend" in frequency_trend(word_bands(table[:50], np.ones(50, int)))
 
 
+@pytest.mark.slow
 def test_isotropy_sentence_follows_the_table():
     rng = np.random.default_rng(0)
     even, cone = rng.normal(size=(300, 8)), rng.normal(size=(300, 8)) * np.arange(1, 9) + 20

@@ -115,6 +115,7 @@ def test_page_stands_alone_and_fits_a_phone(whole):
     assert "@import" not in whole[0]
 
 
+@pytest.mark.slow
 def test_no_path_of_this_machine_is_in_page_or_json(model, model_copy, bert, data, tmp_path, sentences, monkeypatch):
     other = make_model(tmp_path / "white", bert, sentences, "whiten")
     shown, written = tmp_path / "r.html", tmp_path / "r.json"
@@ -179,6 +180,7 @@ def test_page_has_every_section_and_escapes_texts(whole):
     assert any("<script>alert(1)</script> the dog & the cat" in words for words in page.words)
 
 
+@pytest.mark.slow
 def test_raw_counts_every_token_alike(weighted_model, bert, data, tmp_path):
     pairs = data / "pairs.tsv"
     options = ["--against", "raw,weights", "--dtype", "float32", "--sts", pairs]
@@ -224,6 +226,7 @@ def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
     assert sum(band["words"] for band in result["sections"]["words"]) > 40
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_and_another_seed_another_choice(model, data, tmp_path):
     pages = []
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
@@ -247,6 +250,7 @@ def test_sections_without_data_are_named(model, data, tmp_path):
     assert 'id="left-out"' in (tmp_path / "r.html").read_text()
 
 
+@pytest.mark.slow
 def test_another_model_and_a_fitted_flow_as_columns(model, bert, data, tmp_path, sentences):
     other = make_model(tmp_path / "white", bert, sentences, "whiten")
     done = report(model, "--against", f"{other},whiten:8+standardize,flow", "--sts", data / "pairs.tsv", "--json", "-")
@@ -257,6 +261,7 @@ def test_another_model_and_a_fitted_flow_as_columns(model, bert, data, tmp_path,
     assert result["sections"]["similarity"]["white"] == evaluate(Runtime(other).encode, sets)
 
 
+@pytest.mark.slow
 def test_curves_and_the_stopping_point_are_shown(whole, data, model_copy, tmp_path):
     assert whole[1]["sections"]["training"]["curves"]["bits_per_dimension"] == [[i, 2 / i] for i in range(1, 9)]
     assert "bits per dimension by step." in whole[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from fastflow.report.plots import LETTERS, MOST_LETTERS, apart, dots, short
 
 
@@ -13,6 +15,7 @@ def test_long_names_are_shortened_in_their_middle():
     assert (len(name), name[:3], name[-2:], "…" in name) == (12, "abc", "yz", True)
 
 
+@pytest.mark.slow
 def test_a_tall_legend_takes_no_room_from_the_drawing():
     def height(names: list[str]) -> float:
         drawn = dots(["x", "y"], {name: [1.0, 2.0] for name in names}, "label")

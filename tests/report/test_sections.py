@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fastflow.evaluation.evaluate import SEVEN, Pairs
 from fastflow.report.parts import Best
@@ -15,6 +16,7 @@ def pairs(name: str) -> Pairs:
     return Pairs(name, ["s"] * 3, np.array([1.0, 2.0, 3.0]), ["a", "b", "c"], ["d", "e", "f"])
 
 
+@pytest.mark.slow
 def test_similarity_sentences_count_what_the_table_shows():
     angles = np.array([0.0, 0.0, 0.0, 1.2, 0.8, 0.4])  # of a to f: cosine rises with the score
     right = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -30,6 +32,7 @@ def test_similarity_sentences_count_what_the_table_shows():
     assert [row[0] for row in section.tables[0].rows] == ["mean of 7", *SEVEN, "other"]
 
 
+@pytest.mark.slow
 def test_lexical_sentence_counts_the_sets_nearer_to_people():
     words = Pairs("x", ["s"] * 3, np.array([3.0, 2.0, 1.0]), ["a", "a b", "a b c"], ["a", "a d", "a e f"])
     angles = np.array([0.0, 0.0, 0.0, 0.4, 0.8])  # of a, a b, a b c, a d, a e f: cosine falls with the distance

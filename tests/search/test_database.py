@@ -123,6 +123,7 @@ def test_an_id_of_bytes_is_named(tmp_path):
         Database(path).hits([(0, 1.0), (1, 0.5)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_condition_without_end_hears_signals(path, number, code):
     joins = ", ".join(f"texts t{i}" for i in range(9))

@@ -34,6 +34,7 @@ def test_codes_give_exact_scores_of_the_rows_they_find(path, where):
         assert kept.search(X[:5], 12, where) == read.search(X[:5], 12, where)
 
 
+@pytest.mark.slow
 def test_without_comparing_in_full_bytes_would_miss_rows(path, monkeypatch):
     """The order of codes is not that of the vectors: the factor is what mends it."""
     with Index(path) as read, Index(path, hold="int8") as kept:

@@ -85,6 +85,7 @@ def test_other_precisions_and_shortened_vectors(runtime, made, sentences, precis
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".db", ".npy"])
 def test_a_query_is_rotated_where_the_rows_were(bert, tmp_path, corpus, sentences, suffix):
     """A model that stores the order of its directions rotates what it shortens, even to its own width."""

@@ -23,6 +23,7 @@ def sorted_whole(queries, vectors, k, similarity):
     return [np.lexsort((np.arange(len(vectors)), -row))[:k].tolist() for row in scores]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("similarity", sorted(SIMILARITIES))
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
 @pytest.mark.parametrize("k", [1, 7, 400])

@@ -21,6 +21,7 @@ def test_a_wrong_method_is_405_and_names_the_right_one(server, method, path):
     assert f"{path} takes {answer.headers['allow']}, not {method}" in str(answer.json)
 
 
+@pytest.mark.slow
 def test_a_fault_of_ours_is_an_answer_without_the_text(monkeypatch, caplog):
     with serving(rate=50_000.0) as server:
         model = server.service.model

@@ -50,6 +50,7 @@ def test_pooled_and_embedded_texts_of_one_batch_do_not_mix(server, runtime):
         np.testing.assert_allclose(answer.json, runtime.encode(texts, normalize_embeddings=True), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_without_calibration_says_so(bert):
     with serving(bert, rate=50_000.0) as server:
         found = server.post("/compare", {"pairs": [["a b", "c d"]]}).json
@@ -81,6 +82,7 @@ def test_what_it_refuses(server, body, says):
     assert says in answer.json["error"]
 
 
+@pytest.mark.slow
 def test_it_waits_in_the_queue_like_others():
     """A server that computes nothing in time refuses /compare as it refuses /embed."""
     with serving(rate=1.0, timeout=5.0) as server:
@@ -88,6 +90,7 @@ def test_it_waits_in_the_queue_like_others():
             assert "send fewer at once" in server.post(path, body).json["error"], path
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for():
     with serving(keys=("k",), rate=50_000.0) as server:
         assert server.post("/compare", {"pairs": [["a", "b"]]}).status == 401

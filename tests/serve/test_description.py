@@ -43,6 +43,7 @@ def test_the_limits_are_those_of_the_server(description):
     assert fields["properties"]["input"]["anyOf"][1]["maxItems"] == 2048
 
 
+@pytest.mark.slow
 def test_a_key_is_described_where_one_is_needed():
     with serving(keys=("k",), rate=50_000.0) as server:
         found = server.get("/openapi.json", authorization="Bearer k").json

@@ -55,6 +55,7 @@ def test_the_refusal_is_counted_and_described(local):
     assert all("403" in operation["responses"] for item in paths.values() for operation in item.values())
 
 
+@pytest.mark.slow
 def test_any_name_goes_with_a_key_and_beyond_this_machine(server):
     assert server.ask("GET", "/info", headers={"host": "my.example"}).status == 200
     with serving(rate=50_000.0, hosts=HOSTS, keys=("k",)) as locked:

@@ -108,6 +108,7 @@ def test_vectors_as_they_are(server, runtime):
     assert np.array_equal(numbers(answer), runtime.encode(TEXTS))
 
 
+@pytest.mark.slow
 def test_the_model_has_the_names_it_was_given():
     with serving(names=("text-embedding-3-small", "b")) as server:
         assert [each["id"] for each in server.get("/v1/models").json["data"]] == [

@@ -37,6 +37,7 @@ def test_each_file_is_served_as_it_is_with_a_strict_policy(server, path):
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
+@pytest.mark.slow
 def test_the_shell_needs_no_key_and_holds_no_data():
     """The one exception from keys: files of the package, in which nothing of this server is."""
     with serving(keys=("secret-key",), names=("secret-name",), rate=50_000.0) as server:

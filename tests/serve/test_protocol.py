@@ -37,6 +37,7 @@ def everything(connection: socket.socket) -> bytes:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start", [b"", b"POST /em", HEAD, HEAD + b"content-length: 100\r\n\r\n{"], ids=["nothing", "line", "head", "body"]
 )
@@ -46,6 +47,7 @@ def test_a_request_that_does_not_arrive_is_given_up(hasty, start):
         assert everything(connection).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.slow
 def test_a_client_that_sends_a_byte_now_and_then_is_given_up_too(hasty):
     with connect(hasty) as connection:
         connection.sendall(HEAD + b"content-length: 100\r\n\r\n")
@@ -61,6 +63,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_given_up_too(hasty):
         assert found == b"HTTP/1.1 408"
 
 
+@pytest.mark.slow
 def test_a_second_request_has_its_own_time(hasty):
     body = b'{"inputs": "a"}'
     whole = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
@@ -76,6 +79,7 @@ def test_a_second_request_has_its_own_time(hasty):
         assert everything(connection).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.slow
 def test_a_request_that_has_arrived_may_be_computed_for_longer(hasty, monkeypatch):
     model = hasty.service.model
     embed = model.embed
@@ -101,6 +105,7 @@ def test_connections_are_bounded(hasty):
             each.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_cut_off(hasty):
     body = ('{"inputs": [' + '"a", ' * 2047 + '"a"]}').encode()  # an answer that no buffer of the system holds
     with connect(hasty) as connection:
@@ -180,6 +185,7 @@ def by_httpx(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes
     return answer.status_code, answer.content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", [by_urllib, by_http_client, by_httpx])
 def test_a_client_that_sends_too_much_reads_the_refusal(usual, post):
     body = b'{"inputs": "' + b"a" * 17_000_000 + b'"}'
@@ -209,6 +215,7 @@ def test_a_request_that_was_refused_is_not_said_to_be_late(hasty):
     assert found.startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.slow
 def test_what_is_no_http_is_counted_and_logged_once_with_its_sender(caplog):
     with serving(rate=50_000.0) as server, caplog.at_level(logging.WARNING):
         for _ in range(20):

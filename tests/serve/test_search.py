@@ -96,6 +96,7 @@ def searches(server) -> int:
     return int(float(next(line.split()[1] for line in lines if line.startswith("fastflow_search_duration_count"))))
 
 
+@pytest.mark.slow
 def test_a_long_query_is_cut_and_counted(librarian, library):
     answer = librarian.post("/search", {"query": "word " * 500})
     assert answer.json["truncated_texts"] == 1
@@ -103,6 +104,7 @@ def test_a_long_query_is_cut_and_counted(librarian, library):
         assert strict.post("/search", {"query": "word " * 500}).status == 422
 
 
+@pytest.mark.slow
 def test_it_waits_in_the_queue_like_others(library):
     with serving(rate=1.0, timeout=5.0, search=library) as busy:
         assert "send fewer at once" in busy.post("/search", {"query": ["word " * 40] * 2}).json["error"]
@@ -114,6 +116,7 @@ def test_it_waits_in_the_queue_like_others(library):
         assert server.post("/search", {"query": "a"}).status == 200
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for(library):
     with serving(keys=("k",), rate=50_000.0, search=library) as server:
         assert server.post("/search", {"query": "a"}).status == 401
@@ -141,6 +144,7 @@ class Held:
         return self.real(vector, k)
 
 
+@pytest.mark.slow
 def test_the_queries_of_a_client_that_has_gone_are_not_searched(library, monkeypatch):
     with serving(rate=50_000.0, search=library) as server:
         held = Held(server.service.searcher)
@@ -161,6 +165,7 @@ def test_the_queries_of_a_client_that_has_gone_are_not_searched(library, monkeyp
         assert server.service.searcher._asking == 0
 
 
+@pytest.mark.slow
 def test_a_search_past_its_deadline_is_503(library, monkeypatch):
     with serving(rate=50_000.0, search=library, timeout=0.3) as server:
         held = Held(server.service.searcher)
@@ -189,6 +194,7 @@ def test_a_file_that_was_changed_is_a_sentence_without_its_path(spoilt, caplog):
     assert server.post("/embed", {"inputs": "a"}).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [float("inf"), b"bytes"])
 def test_a_value_that_json_cannot_hold_is_an_error(library, tmp_path, value):
     path = copy(library, tmp_path / "copy.db")

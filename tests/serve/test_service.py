@@ -144,6 +144,7 @@ def _send(connection: socket.socket, data: bytes) -> None:
         connection.sendall(data)
 
 
+@pytest.mark.slow
 def test_large_bodies_and_answers_are_whole(server, runtime):
     texts = [f"text number {i} of a long list of them" for i in range(1500)]
     answer = server.post("/embed", {"inputs": texts})

@@ -26,6 +26,7 @@ def run(port: int, count: int, rate: float) -> None:
     asyncio.run(generate(Plan(port, "/embed", bodies, rate, count, 64)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
 @pytest.mark.parametrize(("before_it", "count"), [(1500, 2000), pytest.param(40_000, 50_000, marks=pytest.mark.whole)])
 def test_memory_is_flat(tmp_path, before_it, count):
@@ -38,6 +39,7 @@ def test_memory_is_flat(tmp_path, before_it, count):
         assert b"te_queue_size 0.0" in server.get("/metrics").body
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
 def test_texts_as_long_as_a_body_may_be_take_little_more_than_their_bytes(tmp_path):
     body = json.dumps({"inputs": "the dog sleeps near it. " * 650_000}).encode()

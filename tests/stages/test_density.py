@@ -65,6 +65,7 @@ def by_jacobian(stages, x):
     return np.array(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(map(str, shape.values())))
 @pytest.mark.parametrize("chain", CHAINS)
 def test_every_backend_gives_the_change_of_variables(chain, shape):
@@ -114,6 +115,7 @@ def test_what_has_no_density_is_refused(stages, message):
             kind(of(chain), "float32", "cpu", None).log_prob(np.zeros((1, DIM), np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recoloured", [False, True])
 def test_a_runtime_gives_it_for_texts_and_for_pooled_vectors(bert, sentences, tmp_path, backend, recoloured):
     model = make_model(tmp_path / "m", bert, sentences, "flow,recolour" if recoloured else "flow", weighted=True)
@@ -186,6 +188,7 @@ def test_a_stream_gives_embeddings_with_the_bits_they_have_without(model, senten
         runtime.stream_with_log_prob(sentences, precision="int4")
 
 
+@pytest.mark.slow
 @NEEDS
 def test_on_a_device_it_is_that_of_the_reference(model, sentences, monkeypatch):
     use_standin(monkeypatch)

@@ -83,6 +83,7 @@ def test_levels_are_of_one_range():
     assert np.abs(quantise(unit, "int8", True, spread) - unit / step).max() <= 0.501
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["flow", "whiten", "standardize"])
 def test_other_calibrations_store_none(tmp_path, bert, sentences, method):
     made = load_model(make_model(tmp_path / "m", bert, sentences, method, ordered=True))
@@ -100,6 +101,7 @@ def test_a_model_saved_without_is_refused(tmp_path, bert, sentences, method, pre
     assert Runtime(made).encode(sentences[:3], precision="ubinary").shape == (3, 4)
 
 
+@pytest.mark.slow
 def test_a_raw_model_holds_nothing_else(tmp_path, bert, sentences):
     plain, made = (make_model(tmp_path / str(o), bert, sentences, "none", ordered=o) for o in (False, True))
     assert list(load_file(made / CALIBRATION)) == [SPREAD]
@@ -110,6 +112,7 @@ def test_a_raw_model_holds_nothing_else(tmp_path, bert, sentences):
         load_model(made)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_listed_is_not_read(tmp_path, bert, sentences):
     plain, made = (make_model(tmp_path / str(o), bert, sentences, "none", ordered=o) for o in (False, True))
     (plain / CALIBRATION).write_bytes((made / CALIBRATION).read_bytes())
@@ -131,6 +134,7 @@ def test_a_damaged_array_is_named(tmp_path, bert, sentences, change):
         load_model(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["nullspace"], ["nullspace", "--stream"], ["none"]], ids=" ".join)
 def test_training_stores_it(tmp_path, bert, corpus, sentences, options):
     train = make_train(bert, corpus, tmp_path)

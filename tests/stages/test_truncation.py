@@ -138,6 +138,7 @@ def test_a_model_without_an_order_keeps_its_first_dimensions(both, sentences):
     assert np.array_equal(rt.encode(sentences[:5], truncate_dim=7), rt.encode(sentences[:5])[:, :7])
 
 
+@pytest.mark.slow
 def test_training_stores_the_order(tmp_path, bert, corpus, sentences):
     train = make_train(bert, corpus, tmp_path)
     common = ("--stop", "budget", "--batch-size", 32, "--max-length", 64)

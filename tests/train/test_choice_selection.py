@@ -26,6 +26,7 @@ def record(directory):
     return json.loads((directory / "fastflow.json").read_text())["training"]
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_kept_and_why(train, tmp_path):
     result = train("--epochs", "8", "--batch-size", "64")
     assert result.exit_code == 0
@@ -44,6 +45,7 @@ def test_a_run_says_what_it_kept_and_why(train, tmp_path):
     assert "auto" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences):
     """The official start untrained: shifts and scales at random."""
     bad = ["--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--demoted", "4"]
@@ -61,6 +63,7 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
     assert Runtime(tmp_path / "all-the-same").info()["calibration"] != "none"
 
 
+@pytest.mark.slow
 def test_the_latent_is_judged_as_it_is_and_its_look_is_its_separability(train, tmp_path):
     assert train("--latent", "--epochs", "8").exit_code == 0
     training = record(tmp_path / "m")
@@ -166,6 +169,7 @@ def test_a_failure_that_is_not_of_the_corpus_is_never_a_reason_to_keep_the_pooli
         choose("flow", fit, Views(normal(40, 8), normal(40, 8, 1)), automatic=True)
 
 
+@pytest.mark.slow
 def test_auto_fails_where_its_checkpoint_is_of_another_run(train, tmp_path, monkeypatch):
     """It must not ship raw pooling instead."""
     from fastflow.train.methods.scalars import Scalars
@@ -184,6 +188,7 @@ def test_auto_fails_where_its_checkpoint_is_of_another_run(train, tmp_path, monk
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [(), ("--token-weights", "none")])
 def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, weights):
     monkeypatch.setattr(fitting, "FEWEST", 256)
@@ -201,6 +206,7 @@ def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, we
     assert same_vectors(tmp_path / "m", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sentences, monkeypatch):
     """At the default spectrum random weights leave nothing to gain."""
     monkeypatch.setattr(fitting, "FEWEST", 256)
@@ -216,6 +222,7 @@ def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sen
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
 
 
+@pytest.mark.slow
 def test_auto_streamed_is_the_closed_form(train, tmp_path):
     usual = ("--token-weights", "none", "--demoted", "0")  # of 32 dimensions of noise two are many
     result = train("--method", "auto", "--stream", *usual)
@@ -230,6 +237,7 @@ def test_auto_streamed_is_the_closed_form(train, tmp_path):
     assert same_vectors(tmp_path / "m", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_auto_streamed_on_too_few_texts_says_what_they_lack(train, tmp_path, sentences):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(sentences[:20]) + "\n")
@@ -248,6 +256,7 @@ def same_vectors(*directories):
     return np.array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_budget_takes_no_views(train, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("views were made")

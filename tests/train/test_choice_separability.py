@@ -77,6 +77,7 @@ def test_values_that_are_not_finite(bad):
     assert np.isnan(separability(normal(10, 4), x))
 
 
+@pytest.mark.slow
 def test_when_to_look():
     looks = [step for step in range(1001) if due(step, 1000)]
     assert looks == [0, 10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 448, 640, 896, 1000]
@@ -84,6 +85,7 @@ def test_when_to_look():
     assert sum(due(step, 100_000) for step in range(100_001)) <= 30
 
 
+@pytest.mark.slow
 def test_views_are_noise_that_can_be_repeated(bert, sentences):
     encoder = open_encoder(str(bert), "first-last", 32)
     torch.manual_seed(3)
@@ -111,6 +113,7 @@ def peaked(best):
     return lambda flow: -abs(next(looks) - best)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("look", "step"), [(0, 0), (1, 10), (2, 14), (3, 15)])
 def test_the_flow_of_the_best_look_comes_back(look, step):
     """It is the flow that a budget of just that many steps gives (15 is the whole)."""
@@ -131,6 +134,7 @@ def test_what_is_not_finite_is_never_kept():
     assert [value for _, value in keeper.record()["history"]] == [1.0, None, 0.5, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [9, 11, 13])
 def test_resume_keeps_what_was_kept(tmp_path, stop):
     path = tmp_path / "c.safetensors"

@@ -51,6 +51,7 @@ def test_crowding_is_the_mean_cosine_of_two_different_sentences(bert):
     assert crowding(bert) == pytest.approx(np.mean(pairs), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_encoder_in_the_package_is_untuned():
     assert crowding("default") > CONE + 0.1
     assert why_tuned("default") is None
@@ -66,6 +67,7 @@ def test_spread_out_is_near_no_cosine_at_all(monkeypatch, found):
     assert why_tuned("e") is None
 
 
+@pytest.mark.slow
 def test_such_an_encoder_is_kept_as_it_is(spread, corpus, tmp_path, sentences):
     assert abs(crowding(spread)) < CONE
     train = make_train(spread, corpus, tmp_path)
@@ -94,6 +96,7 @@ def test_so_it_is_from_python_where_the_report_says_why(spread, sentences):
     assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
 
 
+@pytest.mark.slow
 def test_and_streamed(spread, corpus, tmp_path):
     result = make_train(spread, corpus, tmp_path)("--method", "auto", "--stream")
     assert result.exit_code == 0, result.stderr
@@ -101,6 +104,7 @@ def test_and_streamed(spread, corpus, tmp_path):
     assert (manifest(tmp_path / "m")["calibration"], manifest(tmp_path / "m")["pooling"]["mode"]) == ([], "mean")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "kinds", "mode"),
     [
@@ -119,6 +123,7 @@ def test_what_is_named_is_done_all_the_same(spread, corpus, tmp_path, options, k
     assert made["pooling"] == {"mode": mode, "layers": [0, 1, 3]}
 
 
+@pytest.mark.slow
 def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "FEWEST", 256)
     result = make_train(spread, corpus, tmp_path)("--method", "auto", "--token-weights", "sif")

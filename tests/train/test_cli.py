@@ -20,6 +20,7 @@ from support.places import ROOT
 from support.tolerances import EMBEDDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
     result = train("--stop", "budget", encoder=encoders(family))
@@ -35,6 +36,7 @@ def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
     assert np.abs(numpy - pytorch).max() <= 2 * EMBEDDING
 
 
+@pytest.mark.slow
 def test_what_a_run_says(train, tmp_path):
     result = train()
     assert result.exit_code == 0
@@ -71,6 +73,7 @@ def test_what_a_run_says(train, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("m")] == ["m"]
 
 
+@pytest.mark.slow
 def test_an_encoder_of_the_hub_is_copied_by_default_and_referenced_on_request(
     bert, corpus, sentences, tmp_path, monkeypatch
 ):
@@ -92,6 +95,7 @@ def test_an_encoder_of_the_hub_is_copied_by_default_and_referenced_on_request(
         Runtime(tmp_path / "light")
 
 
+@pytest.mark.slow
 def test_training_on_a_directory_never_asks_the_hub(train, tmp_path, monkeypatch, model):
     def asked(*unused, **options):
         pytest.fail("asked the Hub")
@@ -104,6 +108,7 @@ def test_training_on_a_directory_never_asks_the_hub(train, tmp_path, monkeypatch
     assert not (tmp_path / "light").exists()
 
 
+@pytest.mark.slow
 def test_the_cache_command_names_what_was_trained_on(train, tmp_path):
     assert train("--method", "whiten").exit_code == 0
     listed = CliRunner().invoke(fastflow_main, ["cache", str(tmp_path / "cache")])
@@ -145,6 +150,7 @@ def mini(shared_data, tmp_path, cache, *arguments):
     return training
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("latent", [(), pytest.param(("--latent",), marks=pytest.mark.whole)])
 def test_a_real_corpus_ends_more_isotropic(shared_data, tmp_path, cache, latent):
@@ -172,6 +178,7 @@ def test_a_corpus_in_a_table_without_a_header(train, tmp_path, sentences):
     assert "corpus: 256 distinct texts" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_corpus_of_another_language_is_warned_of(train, tmp_path):
     (tmp_path / "corpus.txt").write_text("".join(f"Die Bundesregierung beschloss Erhöhung {i}.\n" for i in range(64)))
     result = train("--dry-run", source=tmp_path / "corpus.txt", encoder="default")

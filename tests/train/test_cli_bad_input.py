@@ -20,6 +20,7 @@ def written(path, content):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
@@ -133,6 +134,7 @@ def test_debug_shows_the_error_itself(bert, corpus, tmp_path):
     assert type(result.exception).__name__ == "UsageError"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["torch", "transformers"])
 def test_missing_extra_names_the_command(tmp_path, module):
     program = f"import sys; sys.modules[{module!r}] = None; from fastflow.train.cli import main; main()"

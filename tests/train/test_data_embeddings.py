@@ -86,6 +86,7 @@ def test_first_last_is_the_mean_of_layers_one_and_last(bert, sentences):
     assert np.abs(vector - expected).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_order_is_kept_whatever_the_window(bert, sentences, tmp_path, monkeypatch, runner):
     encoder = opened(bert)
     whole = embed_corpus(sentences, encoder, tmp_path / "a")
@@ -173,6 +174,7 @@ def test_interruption_in_the_first_window_leaves_no_file(bert, sentences, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left on device")])
 def test_an_interrupted_pass_continues_bit_for_bit(
     bert, sentences, tmp_path, monkeypatch, capsys, runner, passes, error
@@ -221,6 +223,7 @@ embeddings.embed_corpus(open(sys.argv[2]).read().splitlines(), encoder, embeddin
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_its_windows_and_no_lock(
     bert, sentences, corpus, tmp_path, monkeypatch, capsys, run_python
 ):
@@ -254,6 +257,7 @@ def test_a_second_run_waits_for_the_first(bert, sentences, tmp_path, monkeypatch
     assert name.endswith(".npy")
 
 
+@pytest.mark.slow
 def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
     """Encodings take a hundred bytes a token: those of 32,768 paragraphs were a gigabyte, whatever was streamed."""
     sizes, call = [], Tokenizer.__call__

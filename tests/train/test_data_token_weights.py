@@ -122,6 +122,7 @@ def test_the_definition():
     assert np.abs(reference.pool_mean(hidden, offsets, weights) - expected).max() <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backends_agree_on_the_weighted_mean(weighted_model, bert, sentences, backend):
     frozen = weigh(open_encoder(str(bert), POOLING, 64), sentences)
@@ -148,6 +149,7 @@ def test_info_and_manifest_say_it(weighted_model):
     assert len(verify(weighted_model)) == 3
 
 
+@pytest.mark.slow
 def test_weights_alone_are_kept_too(tmp_path, bert, sentences):
     made = make_model(tmp_path / "m", bert, sentences, "none", weighted=True)
     assert manifest_of(made)["calibration"] == []
@@ -159,6 +161,7 @@ def test_weights_alone_are_kept_too(tmp_path, bert, sentences):
         load_model(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -184,6 +187,7 @@ def test_weights_tell_caches_apart(bert, sentences):
     assert len(keys) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "mode"),
     [
@@ -198,6 +202,7 @@ def test_who_is_weighted(train, tmp_path, options, mode):
     assert manifest_of(tmp_path / "m")["pooling"]["mode"] == mode
 
 
+@pytest.mark.slow
 def test_a_stream_is_weighted_like_the_corpus(train, tmp_path):
     for name, options in (("a", ()), ("b", ("--stream",))):
         assert train("--method", "nullspace:2", *options, out=tmp_path / name).exit_code == 0

@@ -14,6 +14,7 @@ from fastflow.train.options import COLOURS, POOLING, Options
 from fastflow.train.reading import Run
 
 
+@pytest.mark.slow
 def test_identical_runs_give_identical_models(train, tmp_path):
     for name in ("m", "again"):
         assert train(out=tmp_path / name, source="-", stdin="\n".join(f"a dog {i}" for i in range(70))).exit_code == 0
@@ -32,6 +33,7 @@ def test_identical_runs_give_identical_models(train, tmp_path):
     assert marks[0] == marks[1] != marks[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     from fastflow.train.methods.scalars import Scalars
@@ -102,6 +104,7 @@ def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
         prepare(str(bert), settle(str(bert), Options(**given))[0], Run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fewest", "least"), [(70, 70), (20, 64)])
 @pytest.mark.parametrize("enough", [False, True])
 def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
@@ -124,6 +127,7 @@ def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
         assert made["pooling"]["mode"] == "weighted-mean"  # which needs no more texts
 
 
+@pytest.mark.slow
 def test_a_flow_asked_for_by_name_needs_a_batch_alone(train, tmp_path, sentences):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(sentences[:63]) + "\n")
@@ -135,6 +139,7 @@ def test_a_flow_asked_for_by_name_needs_a_batch_alone(train, tmp_path, sentences
     assert "auto keeps the pooling as it is: a flow takes 1,000 texts or more, and these are 63" in auto.stderr
 
 
+@pytest.mark.slow
 def test_a_flow_of_a_large_corpus_is_larger(train, tmp_path, monkeypatch):
     monkeypatch.setattr("fastflow.train.options.LARGE_CORPUS", 256)
     options = ("--latent", "--stop", "budget")
@@ -143,6 +148,7 @@ def test_a_flow_of_a_large_corpus_is_larger(train, tmp_path, monkeypatch):
     assert "flow(2x3, width 32, additive, reversal), fingerprint" in train(*options, out=tmp_path / "n").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "colour"),
     [

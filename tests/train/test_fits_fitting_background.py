@@ -18,6 +18,7 @@ def training(directory):
     return json.loads((directory / "fastflow.json").read_text())["training"]
 
 
+@pytest.mark.slow
 def test_a_flow_has_ten_sentences_a_text_beside_a_small_corpus(bert, sentences, tmp_path):
     lines = []
     fit = fastflow.fit(sentences[:70], bert, "flow", stop="budget", progress=lines.append)
@@ -31,6 +32,7 @@ def test_a_flow_has_ten_sentences_a_text_beside_a_small_corpus(bert, sentences, 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["flow", "whiten,recolour"])
 def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, sentences, method):
     """Without token weights, which are of the corpus alone."""
@@ -44,6 +46,7 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
     assert not np.allclose(*last, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_token_weights_and_the_corpus_hash_are_those_of_the_corpus_alone(train, tmp_path):
     for count, out in ((0, "alone"), (50, "beside")):
         assert train(*FLOW, "--background", count, out=tmp_path / out).exit_code == 0
@@ -67,6 +70,7 @@ def test_a_method_without_recolour_is_fitted_to_the_corpus_alone(train, tmp_path
     assert fit.training["background"] == 0
 
 
+@pytest.mark.slow
 def test_a_corpus_of_another_language_is_fitted_alone_unless_asked(bert):
     german = [f"Der Hund Nummer {i} läuft über die Wiese und das Kind sieht ihm zu" for i in range(70)]
     for asked, count, said in ((None, 0, "no"), (5, 5, "5"), (0, 0, None)):
@@ -83,6 +87,7 @@ def test_a_corpus_of_less_than_a_batch_stays_too_small(train):
     assert_one_sentence(refused, 2, "the corpus has 256 distinct texts, fewer than one batch of 257")
 
 
+@pytest.mark.slow
 def test_a_streamed_corpus_has_them_too(train, tmp_path):
     options = ("--method", "whiten,recolour", "--stream", "--stop", "budget", "--demoted", 0)
     for count, out in ((0, "alone"), (500, "beside")):
@@ -93,6 +98,7 @@ def test_a_streamed_corpus_has_them_too(train, tmp_path):
     assert not np.allclose(*means, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_encoder_runs_over_them_at_every_step_with_its_dropout(train, tmp_path):
     result = train(*FLOW, "--encoder-dropout", "--background", 100)
     assert result.exit_code == 0, result.stderr
@@ -100,6 +106,7 @@ def test_the_encoder_runs_over_them_at_every_step_with_its_dropout(train, tmp_pa
     assert training(tmp_path / "m")["background"] == 100
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_beside_other_sentences(train):
     """Its checkpoint is of a flow that was fitted to other rows."""
     interrupted = train(*FLOW, "--background", 100, "--save-steps", 1, "--lr", 1e30)  # diverges and leaves a checkpoint

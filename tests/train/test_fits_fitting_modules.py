@@ -47,12 +47,14 @@ def test_the_calibration_comes_behind_every_module(model, directory, sentences):
     assert opened.manifest["least_cosine"].keys() == {"bfloat16", "int8"}
 
 
+@pytest.mark.slow
 def test_it_was_fitted_on_texts_with_the_default_prompt(model, directory, sentences):
     mean = load_model(model).calibration[0].params["mean"]
     distinct = list(dict.fromkeys(sentences))
     np.testing.assert_allclose(mean, expected(directory, distinct, "the old ").mean(axis=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_model_is_whole(model, directory, sentences, tmp_path):
     copy = shutil.copytree(model, tmp_path / "copy")
     assert verify(copy)[0].endswith("files match their sha256")
@@ -112,6 +114,7 @@ def test_choices_that_do_not_go_together(directory, bert, sentences, tmp_path):
         open_encoder(str(cut), "model", None)
 
 
+@pytest.mark.slow
 def test_embed_fit_keeps_the_modules(directory, tmp_path, corpus):
     from click.testing import CliRunner
 

@@ -48,6 +48,7 @@ def refused(done: Result, message: str, code: int = 2) -> None:
     assert message in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_it_is_a_fit_on_the_distinct_texts_and_then_an_embedding_of_every_line(
     embed, tmp_path, lines, source, weighted_model, monkeypatch
 ):
@@ -66,12 +67,14 @@ def test_it_is_a_fit_on_the_distinct_texts_and_then_an_embedding_of_every_line(
     assert not list((tmp_path / "temporary").iterdir())
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes(embed, tmp_path):
     for name in ("a", "b"):
         assert embed("-o", tmp_path / f"{name}.npz", "--quiet").stderr == ""
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighted_model):
     done = embed("-o", tmp_path / "out.npz", "--save-model", tmp_path / "m")
     assert f"reuse it with -m {tmp_path / 'm'}" in done.stderr
@@ -85,16 +88,19 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
     assert "--save-model" in embed("-o", tmp_path / "b.npz", "--save-model", tmp_path / "m").stderr
 
 
+@pytest.mark.slow
 def test_a_plain_encoder_is_pooled_as_training_does_by_default(embed, tmp_path, bert):
     assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=bert).exit_code == 0
     assert Runtime(tmp_path / "m").info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
 
 
+@pytest.mark.slow
 def test_every_token_counts_the_same_where_the_model_has_no_weights(embed, tmp_path, model):
     assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=model).exit_code == 0
     assert Runtime(tmp_path / "m").info()["pooling"] == "masked mean of layers 0, 1 and 3"
 
 
+@pytest.mark.slow
 def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_path, lines):
     table, seen = tmp_path / "in.csv", []
     table.write_text("key,body\n" + "".join(f"{i},{line or 'a dog'}\n" for i, line in enumerate(lines)))
@@ -112,6 +118,7 @@ def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_pat
     refused(embed(source=tmp_path / "pairs.tsv"), "pairs of texts; choose one with --text-field")
 
 
+@pytest.mark.slow
 def test_standard_input_is_read_twice(embed, lines, source, tmp_path):
     done = embed("--quiet", source="-", input=source.read_text())
     assert done.exit_code == 0, done.stderr
@@ -168,6 +175,7 @@ def interrupt(monkeypatch) -> None:
     monkeypatch.setattr(Runtime, "stream", stopping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [False, True])
 def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, monkeypatch, keep):
     out, saved = tmp_path / "out.npz", ("--save-model", tmp_path / "m") if keep else ()
@@ -183,6 +191,7 @@ def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, mo
     assert out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["texts", "encoder", "pooling", "vectors"])
 def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, source, other, model, vector_model):
     interrupt(monkeypatch)
@@ -214,6 +223,7 @@ def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, m
     assert not (tmp_path / "out.npy").exists()
 
 
+@pytest.mark.slow
 def test_a_large_input_is_sampled(embed, tmp_path, monkeypatch, lines):
     monkeypatch.setattr(fit_input, "SAMPLE", 20)
     done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m")
@@ -224,6 +234,7 @@ def test_a_large_input_is_sampled(embed, tmp_path, monkeypatch, lines):
     assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "n").fingerprint
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_from_training_without_fit(run_python, source, weighted_model, tmp_path):
     code = (
         "import sys; from fastflow.cli import main\n"

@@ -30,6 +30,7 @@ def calibration(fit, folder):
     return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "whiten,recolour"])
 def test_a_closed_form_has_the_bytes_of_a_streamed_fit(bert, sentences, tmp_path, method):
     given = {"method": method, "stop": "budget"}
@@ -39,12 +40,14 @@ def test_a_closed_form_has_the_bytes_of_a_streamed_fit(bert, sentences, tmp_path
     assert found
 
 
+@pytest.mark.slow
 def test_repeated_texts_count_again_in_statistics_and_once_in_the_sample(bert, sentences):
     fit = fitted(sentences * 2, bert, method="whiten:8", stop="budget")
     assert fit.training["texts"] == 512
     assert len(fit.pooled) == 256
 
 
+@pytest.mark.slow
 def test_a_flow_trains_on_a_sample_whatever_the_order(bert, sentences, tmp_path):
     given = {"method": "flow", "stop": "budget", "sample": 100, "batch_size": 32, "seed": 5}
     found = fitted(sentences, bert, **given)

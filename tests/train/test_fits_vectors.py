@@ -45,6 +45,7 @@ def of_texts(bert, sentences):
     return fitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["standardize", "components:1", "nullspace:3", "whiten", "whiten:8"])
 def test_the_vectors_of_texts_give_the_calibration_of_the_texts(of_texts, method, tmp_path):
     texts = of_texts(method)
@@ -104,6 +105,7 @@ def test_a_named_method_is_kept_and_called_unjudged(npy, tmp_path):
     assert open_model(tmp_path / "m").input_dim == 32
 
 
+@pytest.mark.slow
 def test_a_flow_stops_where_held_out_vectors_are_most_likely():
     fit = fastflow.fit(make_vectors(), method="flow", batch_size=32, epochs=3)
     (look,) = fit.choice.fitted.looks
@@ -115,6 +117,7 @@ def test_a_flow_stops_where_held_out_vectors_are_most_likely():
     assert "nothing judged the calibration by similarity" in fit.report["reasons"][-1]
 
 
+@pytest.mark.slow
 def test_held_out_vectors_are_not_trained_on():
     """Their order is the sum of the same terms; a batch would notice."""
     x = make_vectors(600)
@@ -284,6 +287,7 @@ def test_a_sample_is_drawn_by_the_seed_from_all_rows():
     )
 
 
+@pytest.mark.slow
 def test_the_fit_in_python_is_that_of_the_command(npy, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -306,6 +310,7 @@ def test_the_fit_in_python_is_that_of_the_command(npy, tmp_path):
         fit.save(tmp_path / "other", reference_encoder=True)
 
 
+@pytest.mark.slow
 def test_an_interrupted_flow_continues_to_the_same_model(npy, tmp_path, monkeypatch):
     from fastflow.train.methods import loop
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fastflow.errors import missing_extra
 from fastflow.stages.calibration import apply
 from fastflow.train.methods.against import fit_named
 
 
+@pytest.mark.slow
 def test_closed_forms_are_fitted_without_pytorch(run_python):
     program = """
 import sys

@@ -11,6 +11,7 @@ from fastflow.errors import FastflowError, UsageError
 from support.loops import CONFIG, SCHEDULE, Interruption, interrupt_at, same, train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("permutation", ["reversal", "random", "lu"])
 @pytest.mark.parametrize("stop", [5, 8, 14])
 def test_resume_gives_the_weights_of_an_uninterrupted_run(tmp_path, stop, permutation):
@@ -54,6 +55,7 @@ def test_resume_without_a_checkpoint_starts(tmp_path):
     assert same(train(), train(checkpoint=tmp_path / "c.safetensors", resume=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"schedule": {"lr": 2e-3}}, {"schedule": {"epochs": 4.0}}, {"schedule": {"seed": 7}}, {"identity": "b"},

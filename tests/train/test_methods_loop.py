@@ -56,6 +56,7 @@ def test_rows_from_the_middle_are_those_of_the_whole(start):
     assert all(np.array_equal(a, b) for a, b in zip(whole[start:], rest, strict=True))
 
 
+@pytest.mark.slow
 def test_seeds_reproduce_and_differ():
     first = train()
     assert same(first, train())
@@ -79,6 +80,7 @@ def test_start_from_data_or_as_the_official_code():
     assert same({"w": from_data["levels.0.0.coupling.net.weight1"]}, {"w": glorot["levels.0.0.coupling.net.weight1"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["flow", "whiten:16,flow"])
 def test_resume_with_the_encoders_dropout_on(bert, sentences, tmp_path, method):
     encoder = open_encoder(str(bert), "first-last", 32)
@@ -135,6 +137,7 @@ def test_initialisation_looks_at_many_sentences_but_not_at_all(monkeypatch):
     assert [len(rows) for rows in asked[1:]] == [20] * 15
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_ends_in_evaluation_mode():
     flow = fit_flow(X.__getitem__, 100, CONFIG, Fitting(dataclasses.replace(SCHEDULE, epochs=20)))
     start = fit_flow(X.__getitem__, 100, CONFIG, Fitting(dataclasses.replace(SCHEDULE, epochs=0.2, lr=1e-12)))

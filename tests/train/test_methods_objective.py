@@ -99,6 +99,7 @@ def test_decay_reaches_every_parameter_of_a_flow():
         assert not torch.equal(p, before[name]), name
 
 
+@pytest.mark.slow
 def test_learning_rate_is_constant():
     ours = [nn.Parameter(torch.zeros(1, dtype=torch.float64))]
     optimiser = PaperAdamW(ours, LR)
@@ -123,6 +124,7 @@ def test_loss_is_twice_the_mean_bits_per_dimension():
     assert flow.log_prob(a).detach().numpy() == pytest.approx(density.detach().numpy(), rel=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
 def test_training_lowers_the_loss(coupling):
     torch.manual_seed(0)

@@ -79,6 +79,7 @@ def test_mean_share_is_the_average_cosine_of_unrelated_texts(share, spectrum):
     assert np.square(y.mean(axis=0)).sum() / np.square(y).sum(axis=1).mean() == pytest.approx(share, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_dimensions_come_leading_first_so_that_a_cut_keeps_the_most():
     y = wide(fitted(pooled := embeddings(), spectrum=0.25), pooled)
     deviation = y.std(axis=0)
@@ -140,6 +141,7 @@ def test_texts_of_one_embedding_are_refused():
         fit_recolour(joint_moments([], same), 8, 0.25, 0.2)
 
 
+@pytest.mark.slow
 def test_the_latent_is_what_the_flow_gave_before():
     """With --latent nothing follows the flow, whose weights do not depend on what follows."""
     assert shipped([Method("flow")], latent=True) == [Method("flow")]

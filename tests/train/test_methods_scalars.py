@@ -2,9 +2,12 @@
 
 import sys
 
+import pytest
+
 from fastflow.errors import missing_extra
 
 
+@pytest.mark.slow
 def test_log_directory_holds_scalars(train, tmp_path):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -15,6 +18,7 @@ def test_log_directory_holds_scalars(train, tmp_path):
     assert sorted(scalars) == [*every, ("separability", 0), ("separability", 4)]
 
 
+@pytest.mark.slow
 def test_log_directory_without_tensorboard(train, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     result = train("--log-dir", tmp_path / "logs")

@@ -2,9 +2,12 @@
 
 import warnings
 
+import pytest
+
 import fastflow
 
 
+@pytest.mark.slow
 def test_nothing_is_said_and_nothing_written(bert, sentences, empty, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -14,6 +17,7 @@ def test_nothing_is_said_and_nothing_written(bert, sentences, empty, capfd):
     assert list(empty.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_lines_go_where_the_caller_wants_them(train, bert, sentences, tmp_path, capfd):
     said = train("--method", "flow", "--spectrum", 0.5, "--demoted", 0).stderr.splitlines()
     lines = []

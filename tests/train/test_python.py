@@ -21,6 +21,7 @@ def record(directory):
     return manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -42,12 +43,14 @@ def test_a_fit_is_the_model_of_the_command(train, bert, sentences, tmp_path, opt
     assert arrays[0] == arrays[1]
 
 
+@pytest.mark.slow
 def test_blank_and_repeated_texts_are_no_texts_of_their_own(bert, sentences, tmp_path):
     texts = ["", f"  {sentences[0]}\n", *sentences, sentences[3], " \t"]
     marks = [fastflow.fit(given, bert).save(tmp_path / str(len(given))) for given in (texts, sentences)]
     assert marks[0] == marks[1]
 
 
+@pytest.mark.slow
 def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     rows = [f"a\t{i}\t{sentences[i]}\t{sentences[i + 30]}" for i in range(30)]
@@ -70,6 +73,7 @@ def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_pa
     assert fit.report["measures"]
 
 
+@pytest.mark.slow
 def test_a_cache_is_used_where_one_is_named(bert, sentences, tmp_path, capfd):
     lines = []
     for _ in range(2):
@@ -80,6 +84,7 @@ def test_a_cache_is_used_where_one_is_named(bert, sentences, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_refused_method_is_warned_of(bert, sentences):
     with pytest.warns(UserWarning, match="whiten was REFUSED and raw pooling kept") as warned:
         fit = fastflow.fit(sentences, bert, "whiten")
@@ -118,6 +123,7 @@ def test_the_defaults_are_those_of_the_command():
     assert defaults == {name: getattr(Options(), name) for name in defaults}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["torch", "transformers"])
 def test_a_missing_extra_names_the_command(run_python, module):
     program = f"import sys; sys.modules[{module!r}] = None; import fastflow\ntry: fastflow.fit(['a', 'b'])\n"

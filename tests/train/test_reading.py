@@ -8,6 +8,7 @@ from fastflow import Runtime
 from support.tolerances import EMBEDDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["whiten:16", "nullspace:2,standardize", "none", "whiten,recolour"])
 def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path, monkeypatch, sentences, method):
     monkeypatch.setattr("fastflow.train.data.moments.BLOCK", 60)
@@ -25,6 +26,7 @@ def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path
     assert np.abs(held - streamed).max() <= EMBEDDING
 
 
+@pytest.mark.slow
 def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
     path = tmp_path / "paragraphs.txt"
     path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")

@@ -13,6 +13,7 @@ def test_checkpoints_lie_beside_the_model_under_its_whole_name(tmp_path):
     assert checkpoints_of(tmp_path / "m.v2") == tmp_path / "m.v2.training"
 
 
+@pytest.mark.slow
 def test_checkpoints_go_when_the_model_is_whole(train, tmp_path):
     done = train(*FLOW, "--save-steps", "2", "--stop", "budget")
     assert done.exit_code == 0, done.stderr
@@ -33,6 +34,7 @@ def test_an_interruption_says_how_to_continue(train, tmp_path, monkeypatch):
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_figures_go_to_standard_output_and_reasons_to_standard_error(train):
     done = train("--method", "auto", "--token-weights", "none")
     assert done.exit_code == 0, done.stderr

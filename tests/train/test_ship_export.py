@@ -34,6 +34,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.slow
 def test_directory_is_as_documented(tmp_path, encoder, pooled, sentences):
     out = tmp_path / "deep" / "m"
     mark = write(out, encoder, fitted_by("whiten:16,flow", pooled), sentences)
@@ -59,6 +60,7 @@ def test_directory_is_as_documented(tmp_path, encoder, pooled, sentences):
     assert [path.name for path in out.parent.iterdir()] == ["m"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*METHODS, "none"])
 def test_saved_model_embeds_as_pytorch_does(tmp_path, encoder, pooled, sentences, method):
     fitted = fitted_by(method, pooled)
@@ -86,6 +88,7 @@ def test_saved_model_embeds_as_pytorch_does(tmp_path, encoder, pooled, sentences
     assert (tmp_path / "m" / "calibration.safetensors").exists() == (method != "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("permutation", ["reversal", "random", "lu"])
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
 def test_loading_changes_no_parameter(tmp_path, encoder, pooled, sentences, coupling, permutation):
@@ -125,6 +128,7 @@ def test_existing_output_is_refused_and_kept(tmp_path, encoder, pooled, sentence
         check_out(tmp_path / "file" / "m")
 
 
+@pytest.mark.slow
 def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
     """An old BERT directory holds vocab.txt alone; the model holds the tokenizer.json it stands for."""
     whole = Embedder(open_encoder(str(bert_copy), "first-last", 64), "cpu")(sentences)
@@ -144,6 +148,7 @@ def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
     assert np.abs(Runtime(tmp_path / "m", backend="reference").pool(sentences) - whole).max() <= EMBEDDING * 10
 
 
+@pytest.mark.slow
 def test_an_encoder_of_the_hub_is_copied_unless_referenced(tmp_path, encoder, pooled, sentences, monkeypatch):
     """``hub`` is a fake of the Hub's local cache, and nothing is fetched."""
     hub = hub_cache(tmp_path / "hub", encoder.directory, monkeypatch)

@@ -9,6 +9,7 @@ import fastflow
 from fastflow.errors import FastflowError, UsageError
 
 
+@pytest.mark.slow
 def test_the_runtime_needs_no_saved_model_and_leaves_nothing(bert, sentences, empty, tmp_path):
     fit = fastflow.fit(sentences, bert, "whiten:8")
     mark = fit.save(tmp_path / "saved")
@@ -41,6 +42,7 @@ assert (again.encode("the dog") == runtime.encode("the dog")).all()
 """
 
 
+@pytest.mark.slow
 def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_removes_it(
     bert, corpus, empty, run_python
 ):
@@ -49,6 +51,7 @@ def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_
     assert list(empty.glob("fastflow-*")) == []  # PyTorch may leave a folder of its own
 
 
+@pytest.mark.slow
 def test_saving_twice_to_one_place_is_refused(bert, sentences, tmp_path):
     fit = fastflow.fit(sentences, bert, "standardize")
     fit.save(tmp_path / "m")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 import fastflow
 from fastflow import Runtime
@@ -16,6 +17,7 @@ from fastflow.train.ship.likelihood import LEAST, SHARE, usual
 from support.builders import make_model, make_sentences
 
 
+@pytest.mark.slow
 def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "LEAST", 200)
     texts = make_sentences(256, 3)
@@ -31,6 +33,7 @@ def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert
     assert Runtime(tmp_path / "o").likelihood is None
 
 
+@pytest.mark.slow
 def test_fit_saves_it(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "LEAST", 200)
     fit = fastflow.fit(make_sentences(256, 3), encoder=bert, method="flow", stop="budget")

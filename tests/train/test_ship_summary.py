@@ -23,6 +23,7 @@ def pairs(tmp_path_factory, sentences):
     return directory
 
 
+@pytest.mark.slow
 def test_worse_isotropy_is_said_loudly(train):
     result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget", "--latent")
     assert result.exit_code == 0
@@ -43,6 +44,7 @@ def test_a_kept_mean_is_no_loss_of_isotropy():
     assert "LESS isotropic" in report.warnings(measures, fit_named("nullspace:1", x))[0]
 
 
+@pytest.mark.slow
 def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     result = train("--eval", pairs, "--method", "standardize")
     assert result.exit_code == 0
@@ -73,6 +75,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
 
 
+@pytest.mark.slow
 def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_path):
     result = train("--method", "components:1", "--token-weights", "none")
     before, after = (float(cell) for cell in result.stdout.splitlines()[1].split()[-2:])
