@@ -21,7 +21,6 @@ from fastflow.model.artifact import DEFAULT, Opening, located
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.likelihood import Likelihood
-from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
 from fastflow.prompting import Prompting
@@ -37,6 +36,7 @@ from fastflow.stages.vectors import (
     quantise,
 )
 from fastflow.streaming import StreamOptions
+from fastflow.values import short
 
 
 class Runtime(Prompting):

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from fastflow.errors import UsageError
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.reading import short
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.stages.texts import check_text
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
+from fastflow.values import short
 
 WINDOW = 4096  # texts that stream() holds and sorts by length at a time
 CHARACTERS = 1 << 24  # in a window: fewer texts if they are long: 16 to 64 MB

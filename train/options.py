@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastflow.errors import UsageError, missing_extra
-from fastflow.model.reading import is_whole, short
+from fastflow.values import is_whole, short
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")

@@ -13,7 +13,6 @@ import numpy as np
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import Matrix
-from fastflow.model.reading import short
 from fastflow.train.fits.fitting import calibrate
 from fastflow.train.fits.sharded import calibrate_sharded
 from fastflow.train.fits.vectors import calibrate_vectors, vector_options
@@ -21,6 +20,7 @@ from fastflow.train.options import DEFAULTS, Options
 from fastflow.train.progress import COMMAND, SILENT, Voice
 from fastflow.train.reading import Run
 from fastflow.train.ship.fit import Fit
+from fastflow.values import short
 
 if TYPE_CHECKING:
     from fastflow.train.data.sharded import Workers

@@ -17,8 +17,8 @@ from fastflow.backends.base import Backend, Calibrator
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.reading import short
 from fastflow.stages.vectors import check_count
+from fastflow.values import short
 
 
 class Kind(NamedTuple):

@@ -20,10 +20,10 @@ from fastflow.errors import UsageError
 from fastflow.kernels.panels import widen
 from fastflow.model.int8 import Int8
 from fastflow.model.kinds import Model
-from fastflow.model.reading import short
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.stages.vectors import paired_cosine
+from fastflow.values import short
 
 VERSION = 1  # of the trial: raised when its texts change, or the numbers of int8's kernels
 LEAST_INT8 = 0.99  # to float32, of the worst of TEXTS and of the special tokens

@@ -16,12 +16,12 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Calibrated, Model
-from fastflow.model.reading import panics, reason
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import BAD, load_weights
 from fastflow.stages import calibration
 from fastflow.stages.density import Densities, Density, log_normal
 from fastflow.stages.vectors import shorten
+from fastflow.values import panics, reason
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.model.reading import short
 from fastflow.stages.vectors import paired_cosine
+from fastflow.values import short
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"

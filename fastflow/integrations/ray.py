@@ -17,10 +17,10 @@ from fastflow.files.encoding import stored
 from fastflow.files.read.records import listed
 from fastflow.integrations.ray_cluster import check_column, ray_data, sentences, texts_of
 from fastflow.model.artifact import DEFAULT, named
-from fastflow.model.reading import short
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_count
 from fastflow.streaming import WINDOW
+from fastflow.values import short
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.model.fields import number
 from fastflow.model.fields import whole_number as whole_number
 from fastflow.model.modernbert import modernbert_shape
-from fastflow.model.reading import read_object, short
+from fastflow.values import read_object, short
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ROBERTA = ("roberta", "xlm-roberta", "camembert")

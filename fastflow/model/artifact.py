@@ -48,7 +48,6 @@ from fastflow.model.manifest import (
     read_stages,
     takes_vectors,
 )
-from fastflow.model.reading import is_whole, short
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
@@ -56,6 +55,7 @@ from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import read_spread
 from fastflow.stages.truncation import Truncation, read_truncation
+from fastflow.values import is_whole, short
 
 if TYPE_CHECKING:
     from fastflow.model.sentence_transformers import Modules

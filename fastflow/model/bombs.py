@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.model.reading import open_regular
+from fastflow.values import open_regular
 
 CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')

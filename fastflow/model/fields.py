@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.model.reading import MOST, is_whole, short
+from fastflow.values import MOST, is_whole, short
 
 
 def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:

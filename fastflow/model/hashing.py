@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.model.reading import open_regular
 from fastflow.model.weights import WEIGHT_INDEX, weight_files
+from fastflow.values import open_regular
 
 MANIFEST = "fastflow.json"
 MODULES = "modules.json"  # of a directory that Sentence Transformers saved

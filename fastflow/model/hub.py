@@ -8,7 +8,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import MANIFEST
-from fastflow.model.reading import reason
+from fastflow.values import reason
 
 OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
 OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]  # Sentence Transformers'

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import MANIFEST
-from fastflow.model.reading import is_whole, short
 from fastflow.model.tensors import read_tensors
+from fastflow.values import is_whole, short
 
 FIELD = "int8"
 FILE = "int8.safetensors"

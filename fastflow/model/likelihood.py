@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.hashing import MANIFEST
-from fastflow.model.reading import short
 from fastflow.stages.calibration import Stage
 from fastflow.stages.density import density_of
+from fastflow.values import short
 
 FIELD = "likelihood"
 LARGEST = 1e300  # below the range of a float, which JSON's whole numbers may exceed

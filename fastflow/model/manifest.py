@@ -11,10 +11,10 @@ from typing import Any
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.hashing import MANIFEST, encoder_files
-from fastflow.model.reading import is_whole, read_object, short
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
+from fastflow.values import is_whole, read_object, short
 
 FORMAT_VERSION = 1
 VECTORS_VERSION = 2  # of a model without an encoder: readers of version 1 refuse it

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastflow.errors import UsageError
-from fastflow.model.reading import short
+from fastflow.values import short
 
 TASKS = ("query", "document")  # prompts that every model of Sentence Transformers has, empty if it stores none
 

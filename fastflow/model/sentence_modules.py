@@ -12,7 +12,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import is_file
-from fastflow.model.reading import is_whole, read_object, short
+from fastflow.values import is_whole, read_object, short
 
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)

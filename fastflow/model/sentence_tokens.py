@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import HEAVIEST
 from fastflow.kernels.encoder.texts import LEAST
-from fastflow.model.reading import is_whole, short
 from fastflow.model.sentence_modules import check_fields, module_config
+from fastflow.values import is_whole, short
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from pathlib import Path, PureWindowsPath
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.hashing import MODULES, is_file
-from fastflow.model.reading import read_json, short
 from fastflow.model.sentence_modules import (
     DenseModule,
     LayerNormModule,
@@ -31,6 +30,7 @@ from fastflow.model.sentence_modules import (
 )
 from fastflow.model.sentence_settings import read_settings
 from fastflow.model.sentence_tokens import LayersModule, WordWeightsModule, read_layers
+from fastflow.values import read_json, short
 
 KNOWN = (
     *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),

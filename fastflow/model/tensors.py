@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.panels import BFLOAT16, widen
-from fastflow.model.reading import open_regular, panics, reason
+from fastflow.values import open_regular, panics, reason
 
 Arrays = dict[str, NDArray[Any]]
 DTYPES: dict[str, np.dtype[Any]] = {

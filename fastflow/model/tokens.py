@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.bombs import read_tokenizer_file
-from fastflow.model.reading import panics, read_object, reason, short
+from fastflow.values import panics, read_object, reason, short
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 LONGEST_WORD = 1000  # letters of a word that are looked at, to judge the vocabulary

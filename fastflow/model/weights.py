@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.kernels.panels import LARGEST, usable, widen
-from fastflow.model.reading import read_object, short
 from fastflow.model.tensor_names import layout, word_tensor
 from fastflow.model.tensors import Arrays, MappedTensors
+from fastflow.values import read_object, short
 
 BAD = f"holds NaN or infinity, or a magnitude above {LARGEST:g}; no encoder can be computed with that"
 WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fastflow.errors import UsageError
 from fastflow.files.write.database_table import folded
-from fastflow.model.reading import short
+from fastflow.values import short
 
 TOKEN = re.compile(
     r"""'(?:[^']|'')*' | "(?P<name>(?:[^"]|"")*)" | `[^`]*` | \[[^\]]*\] | --[^\n]* | /\*.*?\*/

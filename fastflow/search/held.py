@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.reading import short
 from fastflow.search.codes import Bits, Bytes, Codes, largest, norms
 from fastflow.search.scan import Best
 from fastflow.search.source import Source
+from fastflow.values import short
 
 HOLDS = ("vectors", "int8")
 BLOCK = 16_384  # rows of a product

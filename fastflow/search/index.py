@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.reading import short
 from fastflow.runtime import Runtime
 from fastflow.search.database import Database
 from fastflow.search.held import Held
@@ -21,6 +20,7 @@ from fastflow.search.scan import SIGNS, Best
 from fastflow.search.source import Hit, Source
 from fastflow.stages.texts import in_order
 from fastflow.stages.vectors import check_count, check_vectors
+from fastflow.values import short
 
 
 class Index:

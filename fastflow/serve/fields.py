@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from fastflow.model.reading import short
 from fastflow.serve.refusals import Refused
+from fastflow.values import short
 
 IDS = (
     "{name} holds token ids, and this server takes texts, for ids of another tokenizer would be silently wrong: send "

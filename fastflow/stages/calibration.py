@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow import equations
-from fastflow.model.reading import is_whole, short
+from fastflow.values import is_whole, short
 
 KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
 SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what each may be

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.reading import MOST, is_whole, short
 from fastflow.stages.truncation import Truncation
+from fastflow.values import MOST, is_whole, short
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 INT8_SIGMAS = 4.0  # how wide dimensions spread is known beforehand, so a fixed range of 4 times that serves every text

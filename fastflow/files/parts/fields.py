@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.files.parts.counting import Counted, span
-from fastflow.model.reading import is_whole, short
+from fastflow.values import is_whole, short
 
 MOST_ROWS = 2**62
 MOST_PARTS = 1_000_000  # fastflow status has a line for each

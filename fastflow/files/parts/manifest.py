@@ -19,8 +19,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import wrong
 from fastflow.files.write.partial import cannot_write, check_unfinished, partial_path, state_path
-from fastflow.model.reading import open_regular, read_object, short
 from fastflow.replacing import replace_text
+from fastflow.values import open_regular, read_object, short
 
 VERSION = 1
 ENDING = ".shard.json"

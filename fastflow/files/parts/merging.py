@@ -24,7 +24,7 @@ from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
-from fastflow.model.reading import open_regular, reason
+from fastflow.values import open_regular, reason
 
 ROWS = 4096  # read at a time
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}  # of safetensors

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
-from fastflow.model.reading import MOST, reason, short
 from fastflow.stages.vectors import first_bad
+from fastflow.values import MOST, reason, short
 
 HELD = 1 << 26  # bytes that are read before their pages are given back
 FLOATS = ("float16", "float32", "float64")

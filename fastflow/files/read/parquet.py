@@ -9,7 +9,7 @@ from typing import Any
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.records import Layout, Record, listed, text_fields
-from fastflow.model.reading import reason
+from fastflow.values import reason
 
 BATCH = 4096  # rows that become Python values at a time
 BYTES = 1 << 24  # in a batch: fewer rows if they are long

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.files.write.printing import Block
-from fastflow.model.reading import open_regular, short
+from fastflow.values import open_regular, short
 
 FORMAT = 1
 PAGE = 16_384  # bytes: a row of 768 floats takes 3.3 kB with it, 4.1 kB with SQLite's 4,096

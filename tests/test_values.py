@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fastflow.errors import FastflowError
-from fastflow.model.reading import MOST, is_whole, open_regular, panics, read_json, read_object, reason, short
+from fastflow.values import MOST, is_whole, open_regular, panics, read_json, read_object, reason, short
 
 
 def test_an_object_is_read(tmp_path):

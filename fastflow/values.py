@@ -1,4 +1,4 @@
-"""Files that others wrote, read so that whatever is wrong with them is one sentence."""
+"""Values from files that others wrote, checked: whatever is wrong with one is a sentence that names it."""
 
 from __future__ import annotations
 
