@@ -29,26 +29,67 @@ class Prompting(ABC):
         """Embed one text or many."""
 
     def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
-        """The text that ``encode`` puts before every text; raises a UsageError for a name that the model lacks."""
+        """The text that ``encode`` puts before every text.
+
+        Args:
+            prompt: As in ``encode``.
+            prompt_name: As in ``encode``.
+
+        Returns:
+            The prompt, empty if there is none.
+
+        Raises:
+            UsageError: The model has no prompt of that name.
+        """
         return self._model.prompts.resolve(prompt, prompt_name)
 
     def prompt_of_task(self, task: str) -> str:
-        """The text that ``encode_query`` (task query) or ``encode_document`` (document) puts before every text."""
+        """The text that ``encode_query`` or ``encode_document`` puts before every text.
+
+        Args:
+            task: query or document.
+
+        Returns:
+            The prompt, empty if the model has none for the task.
+        """
         return self._model.prompts.of_task(task)
 
     def encode_query(
         self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
-        """``encode``, whose options these are, of queries: without a prompt or its name the model's prompt ``query``.
+        """Embed queries of a search: ``encode`` with the model's prompt ``query``, or with none if it lacks that.
 
-        Where the model has none no prompt is used, not the default one either.
+        Args:
+            inputs: As in ``encode``.
+            prompt_name: The name of another prompt of the model.
+            prompt: Another text to put before every query.
+            **options: The other options of ``encode``.
+
+        Returns:
+            As ``encode``.
+
+        Raises:
+            FastflowError: As ``encode``.
         """
         return self._of_task(TASKS[0], inputs, prompt_name, prompt, options)
 
     def encode_document(
         self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
-        """``encode_query`` of documents, with the model's prompt ``document``; another, as ``passage``, is named."""
+        """Embed documents of a search: ``encode`` with the model's prompt ``document``, or none if it lacks that.
+
+        Args:
+            inputs: As in ``encode``.
+            prompt_name: The name of another prompt of the model, such as passage.
+            prompt: Another text to put before every document.
+            **options: The other options of ``encode``.
+
+        Returns:
+            As ``encode``.
+
+        Raises:
+            FastflowError: As ``encode``.
+        """
         return self._of_task(TASKS[1], inputs, prompt_name, prompt, options)
 
     def _of_task(self, task: str, inputs: Any, name: Any, prompt: Any, options: dict[str, Any]) -> Any:
@@ -57,10 +98,22 @@ class Prompting(ABC):
         return self.encode(inputs, prompt=prompt, prompt_name=name, **options)
 
     def similarity(self, a: Any, b: Any) -> NDArray[Any]:
-        """(m, n) similarities between embeddings (m, D'), (n, D'), or the texts that are embedded for it.
+        """Similarities of all pairs: cosines, or what the model's settings name (dot products, or distances, negated).
 
-        They are cosines, or what the model's own settings name: dot products, or distances, negated.
-        Raises a FastflowError for embeddings of two widths, or that are not finite numbers.
+        Args:
+            a: Embeddings (m, D'), or m texts.
+            b: Embeddings (n, D'), or n texts.
+
+        Returns:
+            (m, n).
+
+        Raises:
+            FastflowError: The widths differ, or a vector is not finite.
+
+        Example:
+            >>> rt = fastflow.Runtime()
+            >>> rt.similarity(["A cat sat."], ["A cat sat.", "Shares fell."]).shape
+            (1, 2)
         """
         from fastflow.stages.similarity import SIMILARITIES
 

@@ -42,17 +42,27 @@ from fastflow.values import short
 class Runtime(Prompting):
     """A model ready to embed texts; one without an encoder calibrates vectors alone.
 
-    Safe to call from several threads; survives fork; pickles to its path.
+    Safe to call from several threads; survives fork; pickles to its path. Use it as a context manager, or call
+    ``close``, to free its memory early.
 
-    ``model``: a fastflow model directory, one that Sentence Transformers saved, or a Hugging Face encoder directory; or
-    the Hub id of one; None is the model in the package; or a model that is open already.
-    ``device``: auto, cpu or cuda. ``dtype``: the encoder's arithmetic, auto, float32, float64, bfloat16, float16 or
-    int8, if the backend has it; without an encoder that of the calibration, float32 or float64.
-    ``threads``: None is OMP_NUM_THREADS, else the cores that the machine allows this process.
-    ``backend``: auto, cpu (compiled), triton, reference (NumPy) or torch.
-    ``allow_download``: a Hub id, and the encoder of a model that only names it on the Hub, may be fetched; else it has
-    to lie in the local Hub cache, and nothing here touches the network.
-    Raises FastflowError for a model that is absent, damaged or unsupported, and for a choice that cannot run here.
+    Args:
+        model: The path of a fastflow model, of a Sentence Transformers directory or of a Hugging Face encoder; or the
+            Hub id of one; or a model that is open already. None is the model in the package.
+        device: auto, cpu or cuda.
+        dtype: The encoder's arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it. For a
+            model without an encoder that of the calibration: float32 or float64.
+        threads: The threads of one call. None takes OMP_NUM_THREADS, else the cores that this process may use.
+        backend: auto, cpu (compiled), triton, reference (NumPy) or torch.
+        allow_download: Whether a Hub id, or an encoder that the model names on the Hub, may be downloaded. Otherwise it
+            must be in the local Hub cache, and nothing uses the network.
+
+    Raises:
+        FastflowError: The model is absent, damaged or unsupported, or the choice cannot run on this machine.
+
+    Example:
+        >>> import fastflow
+        >>> fastflow.Runtime().encode(["A cat sat.", "A dog ran."]).shape
+        (2, 256)
     """
 
     def __init__(
@@ -98,19 +108,34 @@ class Runtime(Prompting):
         sentences: str | Iterable[str] | None = None,
         ranges: Any = None,
     ) -> Any:
-        """Embed one text, (D',), or many, (B, D') in their order; an empty list gives (0, D').
+        """Embed one text or many.
 
-        An iterator of texts is listed first; ``stream`` takes it as it comes.
+        Args:
+            inputs: A text, or an iterable of texts, which is read into a list first; ``stream`` reads it as it comes.
+            batch_size: The most texts in a batch. None: batches are cut by tokens.
+            normalize_embeddings: Whether to divide each vector by its L2 norm, after it was shortened.
+            convert_to_numpy: False returns a list of vectors (D',).
+            show_progress_bar: True shows progress on standard error.
+            precision: float32, float16, int8, uint8, binary or ubinary.
+            truncate_dim: The numbers to keep of each vector: the leading directions, if the model stores their order
+                (``info()["truncation"]``), else the first dimensions.
+            prompt: Text to put before every text. None: the model's prompt ``prompt_name``, or its default.
+            prompt_name: The name of a prompt of the model.
+            sentences: The older name of ``inputs``.
+            ranges: (2, D'), the least and the largest value of each dimension, which int8 and uint8 divide into 256
+                steps, as ``quantize_embeddings`` of Sentence Transformers does. None: the model's own range, one for
+                all dimensions.
 
-        ``batch_size`` caps the texts in a batch (None: batches are cut by tokens). ``truncate_dim`` keeps the leading
-        directions of a model that holds their order (``info()["truncation"]``), else the first dimensions; all D' of
-        them keep every cosine. ``normalize_embeddings`` divides by the L2 norm after. ``precision``: float32, float16,
-        int8, uint8, binary or ubinary. ``ranges`` (2, D') are the minima and maxima that int8 and uint8 cut into 256
-        steps, as ``quantize_embeddings`` of Sentence Transformers does; without them the model's own range, which is
-        one for all dimensions, is taken. ``prompt`` is put before every text, or the model's prompt ``prompt_name``, or
-        else the model's default. ``convert_to_numpy=False`` gives a list of vectors. ``sentences`` is the older name of
-        ``inputs``.
-        Raises a FastflowError for a text that is no str, and if a text's vector is not finite; both name its index.
+        Returns:
+            (D',) for one text; (B, D') for many, in their order; (0, D') for none.
+
+        Raises:
+            FastflowError: A text is no str, or its vector is not finite; the message names its index.
+            UsageError: An option does not fit the model.
+
+        Example:
+            >>> fastflow.Runtime().encode("A cat sat.", truncate_dim=64).shape
+            (64,)
         """
         texts = one_of(inputs, sentences)
         if isinstance(texts, str):
@@ -145,11 +170,29 @@ class Runtime(Prompting):
         prompt_name: str | None = None,
         ranges: Any = None,
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield (index of the first text, embeddings (b, D')) block after block, in order and in constant memory.
+        """Embed texts block after block, in their order and in constant memory.
 
-        ``batch_tokens``: the tokens of a batch, padding counted; None leaves it to the backend. ``window``: the texts
-        of a block, which are held and sorted by length together. ``ranges`` are those of ``encode``.
-        Raises as ``encode`` does.
+        Args:
+            iterable: The texts; an iterator is read as it comes.
+            batch_size: As in ``encode``.
+            normalize_embeddings: As in ``encode``.
+            precision: As in ``encode``.
+            truncate_dim: As in ``encode``.
+            prompt: As in ``encode``.
+            batch_tokens: The most tokens in a batch, padding counted. None: the backend's choice.
+            window: The texts of a block, which are held in memory and sorted by length together.
+            prompt_name: As in ``encode``.
+            ranges: As in ``encode``.
+
+        Yields:
+            (index of the first text, embeddings (b, D')).
+
+        Raises:
+            FastflowError: As ``encode``.
+
+        Example:
+            >>> [(start, z.shape) for start, z in fastflow.Runtime().stream(["A cat."] * 3, window=2)]
+            [(0, (2, 256)), (2, (1, 256))]
         """
         options = StreamOptions(
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window, prompt_name, ranges
@@ -163,9 +206,17 @@ class Runtime(Prompting):
     def stream_with_log_prob(
         self, iterable: Iterable[str], **options: Any
     ) -> Iterator[tuple[int, NDArray[Any], NDArray[np.float64]]]:
-        """``stream``, whose options these are, with the log-density (b,) of each text after its embedding.
+        """Like ``stream``, with the log-density of each text; embeddings have the bits that ``stream`` gives.
 
-        Embeddings have the bits that ``stream`` gives. Raises as ``stream`` and ``log_prob`` do.
+        Args:
+            iterable: The texts; an iterator is read as it comes.
+            **options: Those of ``stream``.
+
+        Yields:
+            (index of the first text, embeddings (b, D'), natural-log densities (b,)).
+
+        Raises:
+            FastflowError: As ``stream`` and ``log_prob``.
         """
         _ = self._backend.density  # raises if there is none
 
@@ -205,10 +256,25 @@ class Runtime(Prompting):
         truncate_dim: int | None = None,
         ranges: Any = None,
     ) -> NDArray[Any]:
-        """Calibrate pooled vectors (B, D) made elsewhere: (B, D'), shortened and stored as ``encode`` does.
+        """Calibrate pooled vectors that were made elsewhere.
 
-        ``ranges`` are those of ``encode``.
-        Raises a FastflowError on a wrong shape, and on NaN or infinity, naming the row.
+        Args:
+            array: (B, D) of floats, pooled as the model pools.
+            normalize_embeddings: As in ``encode``.
+            precision: As in ``encode``.
+            truncate_dim: As in ``encode``.
+            ranges: As in ``encode``.
+
+        Returns:
+            (B, D') in the precision asked for.
+
+        Raises:
+            FastflowError: The shape is wrong, or a row has NaN or infinity; the message names the row.
+
+        Example:
+            >>> rt = fastflow.Runtime()
+            >>> rt.transform(rt.pool(["A cat sat."])).shape
+            (1, 256)
         """
         check_truncation(truncate_dim, self._width)
         check_precision(precision)
@@ -222,11 +288,18 @@ class Runtime(Prompting):
     def log_prob(
         self, inputs: Any, batch_size: int | None = None, prompt: str | None = None
     ) -> NDArray[np.float64]:  # fmt: skip
-        """(B,) natural-log densities of texts, or of pooled vectors (B, D), under the flow (``stages.density``).
+        """Natural-log densities under the flow (``stages.density``): low for texts unlike those it was fitted to.
 
-        A text that is unlike those the flow was fitted to has a low one; ``likelihood`` gives the bound. Texts and
-        arrays are those of ``pool`` and ``transform``; a model without an encoder takes vectors alone.
-        Raises a FastflowError for a calibration without a flow, and as ``pool`` and ``transform`` do.
+        Args:
+            inputs: Texts, or pooled vectors (B, D). A model without an encoder takes vectors alone.
+            batch_size: As in ``encode``.
+            prompt: As in ``encode``.
+
+        Returns:
+            (B,); ``likelihood`` has the bound below which few texts of the training corpus are.
+
+        Raises:
+            FastflowError: The calibration has no flow; or as ``pool`` and ``transform``.
         """
         calibrator = self._calibrator
         _ = calibrator.density  # raises if there is none, before anything is computed
@@ -243,10 +316,19 @@ class Runtime(Prompting):
         *,
         batch_tokens: int | None = None,
     ) -> NDArray[Any]:
-        """The pooled vectors (B, D) before calibration, as ``transform`` takes them; ``prompt`` as in ``encode``,
-        ``batch_tokens`` as in ``stream``.
+        """The pooled vectors before calibration, as ``transform`` takes them.
 
-        Raises as ``encode`` does.
+        Args:
+            texts: An iterable of texts.
+            batch_size: As in ``encode``.
+            prompt: As in ``encode``.
+            batch_tokens: As in ``stream``.
+
+        Returns:
+            (B, D), in the order of the texts.
+
+        Raises:
+            FastflowError: As ``encode``.
         """
         check_count("batch_size", batch_size)
         check_count("batch_tokens", batch_tokens)
@@ -257,19 +339,49 @@ class Runtime(Prompting):
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, batch_size, batch_tokens)), "text")
 
     def pool_tokens(self, tokens: Tokens) -> NDArray[Any]:
-        """The pooled vectors (B, D) of B texts that ``tokenize_prompted`` made tokens of; raises as ``encode`` does."""
+        """The pooled vectors of texts that are tokens already.
+
+        Args:
+            tokens: B texts, from ``tokenize_prompted``.
+
+        Returns:
+            (B, D).
+
+        Raises:
+            FastflowError: As ``encode``.
+        """
         return check_finite(self._backend.pool_batches(tokens, self._batches(tokens, None, None)), "text")
 
     def tokenize_prompted(self, texts: Sequence[str], prompt: str = "") -> Tokens:
-        """The tokens of ``texts`` with ``prompt`` before each, for ``embed_tokens``; raises as ``encode`` does."""
+        """The tokens of texts, for ``embed_tokens`` and ``pool_tokens``.
+
+        Args:
+            texts: B texts.
+            prompt: Text to put before every text.
+
+        Returns:
+            The tokens of B texts.
+
+        Raises:
+            FastflowError: As ``encode``.
+        """
         return self.tokenize.prompted(texts, prompt, self._model.prompts.pooled)
 
     def embed_tokens(
         self, tokens: Tokens, normalize_embeddings: bool = False, truncate_dim: int | None = None
     ) -> NDArray[Any]:
-        """(B, D') embeddings of B texts that ``tokenize_prompted`` made tokens of, with the bits that ``encode`` gives.
+        """Embed texts that are tokens already, with the bits that ``encode`` gives.
 
-        Raises as ``encode`` does.
+        Args:
+            tokens: B texts, from ``tokenize_prompted``.
+            normalize_embeddings: As in ``encode``.
+            truncate_dim: As in ``encode``.
+
+        Returns:
+            (B, D').
+
+        Raises:
+            FastflowError: As ``encode``.
         """
         check_truncation(truncate_dim, self._width)
         truncate_dim = truncate_dim or self._model.truncate_dim
@@ -360,16 +472,17 @@ class Runtime(Prompting):
         return self._model.fingerprint
 
     def info(self) -> dict[str, Any]:
-        """The model and how it runs: backend, dtype, pooling with layer numbers, calibration, limits.
+        """The model and how it runs on this machine.
 
-        ``notes`` are for the user: a step down, or that the first texts do not suit the encoder's vocabulary.
-        ``details`` are how this machine runs the model.
+        Returns:
+            Backend, dtype, pooling with layer numbers, calibration, limits and more, as data that json can write.
+            ``notes`` are sentences for the user, ``details`` how this machine runs the model.
         """
         found = describe(self._model, self._calibrator, self._arguments[0] is None)
         return found if self._tokenizer is None else found | {"notes": found["notes"] + self._seen.notes(self.tokenize)}
 
     def close(self) -> None:
-        """Let go of weights; the Runtime cannot be used afterwards."""
+        """Free the weights; the Runtime cannot be used afterwards."""
         self._opened = None
 
     def __enter__(self) -> Runtime:

@@ -33,22 +33,35 @@ def fit(
     log_dir: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Fit:
-    """Calibrate ``encoder`` on ``texts``, without labels: the model that fastflow-train makes of the same texts.
+    """Calibrate an encoder on texts, without labels: the model that fastflow-train makes of the same texts.
 
-    ``texts``: an iterable of str, never paths; blank ones are left out and repeated ones count once. Or an array (N, D)
-    of float16, float32 or float64: vectors made elsewhere, for a model that has no encoder and calibrates vectors
-    alone. Options that need an encoder or texts are then refused by name, ``auto`` is one fixed method, and ``stop`` is
-    likelihood (of held-out vectors) or budget. ``encoder``: a
-    directory, a Hub id, or the one in the package. ``method``, ``pooling``, ``token_weights``, ``seed`` and
-    ``options`` (``epochs``, ``max_length``, ``background``, ``stop`` ...) are the command's options by name.
-    ``eval``: a file or folder of scored pairs, or several, to measure Spearman on.
-    ``progress``: True shows the command's lines and bars on standard error, a function takes every line; None shows
-    none; the warnings of the report, and the refusal of a named method, are UserWarnings in either case.
-    ``cache``: a folder that keeps pooled embeddings, float32 (n, D); None holds them in memory and writes no file.
+    Args:
+        texts: An iterable of str, never paths; blank ones are left out and repeated ones count once. Or an array (N, D)
+            of float16, float32 or float64, vectors made elsewhere: the model then has no encoder and calibrates vectors
+            alone, options that need an encoder or texts are refused by name, ``auto`` is one fixed method, and ``stop``
+            is likelihood (of held-out vectors) or budget.
+        encoder: A directory, a Hub id, or ``default``, the encoder in the package.
+        method: auto, none, or methods in a chain, such as ``whiten:128`` or ``flow,recolour``.
+        pooling: auto, last, first-last or another that fastflow-train names.
+        token_weights: auto, sif or none.
+        seed: Of every random choice; equal seeds give equal models.
+        eval: A file or folder of scored pairs, or several, to measure Spearman on.
+        progress: True shows the command's lines and bars on standard error; a function takes every line; None shows
+            none. Warnings of the report, and the refusal of a named method, are UserWarnings in any case.
+        cache: A folder that keeps pooled embeddings, float32 (n, D). None holds them in memory and writes no file.
+        log_dir: A folder for TensorBoard's scalars.
+        **options: The other options of fastflow-train by name: ``epochs``, ``max_length``, ``background``, ``stop`` ...
 
-    Returns a Fit: ``report``, ``stages``, ``save(directory)``, ``runtime()``.
-    Raises a UsageError for a wrong option, and a FastflowError for texts, vectors or an encoder that nothing can be
-    fitted to.
+    Returns:
+        A Fit: ``report``, ``stages``, ``save(directory)``, ``runtime()``.
+
+    Raises:
+        UsageError: An option is wrong.
+        FastflowError: Nothing can be fitted to the texts, the vectors or the encoder.
+
+    Example:
+        >>> fit = fastflow.fit(open("corpus.txt"), "my-bert")  # doctest: +SKIP
+        >>> fit.save("my-model")  # doctest: +SKIP
     """
     check_extra("fastflow.fit")
     from fastflow.train.python import fit_texts

@@ -24,16 +24,22 @@ from fastflow.values import short
 
 
 class Index:
-    """The rows of a .db that ``fastflow embed`` made, or of a .npy of floats; searching compares with every row.
+    """The rows of a file of embeddings; a search compares the query with every row.
 
-    ``runtime``: the model that embeds queries that are texts, with its prompt for queries; its similarity ranks, and
-    its fingerprint must be that of a .db. Without one queries are vectors, and rows are ranked by cosine.
-    ``texts``: the file that was embedded into a .npy, for the texts of its rows.
-    ``hold``: None reads the file for each search, in constant memory. ``vectors`` holds them in memory: as float32, or
-    int8 or bits if the file has these. ``int8`` holds codes, a quarter of that, and each search compares the rows of
-    the best codes in full. ``threads``: of the scans, None for the cores that this process may use.
+    Safe to call from several threads. Use it as a context manager, or call ``close``.
 
-    Safe to call from several threads. Raises a FastflowError for a file that cannot be searched with this model.
+    Args:
+        path: A .db that ``fastflow embed`` made, or a .npy of floats (N, D).
+        runtime: The model that embeds queries that are texts, with its prompt for queries. Its similarity ranks the
+            rows, and its fingerprint must be that of a .db. None: queries are vectors, and rows are ranked by cosine.
+        texts: The file that was embedded into a .npy, for the texts of its rows.
+        hold: None reads the file for each search, in constant memory. ``vectors`` holds them in memory: as float32, or
+            int8 or bits if the file has these. ``int8`` holds codes, a quarter of that, and each search compares the
+            rows of the best codes in full.
+        threads: The threads of a search. None: the cores that this process may use.
+
+    Raises:
+        FastflowError: The file cannot be searched with this model.
     """
 
     def __init__(
@@ -69,11 +75,18 @@ class Index:
         return self._source.precision
 
     def search(self, queries: Any, k: int = 10, where: str | None = None) -> list[Any]:
-        """The ``k`` best rows, best first; of equal rows the lower one first.
+        """The best rows, best first; of equal rows the lower one first.
 
-        ``queries``: a text or a vector (D,) gives a list of Hit; texts or vectors (q, D) give one such list each.
-        ``where``: an SQL condition on the columns of a .db; other rows are passed over.
-        Raises a FastflowError for queries of another width, and for a condition that SQLite cannot run.
+        Args:
+            queries: A text or a vector (D,); or texts or vectors (q, D).
+            k: The rows to return.
+            where: An SQL condition on the columns of a .db; other rows are skipped.
+
+        Returns:
+            A list of Hit for one query; a list of such lists for several.
+
+        Raises:
+            FastflowError: The queries have another width, or SQLite cannot run the condition.
         """
         check_count("k", k)
         single = isinstance(queries, str)
@@ -84,7 +97,11 @@ class Index:
         return hits[0] if single else hits
 
     def query_options(self) -> dict[str, Any]:
-        """Options of ``Runtime.encode_query`` whose vectors are like those of the file: length and width."""
+        """The options of ``Runtime.encode_query`` that make vectors like those of the file.
+
+        Returns:
+            ``normalize_embeddings`` and ``truncate_dim``.
+        """
         whole = self._runtime is None or self._runtime.dim == self.dim
         cut = self._source.truncated or not whole  # a model rotates its vectors only to shorten them
         return {"normalize_embeddings": self._source.normalized, "truncate_dim": self.dim if cut else None}
@@ -94,7 +111,7 @@ class Index:
         return self._source.count()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._source.close()
 
     def __enter__(self) -> Index:

@@ -84,10 +84,17 @@ class Fit:
         return summary.warnings(self.measures, self.stages, self.unit)
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
-        """Write the model to ``directory``, which must not exist, and return its fingerprint.
+        """Write the model; its files are compared with PyTorch first.
 
-        The saved files are proved against PyTorch first. ``reference_encoder`` stores the encoder's Hub id and revision
-        instead of a copy. Raises a FastflowError, and leaves nothing, if the model cannot be written or proved.
+        Args:
+            directory: Where to write; must not exist.
+            reference_encoder: Whether to store the encoder's Hub id and revision instead of a copy.
+
+        Returns:
+            The fingerprint of the model.
+
+        Raises:
+            FastflowError: The model cannot be written, or computes other numbers than PyTorch; nothing is left behind.
         """
         out = Path(directory)
         check_out(out, "directory")
@@ -105,9 +112,21 @@ class Fit:
     def runtime(
         self, device: str = "auto", dtype: str = "auto", threads: int | None = None, *, backend: str = "auto"
     ) -> Runtime:
-        """A Runtime of the model, as if saved and opened: it is, in a temporary directory that lives as long.
+        """Open the model without saving it: it lies in a temporary directory as long as the Runtime lives.
 
-        A pickle of the Runtime opens that directory too; save the model to keep it. Raises as ``save`` and Runtime do.
+        A pickle of the Runtime opens that directory too; save the model to keep it.
+
+        Args:
+            device: As in Runtime.
+            dtype: As in Runtime.
+            threads: As in Runtime.
+            backend: As in Runtime.
+
+        Returns:
+            A Runtime.
+
+        Raises:
+            FastflowError: As ``save`` and Runtime.
         """
         folder = tempfile.mkdtemp(prefix="fastflow-")
         try:

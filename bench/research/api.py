@@ -1,0 +1,111 @@
+"""docs/api.md: the calls that ``import fastflow`` offers, from their docstrings.
+
+python -m fastflow.bench.research.api --out docs/api.md
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import fastflow
+from fastflow.replacing import replace_text
+from fastflow.train.ship.fit import Fit
+
+HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
+ENTRY = re.compile(r"^    (\*{0,2}\w+): ", re.M)
+SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the call, and the class of its result
+    ("Runtime", fastflow.Runtime, fastflow.Runtime), ("Index", fastflow.Index, fastflow.Index),
+    ("fit", fastflow.fit, Fit),
+)  # fmt: skip
+HEAD = """# The Python API
+
+Every public call of `import fastflow`, made from its docstring by `python -m fastflow.bench.research.api --out
+docs/api.md`. `B` texts give `(B, D')` numbers: `D` is the width of a pooled vector, `D'` that of an embedding. Errors
+are a `fastflow.FastflowError`; a wrong option is a `UsageError`, which is one too.
+"""
+
+
+def parts(doc: str) -> dict[str, str]:
+    """The sections of a docstring in Google's form: "" is the text before the first, Args and others by their name."""
+    first, *rest = HEADING.split(inspect.cleandoc(doc))
+    return {"": first.strip(), **{name: text.rstrip() for name, text in zip(rest[::2], rest[1::2], strict=True)}}
+
+
+def entries(section: str) -> dict[str, str]:
+    """The names of a section, such as Args, and the text of each on one line."""
+    _, *found = ENTRY.split(section)
+    return {name: " ".join(text.split()) for name, text in zip(found[::2], found[1::2], strict=True)}
+
+
+def calls(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a class, by name, those of its base classes after its own."""
+    for base in thing.__mro__:
+        for name, value in vars(base).items():
+            declared = name.startswith("_") or getattr(value, "__isabstractmethod__", False)
+            if inspect.isfunction(value) and not declared:
+                yield name, value
+
+
+def properties(thing: Any) -> dict[str, str]:
+    """The public properties of a class, and the first sentence of each."""
+    return {
+        name: " ".join(inspect.cleandoc(value.fget.__doc__ or "").split())
+        for name, value in vars(thing).items()
+        if isinstance(value, property) and not name.startswith("_") and value.fget is not None
+    }
+
+
+def described(title: str, level: int, thing: Any) -> str:
+    """One call as Markdown: its signature, and its docstring section by section."""
+    found, signature = parts(thing.__doc__), inspect.signature(thing)
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+    shown = str(signature.replace(parameters=plain, return_annotation=signature.empty))
+    out = [f"{'#' * level} {title}", f"```text\n{title}{shown}\n```", _code(found[""])]
+    if "Args" in found:
+        out.append("\n".join(_arguments(entries(found["Args"]))))
+    for heading in ("Returns", "Yields"):
+        if heading in found:
+            out.append(f"*{heading}*: {_code(' '.join(found[heading].split()))}")
+    if "Raises" in found:
+        out.append("*Raises*: " + " ".join(f"`{n}`: {_code(t)}" for n, t in entries(found["Raises"]).items()))
+    if "Example" in found:
+        out.append(f"```pycon\n{inspect.cleandoc(found['Example']).replace('  # doctest: +SKIP', '')}\n```")
+    return "\n\n".join(out)
+
+
+def page() -> str:
+    """The whole page."""
+    out = [HEAD.strip()]
+    for name, call, result in SUBJECTS:
+        out.append(described(f"fastflow.{name}", 2, call))
+        out += [described(f"{result.__name__}.{method}", 3, function) for method, function in calls(result)]
+        known = [f"- `{name}`: {_code(text)}" for name, text in properties(result).items()]
+        out.append("\n".join([f"### Properties of {result.__name__}\n", *known]))
+    return "\n\n".join(out) + "\n"
+
+
+def _arguments(found: dict[str, str]) -> Iterator[str]:
+    """A line for each text of ``found``, with all names that share it."""
+    for text in dict.fromkeys(found.values()):
+        yield f"- {', '.join(f'`{name}`' for name, other in found.items() if other == text)}: {_code(text)}"
+
+
+def _code(text: str) -> str:
+    return text.replace("``", "`")
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(out: Path) -> None:
+    """Write the page."""
+    replace_text(out, page())
+
+
+if __name__ == "__main__":
+    main()

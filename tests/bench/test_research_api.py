@@ -1,0 +1,78 @@
+"""The page of the Python API: made of docstrings that name every argument, and whose examples run."""
+
+import doctest
+import inspect
+
+import pytest
+from click.testing import CliRunner
+
+import fastflow
+from fastflow.bench.research.api import SUBJECTS, calls, entries, main, page, parts, properties
+
+from support.places import ROOT
+
+CALLS = {
+    **{f"fastflow.{name}": call for name, call, _ in SUBJECTS},
+    **{f"{kind.__name__}.{name}": method for _, _, kind in SUBJECTS for name, method in calls(kind)},
+}
+
+
+def sample(first, *rest):
+    """Add numbers.
+
+    All of them.
+
+    Args:
+        first: A number,
+            of any size.
+        *rest: More: as many as you like.
+
+    Returns:
+        The sum.
+    """
+
+
+def test_the_sections_of_a_docstring():
+    found = parts(sample.__doc__)
+    assert list(found) == ["", "Args", "Returns"]
+    assert found[""] == "Add numbers.\n\nAll of them."
+    assert entries(found["Args"]) == {"first": "A number, of any size.", "*rest": "More: as many as you like."}
+
+
+def test_the_page_is_that_of_the_docstrings(tmp_path):
+    done = CliRunner().invoke(main, ["--out", str(tmp_path / "api.md")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert (tmp_path / "api.md").read_text() == page()
+    again = "docs/api.md is older than the docstrings: python -m fastflow.bench.research.api --out docs/api.md"
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page(), again
+
+
+def test_everything_that_is_exported_is_on_the_page():
+    exported = {name for name in fastflow.__all__ if callable(getattr(fastflow, name))} - {"FastflowError"}
+    assert exported == {name for name, _, _ in SUBJECTS}
+    assert {"Runtime.encode", "Runtime.similarity", "Index.search", "Fit.save"} <= set(CALLS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_docstring_names_every_argument_and_what_comes_back(name):
+    call, found = CALLS[name], parts(CALLS[name].__doc__)
+    signature = inspect.signature(call)
+    kinds = {inspect.Parameter.VAR_KEYWORD: "**", inspect.Parameter.VAR_POSITIONAL: "*"}
+    asked = [kinds.get(p.kind, "") + p.name for p in signature.parameters.values() if p.name != "self"]
+    assert list(entries(found.get("Args", ""))) == asked
+    comes_back = not inspect.isclass(call) and signature.return_annotation not in (None, "None")
+    assert comes_back == bool({"Returns", "Yields"} & set(found))
+    assert "raises" not in found[""].lower(), "a section of its own"
+
+
+@pytest.mark.parametrize("kind", [kind for _, _, kind in SUBJECTS], ids=lambda kind: kind.__name__)
+def test_every_property_has_a_sentence(kind):
+    assert properties(kind)
+    assert all(text.endswith(".") for text in properties(kind).values())
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if ">>>" in call.__doc__])
+def test_the_examples_run(name):
+    tests = doctest.DocTestFinder(recurse=False).find(CALLS[name], name, globs={"fastflow": fastflow})
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert [runner.run(test).failed for test in tests] == [0]
