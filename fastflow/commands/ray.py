@@ -56,7 +56,7 @@ def _embed(given: dict[str, Any]) -> None:
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import expanded
     from fastflow.files.settings import parse_keep
-    from fastflow.integrations.ray_cluster import ray_data
+    from fastflow.integrations.ray_cluster import cluster, ray_data
 
     layout = Layout("parquet", given["text_field"], given["id_field"], keep=parse_keep(given["keep"]))
     ray_data("fastflow embed --ray")
@@ -68,7 +68,7 @@ def _embed(given: dict[str, Any]) -> None:
     output = url_of(given["output"])
     rows = embed_parquet(
         expanded(given["inputs"]), output, layout, given["model"], options, given["dtype"],
-        1 if given["threads"] is None else given["threads"], given["ray"], given["quiet"],
+        1 if given["threads"] is None else given["threads"], cluster(given["ray"], given["quiet"]),
     )  # fmt: skip
     if not given["quiet"]:
         say(f"fastflow: {rows:,} texts, numbered in the column {ROW!r}; written to {output}")

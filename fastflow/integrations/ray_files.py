@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from fastflow.files.read.parquet import BATCH, agree, columns_of, plain_type
 from fastflow.files.read.records import Layout
 from fastflow.files.write.parquet_output import GROUP
 from fastflow.integrations.ray import Embedder, job_of, mapped
-from fastflow.integrations.ray_cluster import cluster, first_line, sentences
+from fastflow.integrations.ray_cluster import first_line, sentences
 
 MANIFEST = "_fastflow.json"  # readers of Parquet folders pass over names with an underscore in front
 TEXT = "fastflow: text"  # the column of the texts on their way to the actors
@@ -63,20 +64,21 @@ class Columns:
 
 def embed_parquet(
     paths: Sequence[str], output: str, layout: Layout, model: str | None, options: dict[str, Any],
-    dtype: str, threads: int, address: str, quiet: bool,
+    dtype: str, threads: int, connected: AbstractContextManager[None],
 ) -> int:  # fmt: skip
     """Embed the Parquet files ``paths`` into the folder ``output``; the number of rows.
 
     Paths and ``output`` are local names that every node has, or URLs of pyarrow's file systems. ``options`` are those
-    of Runtime.encode. Raises a FastflowError, before the cluster computes, for inputs that cannot be read, texts that
-    are null according to the files' statistics, an output that exists, and a cluster that does not answer.
+    of Runtime.encode; ``connected`` is the cluster, which is entered here.
+    Raises a FastflowError, before the cluster computes, for inputs that cannot be read, texts that are null according
+    to the files' statistics, an output that exists, and a cluster that does not answer.
     """
     place = Output(output)
     parts, columns = parts_of(paths, layout)
     job = job_of(model, dtype, TEXT, "embedding", options, threads)
     total = sum(part.rows for part in parts)
     described = {"inputs": inputs_of(parts), "run": job.numbers | options}
-    with cluster(address, quiet), sentences():
+    with connected, sentences():
         place.begin(described)
         rows = ray.data.read_datasource(Rows(parts, columns), num_cpus=SHARE)
         out = mapped(rows, RowEmbedder, job)

@@ -15,6 +15,7 @@ from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
 from fastflow.integrations import ray_files
 from fastflow.integrations.ray import job_of
+from fastflow.integrations.ray_cluster import cluster
 from fastflow.integrations.ray_files import (
     MANIFEST,
     TEXT,
@@ -138,7 +139,7 @@ def test_a_cluster_that_does_not_answer_leaves_nothing(folder, model, tmp_path, 
         address = f"127.0.0.1:{free.getsockname()[1]}"  # bound and not listening: it refuses
         monkeypatch.setattr("ray.init", lambda *_, **__: pytest.fail("Ray tries a closed port for minutes"))
         with pytest.raises(FastflowError, match=f"^--ray {address}: no cluster of Ray answers there: .*refused"):
-            embed_parquet([str(folder)], str(out), Layout(), str(model), {}, "auto", 1, address, True)
+            embed_parquet([str(folder)], str(out), Layout(), str(model), {}, "auto", 1, cluster(address, True))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_manifest.parquet", "a.parquet", "below"]
 
 
