@@ -26,7 +26,7 @@ from fastflow.train.reading import Run
 
 from support.builders import make_sentences
 from support.places import USERS
-from support.rays import CLIENTS, SETTINGS, Dying, failing, mortal, started
+from support.rays import CLIENTS, SETTINGS, Dying, failing, finished, mortal, started
 
 pytestmark = pytest.mark.whole
 ROWS, BATCH = 2000, 50
@@ -193,8 +193,8 @@ def test_a_job_that_ended_continues_after_its_checkpoint(address, source, model,
         embed(read(source).drop_columns(["key"]), model, "text")
     job = job_of(model, "auto", "text", "embedding", {}, 1)
     with pytest.raises(ray.exceptions.RayError, match="an actor that fails"):
-        mapped(read(source), failing(texts[-1]), job, BATCH, 1).write_parquet(str(out))
-    done = sum(pq.read_metadata(path).num_rows for path in kept.glob("*.parquet") if ".pending." not in path.name)
+        mapped(read(source), failing(texts[-1], kept), job, BATCH, 1).write_parquet(str(out))
+    done = sum(pq.read_metadata(path).num_rows for path in finished(kept))
     assert 0 < done < ROWS
     embed(read(source), model, "text", batch_size=BATCH, concurrency=1).write_parquet(str(out))
     check_rows(pq.read_table(out), want)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,18 +62,27 @@ class Mortal(Embedder):
 
 
 class Failing(Embedder):
-    """An actor that fails at the batch with the text ``fatal``, always."""
+    """An actor that fails at the batch with the text ``fatal``, always, once a file of earlier rows is in ``kept``."""
 
     fatal: str
+    kept: Path
 
     def __call__(self, table: Any) -> Any:
         if self.fatal in table.column(self._job.column).to_pylist():
+            until = time.monotonic() + 60  # a busy machine writes late
+            while not finished(self.kept) and time.monotonic() < until:
+                time.sleep(0.05)
             raise RuntimeError("an actor that fails")
         return super().__call__(table)
 
 
-def failing(fatal: str) -> type[Failing]:
-    return type("Failing", (Failing,), {"fatal": fatal})
+def failing(fatal: str, kept: Path) -> type[Failing]:
+    return type("Failing", (Failing,), {"fatal": fatal, "kept": kept})
+
+
+def finished(kept: Path) -> list[Path]:
+    """The files of a checkpoint whose rows are written."""
+    return [path for path in kept.glob("*.parquet") if ".pending." not in path.name]
 
 
 class Dying:
