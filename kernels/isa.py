@@ -16,7 +16,10 @@ def usable_isas() -> tuple[str, ...]:
 
 
 def forced_isa(name: str | None = None) -> str:
-    """``name``, or without one what FASTFLOW_ISA names, or nothing. Raises ValueError for one that cannot run here."""
+    """The instruction set that the caller forces: ``name``, else the value of FASTFLOW_ISA, else "".
+
+    Raises ValueError if it cannot run on this machine.
+    """
     asked = os.environ.get("FASTFLOW_ISA", "") if name is None else name
     if (asked or name is not None) and not isas().get(asked, (0, False))[1]:
         why = f" ({amx_missing()})" if asked == "amx" else ""

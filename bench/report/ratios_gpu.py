@@ -12,7 +12,9 @@ LOW = "bfloat16"
 
 
 def encoder_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Entries {name, threads, value, unit, must, aim, reached} for each shape in ``rows``."""
+    """The ratios of fastflow to its peers for each shape (texts x tokens) in ``rows``: entries of a report, whose
+    fields ``ratios.flow_ratios`` describes.
+    """
     out = []
     for batch, tokens in dict.fromkeys((row["batch"], row["tokens"]) for row in rows):
         at = {(r["name"], r["dtype"]): r for r in rows if (r["batch"], r["tokens"]) == (batch, tokens)}

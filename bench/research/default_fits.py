@@ -101,9 +101,10 @@ def latent(
 def stages_of(
     bench: Bench, name: str, rows: Rows | None, column: tuple[Weighting, str], seed: int
 ) -> tuple[list[Stage], str]:
-    """The stages of one column fitted on one part, and the method that is kept.
+    """Fit one column of the table on one part of a corpus: the calibration's stages, and the method that was kept.
 
-    ``auto`` is what fastflow-train does; ``auto alone`` has no background and EARLIER_COLOUR.
+    ``auto`` fits as fastflow-train does. ``auto alone`` fits without a background, and recolours as an earlier default
+    did (EARLIER_COLOUR).
     """
     weighting, method = column
     pooled = bench.pooled_of(name, rows, weighting).astype(np.float32)

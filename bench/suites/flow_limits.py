@@ -40,7 +40,7 @@ class Pass:
         )
 
     def allowance_s(self, batch: int) -> float:
-        """The longest a comparison may take; the slowest candidates are left out, by name, until it fits."""
+        """The seconds that a comparison on ``batch`` rows may take; ``affordable`` drops the slowest candidates."""
         return 12.0 if self.sizes.quick else 120.0 if batch > self.sizes.flow.whole else 40.0
 
 

@@ -41,7 +41,7 @@ class Calibrator(ABC):
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) float64 log-densities under the flow, infinite if a number leaves the range of the dtype.
+        """(B, D) -> (B,) float64 log-densities under the flow; not finite if a number on the way overflows.
 
         Raises a UsageError for a calibration that has no density.
         """

@@ -92,7 +92,7 @@ class MatrixFile(Input):
         return self
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
-        """As those of the matrix, of a file that must not change meanwhile."""
+        """Yield ``matrix.blocks(size, start)``; raises a FastflowError after a block if the file has changed."""
         for block in self.matrix.blocks(size, start):
             yield block
             self.check_unchanged()
