@@ -1,15 +1,20 @@
-"""Figures of the README's table of speed: each is found, rounded, in a report that its row links to."""
+"""Figures of the README's tables: each is found, rounded, in the report that it comes from."""
 
 import json
 import re
 from itertools import product
+from statistics import fmean
 
 import pytest
 
+from fastflow.bench.research.study import read
+
 from support.places import ROOT
 
-TABLE = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
+PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
+TABLE = PAGE.partition("\n## Speed\n")[2].partition("\n## ")[0]
 ROWS = [line.strip("| \n").split(" | ") for line in TABLE.splitlines() if "](bench/results/" in line]
+QUALITY = re.findall(r"^\| ([^|]+) \| ([\d. /]+) \| ([\d. /]*)\|$", PAGE, re.MULTILINE)
 FIGURE = re.compile(r"(?<![\w.,-])\d+(?:\.\d+)?(?![\w,.]*\d|\w)")
 CASE = ("suite", "subject", "batch", "tokens", "threads")
 
@@ -50,3 +55,18 @@ def test_every_figure_is_in_a_linked_report(row):
 def test_the_table_is_read():
     assert len(ROWS) >= 8
     assert FIGURE.findall("0.99 to 1.5 ×, 2,758 of int8; 178 × and MiniLM-L6 1.7 ×") == ["0.99", "1.5", "178", "1.7"]
+
+
+@pytest.mark.parametrize("row", QUALITY, ids=lambda row: row[0])
+def test_every_figure_of_quality_is_the_mean_over_seeds(row):
+    runs = {each["name"]: each["runs"] for each in read(ROOT / "bench" / "results" / "quality.json")["rows"]}
+    name = row[0].partition(" (")[0].replace("`", "").removesuffix(", as in the paper")
+    names = [name] if name.startswith("raw") else [f"{name}, target", f"{name}, corpus"]
+    means = [
+        " / ".join(f"{fmean(run['mean'][k] for run in runs[each]):.1f}" for k in ("all", "wmean")) for each in names
+    ]
+    assert [cell.strip() for cell in row[1:] if cell.strip()] == means
+
+
+def test_the_table_of_quality_is_read():
+    assert len(QUALITY) == 8
