@@ -112,19 +112,21 @@ class Runtime(Prompting):
 
         Args:
             inputs: A text, or an iterable of texts, which is read into a list first; ``stream`` reads it as it comes.
-            batch_size: The most texts in a batch. None: batches are cut by tokens.
-            normalize_embeddings: Whether to divide each vector by its L2 norm, after it was shortened.
-            convert_to_numpy: False returns a list of vectors (D',).
+            batch_size: The most texts that are computed at once. None: the tokens decide.
+            normalize_embeddings: Whether to divide each vector by its L2 norm, after it was shortened; for stores that
+                compare by dot products. ``similarity`` needs no such vectors.
+            convert_to_numpy: False returns a list of NumPy vectors (D',).
             show_progress_bar: True shows progress on standard error.
-            precision: float32, float16, int8, uint8, binary or ubinary.
-            truncate_dim: The numbers to keep of each vector: the leading directions, if the model stores their order
-                (``info()["truncation"]``), else the first dimensions.
+            precision: float32, float16, int8 or uint8, an array of that dtype; binary (int8) or ubinary (uint8), the
+                signs of eight dimensions in a byte, (B, D'/8). ``similarity`` takes int8 as it is.
+            truncate_dim: The numbers to keep of each vector, (B, truncate_dim). ``info()["truncation"]`` tells whether
+                the model rotates them first, so that the leading ones hold the most.
             prompt: Text to put before every text. None: the model's prompt ``prompt_name``, or its default.
             prompt_name: The name of a prompt of the model.
             sentences: The older name of ``inputs``.
             ranges: (2, D'), the least and the largest value of each dimension, which int8 and uint8 divide into 256
-                steps, as ``quantize_embeddings`` of Sentence Transformers does. None: the model's own range, one for
-                all dimensions.
+                steps, as ``quantize_embeddings`` of Sentence Transformers does. None: one range about 0 for all
+                dimensions, which keeps cosines; its scale is not returned.
 
         Returns:
             (D',) for one text; (B, D') for many, in their order; (0, D') for none.
@@ -174,13 +176,13 @@ class Runtime(Prompting):
 
         Args:
             iterable: The texts; an iterator is read as it comes.
-            batch_size: As in ``encode``.
+            batch_size: As in ``encode``; it does not change the blocks.
             normalize_embeddings: As in ``encode``.
             precision: As in ``encode``.
             truncate_dim: As in ``encode``.
             prompt: As in ``encode``.
-            batch_tokens: The most tokens in a batch, padding counted. None: the backend's choice.
-            window: The texts of a block, which are held in memory and sorted by length together.
+            batch_tokens: The most tokens that are computed at once, padding counted. None: the backend's choice.
+            window: The texts of a block, which are held in memory and sorted by length together. None: 4,096.
             prompt_name: As in ``encode``.
             ranges: As in ``encode``.
 
@@ -256,7 +258,7 @@ class Runtime(Prompting):
         truncate_dim: int | None = None,
         ranges: Any = None,
     ) -> NDArray[Any]:
-        """Calibrate pooled vectors that were made elsewhere.
+        """Calibrate pooled vectors: those of ``pool``, which gives what ``encode`` gives, or others made elsewhere.
 
         Args:
             array: (B, D) of floats, pooled as the model pools.
@@ -288,18 +290,21 @@ class Runtime(Prompting):
     def log_prob(
         self, inputs: Any, batch_size: int | None = None, prompt: str | None = None
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Natural-log densities under the flow (``stages.density``): low for texts unlike those it was fitted to.
+        """Natural-log densities of pooled vectors under the flow: low if few of the training corpus are like them.
+
+        They move with the length of a text: compare texts of one length. Random letters may score as high as a
+        sentence: this finds texts of another kind than the corpus, and is no test of whether a text makes sense.
 
         Args:
-            inputs: Texts, or pooled vectors (B, D). A model without an encoder takes vectors alone.
+            inputs: An iterable of texts, or pooled vectors (B, D). A model without an encoder takes vectors alone.
             batch_size: As in ``encode``.
             prompt: As in ``encode``.
 
         Returns:
-            (B,); ``likelihood`` has the bound below which few texts of the training corpus are.
+            (B,) float64. Of the training corpus the share ``likelihood.share`` is below ``likelihood.log_prob``.
 
         Raises:
-            FastflowError: The calibration has no flow; or as ``pool`` and ``transform``.
+            FastflowError: The calibration has no flow, or drops directions before it; or as ``pool`` and ``transform``.
         """
         calibrator = self._calibrator
         _ = calibrator.density  # raises if there is none, before anything is computed
@@ -319,9 +324,9 @@ class Runtime(Prompting):
         """The pooled vectors before calibration, as ``transform`` takes them.
 
         Args:
-            texts: An iterable of texts.
+            texts: An iterable of texts, not a single str.
             batch_size: As in ``encode``.
-            prompt: As in ``encode``.
+            prompt: Text to put before every text. None: the model's default; ``resolve_prompt`` gives one by its name.
             batch_tokens: As in ``stream``.
 
         Returns:
@@ -453,7 +458,7 @@ class Runtime(Prompting):
 
     @property
     def likelihood(self) -> Likelihood | None:
-        """The log_prob below which few texts of the fitted corpus are, and their share; None where not recorded."""
+        """(log_prob, share): this share of the training corpus has a lower log-density; None if not recorded."""
         return self._model.likelihood if isinstance(self._model, Model) else None
 
     @property

@@ -35,13 +35,17 @@ def fit(
 ) -> Fit:
     """Calibrate an encoder on texts, without labels: the model that fastflow-train makes of the same texts.
 
+    It needs the ``train`` extra (torch, transformers).
+
     Args:
         texts: An iterable of str, never paths; blank ones are left out and repeated ones count once. Or an array (N, D)
             of float16, float32 or float64, vectors made elsewhere: the model then has no encoder and calibrates vectors
             alone, options that need an encoder or texts are refused by name, ``auto`` is one fixed method, and ``stop``
             is likelihood (of held-out vectors) or budget.
         encoder: A directory, a Hub id, or ``default``, the encoder in the package.
-        method: auto, none, or methods in a chain, such as ``whiten:128`` or ``flow,recolour``.
+        method: auto; none, token weights alone, for texts only; or a chain of standardize, whiten[:K], components[:K],
+            nullspace[:K], flow, recolour, such as ``whiten:128`` or ``flow,recolour``. ``auto`` is a flow with recolour
+            for texts, and nullspace for vectors. A flow gets recolour after it, unless ``latent=True``.
         pooling: auto, last, first-last or another that fastflow-train names.
         token_weights: auto, sif or none.
         seed: Of every random choice; equal seeds give equal models.
@@ -60,8 +64,13 @@ def fit(
         FastflowError: Nothing can be fitted to the texts, the vectors or the encoder.
 
     Example:
-        >>> fit = fastflow.fit(open("corpus.txt"), "my-bert")  # doctest: +SKIP
+        >>> import numpy as np
+        >>> vectors = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
+        >>> fit = fastflow.fit(vectors)
+        >>> fit.runtime().transform(vectors[:3]).shape
+        (3, 32)
         >>> fit.save("my-model")  # doctest: +SKIP
+        >>> fit = fastflow.fit(open("corpus.txt"), "my-bert")  # doctest: +SKIP
     """
     check_extra("fastflow.fit")
     from fastflow.train.python import fit_texts

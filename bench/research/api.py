@@ -26,8 +26,10 @@ SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the cal
 HEAD = """# The Python API
 
 Every public call of `import fastflow`, made from its docstring by `python -m fastflow.bench.research.api --out
-docs/api.md`. `B` texts give `(B, D')` numbers: `D` is the width of a pooled vector, `D'` that of an embedding. Errors
-are a `fastflow.FastflowError`; a wrong option is a `UsageError`, which is one too.
+docs/api.md`. Most programs need `Runtime.encode` and `Runtime.similarity`, and `Index.search` to find rows of a file;
+`fastflow.fit` calibrates. `B` texts give `(B, D')` numbers: `D` is the width of a pooled vector, which the calibration
+turns into an embedding of `D'`. Errors are a `fastflow.FastflowError`; wrong usage is a `fastflow.errors.UsageError`,
+which is a kind of it. An argument that a call does not have is Python's `TypeError`.
 """
 
 

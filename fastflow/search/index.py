@@ -29,12 +29,15 @@ class Index:
     Safe to call from several threads. Use it as a context manager, or call ``close``.
 
     Args:
-        path: A .db that ``fastflow embed`` made, or a .npy of floats (N, D).
+        path: A .db that the command ``fastflow embed`` made, of any precision; or a .npy of floats (N, D), such as
+            ``numpy.save`` writes of ``encode_document``'s vectors.
         runtime: The model that embeds queries that are texts, with its prompt for queries. Its similarity ranks the
-            rows, and its fingerprint must be that of a .db. None: queries are vectors, and rows are ranked by cosine.
-        texts: The file that was embedded into a .npy, for the texts of its rows.
+            rows, and its fingerprint must be that of a .db; a .npy records none, so give the model that made it. None:
+            queries are vectors, and rows are ranked by cosine.
+        texts: The file that was embedded into a .npy, for the texts of its rows: a .txt of one text a line, or another
+            that ``fastflow embed`` reads.
         hold: None reads the file for each search, in constant memory. ``vectors`` holds them in memory: as float32, or
-            int8 or bits if the file has these. ``int8`` holds codes, a quarter of that, and each search compares the
+            int8 or bits if a .db has these. ``int8`` holds codes, a quarter of that, and each search compares the
             rows of the best codes in full.
         threads: The threads of a search. None: the cores that this process may use.
 
@@ -83,7 +86,8 @@ class Index:
             where: An SQL condition on the columns of a .db; other rows are skipped.
 
         Returns:
-            A list of Hit for one query; a list of such lists for several.
+            A list of Hit for one query; a list of such lists for several. A Hit has ``row``, ``score``, ``text``,
+            ``id`` and ``fields``, the columns that were kept; text and id are None if the file has none.
 
         Raises:
             FastflowError: The queries have another width, or SQLite cannot run the condition.

@@ -80,7 +80,7 @@ class Fit:
 
     @property
     def doubts(self) -> list[str]:
-        """Warnings about what was measured, besides the ``concerns``."""
+        """Warnings about what was measured; ``concerns``, a list of str, has those about texts, encoder or vectors."""
         return summary.warnings(self.measures, self.stages, self.unit)
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
