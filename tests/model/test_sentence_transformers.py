@@ -19,23 +19,9 @@ from fastflow.model.sentence_transformers import read_modules
 from fastflow.train.data.embeddings import Embedder, open_encoder
 
 from support.builders import hub_cache
+from support.sentence_dirs import LEGACY, NEW
 
 OLD = "sentence_transformers.models."
-NEW = {
-    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
-    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-    "Dense": "sentence_transformers.base.modules.dense.Dense",
-    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
-    "Dropout": "sentence_transformers.sentence_transformer.modules.dropout.Dropout",
-}
-LEGACY = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 DENSE = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
 
 

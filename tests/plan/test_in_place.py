@@ -55,7 +55,7 @@ def test_a_matrix_behind_the_couplings_is_a_plan_of_its_own():
     assert second.S.shape == (20, 48)
 
 
-def same(stages, dim):
+def assert_same(stages, dim):
     """The sparse plan of ``stages``, which has to be the merged one to the last bits."""
     (merged,), (sparse,) = fold(stages, dim), fold(stages, dim, sparse=True)
     assert sparse.form == merged.form
@@ -66,11 +66,11 @@ def same(stages, dim):
 
 def test_what_gains_nothing_is_the_merged_plan():
     rng = np.random.default_rng(2)
-    same([make.whiten(rng, 24, 24), make.flow(rng, 24, 2, 2, 8, permutation="lu")], 24)
-    same([make.flow(rng, 24, coupling="affine")], 24)
-    same([make.standardize(rng, 24)], 24)
-    same([make.flow(rng, 24, 1, 1, 8)], 24)  # nothing links its steps
-    same([make.flow(rng, 48, 3, 2, 12, permutation="random")], 48)  # every step would write all channels
+    assert_same([make.whiten(rng, 24, 24), make.flow(rng, 24, 2, 2, 8, permutation="lu")], 24)
+    assert_same([make.flow(rng, 24, coupling="affine")], 24)
+    assert_same([make.standardize(rng, 24)], 24)
+    assert_same([make.flow(rng, 24, 1, 1, 8)], 24)  # nothing links its steps
+    assert_same([make.flow(rng, 48, 3, 2, 12, permutation="random")], 48)  # every step would write all channels
 
 
 @pytest.mark.parametrize("logscale", [-25, -13])  # no float32 divides by exp(-75); by exp(-39) weights leave its range
@@ -79,4 +79,4 @@ def test_what_float32_cannot_divide_by_is_the_merged_plan(logscale, step):
     stage = make.flow(np.random.default_rng(3), 24, 1, 4, 8)
     assert fold([stage], 24, sparse=True)[0].form == "state"
     stage.params[f"levels.0.{step}.actnorm.logscale"][5] = logscale
-    same([stage], 24)
+    assert_same([stage], 24)
