@@ -31,11 +31,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With ``--quick``, keep the first case of each test that the markers leave."""
     if not config.getoption("--quick"):
         return
-    first: dict[str, pytest.Item] = {}
-    for item in items:
-        first.setdefault(item.nodeid.partition("[")[0], item)
-    kept = list(first.values())
-    config.hook.pytest_deselected(items=[item for item in items if item is not first[item.nodeid.partition("[")[0]]])
+    from support.quick import first_cases
+
+    kept, others = first_cases(items)
+    config.hook.pytest_deselected(items=others)
     items[:] = kept
 
 
