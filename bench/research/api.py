@@ -29,7 +29,7 @@ Every public call of `import fastflow`, made from its docstring by `python -m fa
 docs/api.md`. Most programs need `Runtime.encode` and `Runtime.similarity`, and `Index.search` to find rows of a file;
 `fastflow.fit` calibrates. `B` texts give `(B, D')` numbers: `D` is the width of a pooled vector, which the calibration
 turns into an embedding of `D'`. Errors are a `fastflow.FastflowError`; wrong usage is a `fastflow.errors.UsageError`,
-which is a kind of it. An argument that a call does not have is Python's `TypeError`.
+a subclass. An argument that a call does not have is Python's `TypeError`.
 """
 
 
@@ -49,13 +49,13 @@ def calls(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """The public methods of a class, by name, those of its base classes after its own."""
     for base in thing.__mro__:
         for name, value in vars(base).items():
-            declared = name.startswith("_") or getattr(value, "__isabstractmethod__", False)
-            if inspect.isfunction(value) and not declared:
+            hidden = name.startswith("_") or getattr(value, "__isabstractmethod__", False)
+            if inspect.isfunction(value) and not hidden:
                 yield name, value
 
 
 def properties(thing: Any) -> dict[str, str]:
-    """The public properties of a class, and the first sentence of each."""
+    """The public properties of a class, and the docstring of each on one line."""
     return {
         name: " ".join(inspect.cleandoc(value.fget.__doc__ or "").split())
         for name, value in vars(thing).items()

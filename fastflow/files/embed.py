@@ -99,7 +99,7 @@ def _standard_output() -> StandardOutput:
 
 
 class Embedded:
-    """The rows of ``source``, or of one shard of it, with their embeddings; counted, and judged if the run asks it."""
+    """The rows of ``source``, or of one shard, with their embeddings; counted, and judged if the run asks for that."""
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._quiet = runtime, source, settings, run.quiet

@@ -33,7 +33,7 @@ class Run:
 
 
 class Made(Protocol):
-    """The rows of a run in their order, with the vectors that are made of them."""
+    """The rows of a run in their order, with their vectors."""
 
     def before(self, rows: int) -> Iterator[Block]:
         """The first ``rows`` rows, which an earlier run wrote, without vectors."""
