@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,7 @@ from click.core import ParameterSource
 
 from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER
 from fastflow.console import plain_errors
-from fastflow.train.options import (
-    BACKGROUND,
-    BESIDE_A_TEXT,
-    CHOICES,
-    COLOURS,
-    DEFAULTS,
-    LARGE,
-    LARGE_CORPUS,
-    LEAST,
-    LEVELS,
-    SHARES,
-    SMALL,
-    Options,
-    check_extra,
-)  # fmt: skip
+from fastflow.train.options import Options, Setting, check_extra, flag
 from fastflow.version import __version__
 
 
@@ -33,6 +20,27 @@ class TrainCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.pop("debug")))
+
+
+def _type(setting: Setting) -> Any:
+    """The values that click takes for an option."""
+    if setting.kind == "choice":
+        return click.Choice(setting.choices)
+    if setting.kind == "number":
+        return click.FloatRange(0, setting.most, min_open=setting.most is None)
+    if setting.kind == "whole":
+        return int if setting.least is None else click.IntRange(setting.least, setting.most)
+    return str
+
+
+def fit_options(command: Any) -> Any:
+    """``command`` with every option of a fit, in the order of ``Options``."""
+    for entry in reversed(fields(Options)):
+        setting: Setting = entry.metadata["setting"]
+        kind = {"is_flag": True} if setting.kind == "flag" else {"type": _type(setting), "default": entry.default}
+        option = click.option(flag(entry.name), help=setting.help, metavar=setting.metavar, **kind)
+        command = option(command)
+    return command
 
 
 @click.command(cls=TrainCommand, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -50,130 +58,7 @@ class TrainCommand(click.Command):
     "Hub cache.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The model directory to make.")
-@click.option(
-    "--method",
-    default=DEFAULTS.method,
-    help="auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
-    "none for an encoder that was tuned for similarity or for fewer than 1,000 texts. Else flow, whiten[:K], "
-    "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
-)
-@click.option(
-    "--stop",
-    default=DEFAULTS.stop,
-    type=click.Choice(CHOICES["stop"]),
-    help="rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
-    "calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default for vectors and "
-    "for them alone: keep the step that makes held-out vectors most likely.",
-)
-@click.option(
-    "--pooling",
-    default=DEFAULTS.pooling,
-    help="auto, embedding-first-last (the mean of layers 0, 1 and L, 0 being the embedding layer), first-last (1 and "
-    "L, as in the paper), last, cls, pooler, mean-of-layers:I,J,... or model. auto: embedding-first-last, or last for "
-    "an encoder that was tuned for similarity. model: all modules of a directory of Sentence Transformers, with the "
-    "calibration behind them.",
-)
-@click.option(
-    "--token-weights",
-    default=DEFAULTS.token_weights,
-    type=click.Choice(CHOICES["token_weights"]),
-    help="sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
-    "a/(a+p), a = 0.001, down to 0.0003 for large corpora; the frequencies of English at large are mixed in, which "
-    "decide where the corpus is small. "
-    "none: every token counts 1, as in the BERT-flow paper. auto: sif, or none for an encoder that was tuned for "
-    "similarity.",
-)
-@click.option(
-    "--max-length",
-    type=int,
-    help="Longest text, in tokens; longer texts are cut.  [default: 128, or the encoder's limit]",
-)
-@click.option("--levels", default=DEFAULTS.levels, type=click.IntRange(*LEVELS), help="Flow: levels.")
-@click.option(
-    "--depth",
-    type=click.IntRange(LEAST["depth"]),
-    help="Flow: steps in a level.  "
-    f"[default: {SMALL['depth']}; {LARGE['depth']} beside a background or from {LARGE_CORPUS:,} texts]",
-)
-@click.option(
-    "--width",
-    type=click.IntRange(LEAST["width"]),
-    help="Flow: hidden units of a coupling net.  "
-    f"[default: {SMALL['width']}; {LARGE['width']} beside a background or from {LARGE_CORPUS:,} texts]",
-)
-@click.option("--coupling", default=DEFAULTS.coupling, type=click.Choice(CHOICES["coupling"]), help="Flow: coupling.")
-@click.option(
-    "--permutation",
-    default=DEFAULTS.permutation,
-    type=click.Choice(CHOICES["permutation"]),
-    help="Flow: channel mixing; lu is learned.",
-)
-@click.option(
-    "--spectrum",
-    type=click.FloatRange(0, SHARES["spectrum"]),
-    help="Of recolour, behind a flow or a whitening: how far the spectrum is equalised. 1: every direction counts the "
-    "same; 0: as in the encoder.  "
-    f"[default: {COLOURS['sif']['spectrum']}; {COLOURS['none']['spectrum']} without token weights]",
-)
-@click.option(
-    "--mean-share",
-    type=click.FloatRange(0, SHARES["mean_share"]),
-    help="Of recolour: how much of the mean is kept, as the average cosine of unrelated texts.  "
-    f"[default: {COLOURS['sif']['mean_share']}; {COLOURS['none']['mean_share']:g} without token weights]",
-)
-@click.option(
-    "--demoted",
-    type=click.IntRange(LEAST["demoted"]),
-    help="Of recolour: how many leading directions, which sentences of a kind have in common, count like the last.  "
-    f"[default: {COLOURS['sif']['demoted']}]",
-)
-@click.option(
-    "--background",
-    metavar="N",
-    type=click.IntRange(LEAST["background"]),
-    help="Behind a flow, or another method with recolour: fit to N sentences of random common English words beside the "
-    "corpus, so that texts unlike it are embedded well too; 0: none. Token weights have a background of their own.  "
-    f"[default: a third of the corpus, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, but at most {BESIDE_A_TEXT} for each "
-    "text; 0 if the corpus is not English]",
-)
-@click.option("--latent", is_flag=True, help="Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
-@click.option(
-    "--init",
-    default=DEFAULTS.init,
-    type=click.Choice(CHOICES["init"]),
-    help="Flow: data starts the ActNorms from the statistics of the corpus; glorot is the start of the official code.",
-)
-@click.option("--encoder-dropout", is_flag=True, help="Flow: run the encoder, with its dropout, at every step (slow).")
-@click.option(
-    "--epochs",
-    default=DEFAULTS.epochs,
-    type=click.FloatRange(0, min_open=True),
-    help="Flow: passes over the corpus, or a part of one.",
-)
-@click.option(
-    "--batch-size", default=DEFAULTS.batch_size, type=click.IntRange(LEAST["batch_size"]), help="Flow: texts in a step."
-)
-@click.option(
-    "--lr", default=DEFAULTS.lr, type=click.FloatRange(0, min_open=True), help="Flow: learning rate, constant."
-)
-@click.option(
-    "--seed",
-    default=DEFAULTS.seed,
-    type=click.IntRange(LEAST["seed"]),
-    help="Seed of --sample, and of a flow's start and order of texts.",
-)
-@click.option(
-    "--sample", metavar="N", type=click.IntRange(LEAST["sample"]), help="Draw N of the distinct texts at random."
-)
-@click.option(
-    "--sentences", is_flag=True, help="Cut texts into sentences first, for a model that will embed sentences."
-)
-@click.option(
-    "--stream",
-    is_flag=True,
-    help="Read the corpus once, in memory that does not grow with it, and cache nothing. Repeated texts count again. "
-    "Token weights come from the first 32,768 texts. For every method but a flow.",
-)
+@fit_options
 @click.option(
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
 )
@@ -189,12 +74,6 @@ class TrainCommand(click.Command):
 )
 @click.option("--resume", is_flag=True, help="Flow: continue from the last checkpoint of an interrupted run.")
 @click.option(
-    "--save-steps",
-    default=DEFAULTS.save_steps,
-    type=click.IntRange(LEAST["save_steps"]),
-    help="Flow: steps between checkpoints; 0 for none.",
-)
-@click.option(
     "--eval",
     "pairs",
     multiple=True,
@@ -202,7 +81,6 @@ class TrainCommand(click.Command):
     type=click.Path(exists=True, path_type=Path),
     help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, and of the calibrated embeddings.",
 )
-@click.option("--device", default=DEFAULTS.device, type=click.Choice(CHOICES["device"]), help="Where the encoder runs.")
 @click.option(
     "--ray",
     metavar="ADDRESS|local",

@@ -5,26 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from fastflow.errors import UsageError, missing_extra
 from fastflow.values import is_whole, short
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
-CHOICES = {
-    "stop": ("rule", "budget", "likelihood"),
-    "token_weights": ("auto", "sif", "none"),
-    "coupling": ("additive", "affine"),
-    "permutation": ("reversal", "random", "lu"),
-    "init": ("data", "glorot"),
-    "device": ("cpu", "cuda"),
-}
-LEAST = {
-    "depth": 1, "width": 1, "batch_size": 2, "seed": 0, "save_steps": 0, "sample": 1, "demoted": 0, "background": 0,
-}  # fmt: skip
-OPTIONAL = ("depth", "width", "demoted", "sample", "background")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
 BACKGROUND, BESIDE_A_TEXT, BESIDE = (10_000, 100_000), 10, 3  # a third of the corpus within these; ten a text at most
@@ -34,9 +22,41 @@ COLOURS = {  # of recolour, by the token weights: chosen in bench/results/defaul
     "sif": {"spectrum": 0.4, "mean_share": 0.2, "demoted": 2},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
-LEVELS = (1, 4)
-SHARES = {"spectrum": 1.0, "mean_share": 0.99}  # name -> the most it may be
-MOST = 2**63 - 1  # of a seed
+MOST = 2**63 - 1  # of a whole number
+
+
+class Setting(NamedTuple):
+    """The kind, the range and the help of an option: the command and the checks are made of it."""
+
+    kind: str  # name, choice, flag, whole or number
+    help: str
+    choices: tuple[str, ...] = ()
+    least: Any = None
+    most: Any = None  # a number without it is above 0
+    metavar: str | None = None
+
+    def checked(self, name: str, value: Any) -> Any:
+        """``value`` of the option ``name``, a number as a float; a UsageError for one that the option cannot have."""
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if self.kind == "choice":
+            right, must = value in self.choices, " or ".join(self.choices)
+        elif self.kind == "name":
+            right, must = isinstance(value, str), "a name"
+        elif self.kind == "flag":
+            right, must = isinstance(value, bool), "True or False"
+        elif self.kind == "number" and self.most is None:
+            right, must = number and math.isfinite(value) and value > 0, "a number above 0"
+        elif self.kind == "number":
+            right, must = number and 0 <= value <= self.most, f"a number from 0 to {self.most:g}"
+        elif self.most is not None:
+            right, must = is_whole(value, self.least, self.most), f"{self.least} to {self.most}"
+        elif self.least is not None:
+            right, must = is_whole(value, self.least, MOST), f"a whole number of at least {self.least}"
+        else:
+            right, must = type(value) is int, "a whole number"
+        if not right:
+            raise UsageError(f"{flag(name)} must be {must}, not {short(value)}")
+        return float(value) if self.kind == "number" else value
 
 
 def flag(name: str) -> str:
@@ -44,20 +64,17 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _positive(name: str, value: Any) -> float:
-    """``value`` as a finite float above 0."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and math.isfinite(value) and value > 0):
-        raise UsageError(f"{flag(name)} must be a number above 0, not {short(value)}")
-    return float(value)
+def _option(default: Any, kind: str, help: str, **more: Any) -> Any:
+    """A field of ``Options``; without a default, None, the help tells what decides."""
+    return field(default=default, metadata={"setting": Setting(kind, help, **more)})
 
 
-def _share(name: str, value: Any, most: float) -> float:
-    """``value`` as a float of 0 to ``most``."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and 0 <= value <= most):
-        raise UsageError(f"{flag(name)} must be a number from 0 to {most:g}, not {short(value)}")
-    return float(value)
+def _by_size(name: str) -> str:
+    return f"  [default: {SMALL[name]}; {LARGE[name]} beside a background or from {LARGE_CORPUS:,} texts]"
+
+
+def _by_weights(name: str) -> str:
+    return f"  [default: {COLOURS['sif'][name]}; {COLOURS['none'][name]:g} without token weights]"
 
 
 @dataclass(frozen=True)
@@ -67,56 +84,106 @@ class Options:
     The names are those of fastflow-train's options, whose --help explains them.
     """
 
-    method: str = "auto"
-    stop: str = "rule"
-    pooling: str = "auto"  # POOLING; last for an encoder that was tuned for similarity
-    token_weights: str = "auto"  # noqa: S105 - sif; none for an encoder that was tuned for similarity
-    max_length: int | None = None  # None: 128, or the encoder's limit
-    levels: int = 2
-    depth: int | None = None  # None: by the size of the corpus, SMALL or LARGE
-    width: int | None = None
-    coupling: str = "additive"
-    permutation: str = "reversal"
-    spectrum: float | None = None  # None: by the token weights, COLOURS
-    mean_share: float | None = None
-    demoted: int | None = None
-    latent: bool = False
-    background: int | None = None  # None: by the corpus, background_size
-    init: str = "data"
-    encoder_dropout: bool = False
-    epochs: float = 1.0
-    batch_size: int = 64
-    lr: float = 1e-3
-    seed: int = 0
-    save_steps: int = 500
-    sample: int | None = None  # None: every distinct text
-    sentences: bool = False
-    stream: bool = False
-    device: str = "cpu"
+    method: str = _option(
+        "auto",
+        "name",
+        "auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
+        "none for an encoder that was tuned for similarity or for fewer than 1,000 texts. Else flow, whiten[:K], "
+        "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
+    )
+    stop: str = _option(
+        "rule",
+        "choice",
+        "rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
+        "calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default for vectors "
+        "and for them alone: keep the step that makes held-out vectors most likely.",
+        choices=("rule", "budget", "likelihood"),
+    )
+    pooling: str = _option(
+        "auto",
+        "name",
+        "auto, embedding-first-last (the mean of layers 0, 1 and L, 0 being the embedding layer), first-last (1 and "
+        "L, as in the paper), last, cls, pooler, mean-of-layers:I,J,... or model. auto: embedding-first-last, or last "
+        "for an encoder that was tuned for similarity. model: all modules of a directory of Sentence Transformers, "
+        "with the calibration behind them.",
+    )
+    token_weights: str = _option(
+        "auto",
+        "choice",
+        "sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
+        "a/(a+p), a = 0.001, down to 0.0003 for large corpora; the frequencies of English at large are mixed in, which "
+        "decide where the corpus is small. none: every token counts 1, as in the BERT-flow paper. auto: sif, or none "
+        "for an encoder that was tuned for similarity.",
+        choices=("auto", "sif", "none"),
+    )
+    max_length: int | None = _option(
+        None, "whole", "Longest text, in tokens; longer texts are cut.  [default: 128, or the encoder's limit]"
+    )
+    levels: int = _option(2, "whole", "Flow: levels.", least=1, most=4)
+    depth: int | None = _option(None, "whole", "Flow: steps in a level." + _by_size("depth"), least=1)
+    width: int | None = _option(None, "whole", "Flow: hidden units of a coupling net." + _by_size("width"), least=1)
+    coupling: str = _option("additive", "choice", "Flow: coupling.", choices=("additive", "affine"))
+    permutation: str = _option(
+        "reversal", "choice", "Flow: channel mixing; lu is learned.", choices=("reversal", "random", "lu")
+    )
+    spectrum: float | None = _option(
+        None,
+        "number",
+        "Of recolour, behind a flow or a whitening: how far the spectrum is equalised. 1: every direction counts the "
+        "same; 0: as in the encoder." + _by_weights("spectrum"),
+        most=1.0,
+    )
+    mean_share: float | None = _option(
+        None,
+        "number",
+        "Of recolour: how much of the mean is kept, as the average cosine of unrelated texts."
+        + _by_weights("mean_share"),
+        most=0.99,
+    )
+    demoted: int | None = _option(
+        None,
+        "whole",
+        "Of recolour: how many leading directions, which sentences of a kind have in common, count like the last.  "
+        f"[default: {COLOURS['sif']['demoted']}]",
+        least=0,
+    )
+    latent: bool = _option(False, "flag", "Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
+    background: int | None = _option(
+        None,
+        "whole",
+        "Behind a flow, or another method with recolour: fit to N sentences of random common English words beside the "
+        "corpus, so that texts unlike it are embedded well too; 0: none. Token weights have a background of their own. "
+        f" [default: a third of the corpus, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, but at most {BESIDE_A_TEXT} for "
+        "each text; 0 if the corpus is not English]",
+        least=0,
+        metavar="N",
+    )
+    init: str = _option(
+        "data",
+        "choice",
+        "Flow: data starts the ActNorms from the statistics of the corpus; glorot is the start of the official code.",
+        choices=("data", "glorot"),
+    )
+    encoder_dropout: bool = _option(False, "flag", "Flow: run the encoder, with its dropout, at every step (slow).")
+    epochs: float = _option(1.0, "number", "Flow: passes over the corpus, or a part of one.")
+    batch_size: int = _option(64, "whole", "Flow: texts in a step.", least=2)
+    lr: float = _option(1e-3, "number", "Flow: learning rate, constant.")
+    seed: int = _option(0, "whole", "Seed of --sample, and of a flow's start and order of texts.", least=0)
+    save_steps: int = _option(500, "whole", "Flow: steps between checkpoints; 0 for none.", least=0)
+    sample: int | None = _option(None, "whole", "Draw N of the distinct texts at random.", least=1, metavar="N")
+    sentences: bool = _option(False, "flag", "Cut texts into sentences first, for a model that will embed sentences.")
+    stream: bool = _option(
+        False,
+        "flag",
+        "Read the corpus once, in memory that does not grow with it, and cache nothing. Repeated texts count again. "
+        "Token weights come from the first 32,768 texts. For every method but a flow.",
+    )
+    device: str = _option("cpu", "choice", "Where the encoder runs.", choices=("cpu", "cuda"))
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if (value := getattr(self, name)) not in known:
-                raise UsageError(f"{flag(name)} must be {' or '.join(known)}, not {short(value)}")
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if not (is_whole(value, least, MOST) or (value is None and name in OPTIONAL)):
-                raise UsageError(f"{flag(name)} must be a whole number of at least {least}, not {short(value)}")
-        if not is_whole(self.levels, *LEVELS):
-            raise UsageError(f"--levels must be {LEVELS[0]} to {LEVELS[1]}, not {short(self.levels)}")
-        for name in ("epochs", "lr"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        for name in ("method", "pooling"):
-            if not isinstance(value := getattr(self, name), str):
-                raise UsageError(f"{flag(name)} must be a name, not {short(value)}")
-        for name, most in SHARES.items():
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _share(name, getattr(self, name), most))
-        for name in ("encoder_dropout", "latent", "sentences", "stream"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise UsageError(f"{flag(name)} must be True or False, not {short(value)}")
-        if self.max_length is not None and type(self.max_length) is not int:
-            raise UsageError(f"--max-length must be a whole number, not {short(self.max_length)}")
+        for entry in fields(self):
+            if (value := getattr(self, entry.name)) is not None or entry.default is not None:
+                object.__setattr__(self, entry.name, entry.metadata["setting"].checked(entry.name, value))
         if self.method == "auto" and self.stop == "budget":
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 

@@ -8,16 +8,22 @@ from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import CHOICES, COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_size
+from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_size
 
 
-def test_the_command_the_flow_and_the_schedule_have_the_same_defaults():
+def test_the_command_takes_every_option_with_its_default_and_its_choices():
     command = {option.name: option for option in main.params}
     for name, value in vars(DEFAULTS).items():
         if value not in (None, False):  # else it is what the command takes without the option
             assert command[name].default == value, name
-        if name in CHOICES:
-            assert tuple(command[name].type.choices) == CHOICES[name]
+    assert list(command["stop"].type.choices) == ["rule", "budget", "likelihood"]
+    assert (command["levels"].type.min, command["levels"].type.max) == (1, 4)
+    assert (command["mean_share"].type.max, command["lr"].type.min_open) == (0.99, True)
+    assert command["latent"].is_flag
+    assert all(command[name].help for name in vars(DEFAULTS))
+
+
+def test_the_flow_and_the_schedule_have_the_same_defaults():
     config, schedule = FlowConfig(dim=256), Schedule()
     assert {name: getattr(config, name) for name in DEFAULTS.shape()} == DEFAULTS.shape()
     assert vars(schedule) == {name: getattr(DEFAULTS, name) for name in vars(schedule)}
