@@ -86,9 +86,9 @@ def eval_command(
 )
 @click.option(
     "--log",
-    metavar="FILE|DIR",
-    type=click.Path(exists=True, path_type=Path),
-    help="Training curves: fastflow-train's --log-dir, or JSON Lines.  [default: the logs beside the model]",
+    metavar="DIR",
+    type=click.Path(exists=True, path_type=Path, file_okay=False),
+    help="Training curves: the --log-dir of fastflow-train.",
 )
 @click.option(
     "--sample",

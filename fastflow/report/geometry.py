@@ -15,7 +15,7 @@ from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.model.weights import load_weights
 from fastflow.report import plots
-from fastflow.report.curves import curves_in, logs_beside, read_log, stops_in
+from fastflow.report.curves import looks_in, read_log
 from fastflow.report.parts import HIGHEST, LOWEST, Line, Plot, Section, Table, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline
 
@@ -127,18 +127,15 @@ def _change(a: float, b: float) -> str:
 def training(model: Model, log: Path | None) -> Section | None:
     """The record of the training run: curves with the stopping point, likelihood, settings. None without a record."""
     said = dict(model.manifest.get("training", {}))
-    curves = curves_in(said)
-    for path in [log] if log else logs_beside(model.path):
-        curves |= read_log(path)
-    stops, reasons = stops_in(said)
-    bits = [entry for entry in said.get("bits_per_dimension", []) if isinstance(entry, dict)]
+    curves, stops = looks_in(said)
+    if log:
+        curves |= read_log(log)
+    bits, reasons = said.get("bits_per_dimension", []), said.get("reasons", [])
     if not (curves or bits or said.get("schedule")):
         return None
     tables = []
     if bits:
-        keys = list(dict.fromkeys(key for entry in bits for key in entry))
-        found = [{key: _number(entry.get(key)) for key in keys} for entry in bits]
-        lines = [Line(f"flow {i}", values, LOWEST, 4) for i, values in enumerate(found, 1)]
+        lines = [Line(f"flow {i}", values, LOWEST, 4) for i, values in enumerate(bits, 1)]
         tables.append(comparison("Bits per dimension on the corpus. Bold: the lowest.", "", lines))
     settings = {"method": said.get("method"), "texts": said.get("texts"), **said.get("schedule", {}), **stops}
     rows = [[key, str(value)] for key, value in settings.items() if value is not None]
@@ -152,7 +149,7 @@ def training(model: Model, log: Path | None) -> Section | None:
             "in order because embeddings are continuous. A better likelihood does not imply a better similarity."
         )
     if not curves:
-        text.append("No training curve lies with the model; name a log with --log.")
+        text.append("No training curve lies with the model; name the --log-dir with --log.")
     if reasons:
         text.append(f"Recorded reasons: {'; '.join(reasons)}.")
     return Section("training", "Training", " ".join(text), {"curves": curves, "stops": stops, "settings": settings,
@@ -167,7 +164,3 @@ def _what(name: str, stops: dict[str, float]) -> str:
 def _last(name: str) -> str:
     """The end of a dotted name, in words."""
     return name.rsplit(".", 1)[-1].replace("_", " ")
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else float("nan")

@@ -121,7 +121,7 @@ def _unlabelled(
     if section := report_geometry.training(model, settings.log):
         sections.append(section)
     else:
-        leave_out("Training", "the model holds no record of its training; name a log with --log")
+        leave_out("Training", "the model holds no record of its training; name a --log-dir with --log")
 
 
 def _headed(

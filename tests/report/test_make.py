@@ -20,6 +20,7 @@ from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.verdict import FEW_PAIRS, verdict
 from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import POOLING
 
 from support.builders import make_model, make_sentences
@@ -71,8 +72,9 @@ def data(tmp_path_factory, sentences):
     (folder / "pairs.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
     rows = [f"{('not_' if i % 3 else '') + 'entailment'}\t{sentences[i]}\t{other[i]}" for i in range(30)]
     (folder / "q.tsv").write_text("\n".join([LABELLED, *rows]) + "\n")
-    log = [json.dumps({"step": i, "bits_per_dimension": 2 / i}) for i in range(1, 9)]
-    (folder / "log.jsonl").write_text("\n".join(log) + "\n")
+    with Scalars(str(folder / "log")) as log:
+        for i in range(4):
+            log(i, {"bits_per_dimension": 2.0**-i})
     marked = "<script>alert(1)</script> the dog & the cat sleeps under the tree."
     (folder / "corpus.txt").write_text("\n".join([marked] * 2 + sentences[:120]) + "\n")
     return folder
@@ -92,7 +94,7 @@ def whole(model, data, tmp_path_factory):
     result = report(
         model, "--against", "raw,standardize,whiten:8", "--sts", data / "pairs.tsv", "--qnli", data / "q.tsv",
         "--corpus", data / "corpus.txt", "--html", folder / "r.html", "--json", folder / "r.json", "--queries", 121,
-        "--log", data / "log.jsonl",
+        "--log", data / "log",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert sorted(p.name for p in folder.iterdir()) == ["r.html", "r.json"]
@@ -122,7 +124,7 @@ def test_no_path_of_this_machine_is_in_page_or_json(model, model_copy, bert, dat
     monkeypatch.chdir(model_copy)
     (tmp_path / "sts").mkdir()
     (tmp_path / "sts" / "pairs.tsv").write_bytes((data / "pairs.tsv").read_bytes())
-    whole = ["--corpus", data / "corpus.txt", "--qnli", data / "q.tsv", "--log", data / "log.jsonl"]
+    whole = ["--corpus", data / "corpus.txt", "--qnli", data / "q.tsv", "--log", data / "log"]
     for options in (whole, []):
         done = report(
             ".", "--against", f"raw,{other}", "--sts", tmp_path / "sts", "--html", shown, "--json", written, *options
@@ -263,20 +265,21 @@ def test_another_model_and_a_fitted_flow_as_columns(model, bert, data, tmp_path,
 
 @pytest.mark.slow
 def test_curves_and_the_stopping_point_are_shown(whole, data, model_copy, tmp_path):
-    assert whole[1]["sections"]["training"]["curves"]["bits_per_dimension"] == [[i, 2 / i] for i in range(1, 9)]
+    assert whole[1]["sections"]["training"]["curves"]["bits_per_dimension"] == [[i, 2.0**-i] for i in range(4)]
     assert "bits per dimension by step." in whole[0]
     said = read_manifest(model_copy)
-    said["training"] = {"stopping": {"best_step": 3, "reason": "it rose"}, "bits_per_dimension": [{"flow": -0.5}]}
-    said["training"]["curve"] = {"step": [1, 3, 5], "criterion": [1.0, 0.5, 0.75]}
+    looks = [{"kept_step": 3, "steps": 5, "criterion": 2.0, "history": [[1, 1.0], [3, 2.0], [5, None]]}]
+    bits = [{"gaussian": 0.5, "flow": -0.5}]
+    said["training"] = {"choice": {"looks": looks}, "reasons": ["it rose"], "bits_per_dimension": bits}
     said["fingerprint"] = fingerprint(said)
     (model_copy / MANIFEST).write_text(json.dumps(said))
     done = report(model_copy, "--html", tmp_path / "r.html", "--json", "-", "--sts", data / "pairs.tsv")
     assert done.exit_code == 0, done.stderr
     section = json.loads(done.stdout)["sections"]["training"]
-    assert section["stops"] == {"stopping.best_step": 3}
-    assert section["curves"] == {"curve.criterion": [[1, 1.0], [3, 0.5], [5, 0.75]]}
+    assert section["stops"] == {"choice.looks.kept_step": 3}
+    assert section["curves"] == {"choice.looks.criterion": [[1, 1.0], [3, 2.0]]}
     page = (tmp_path / "r.html").read_text()
-    assert "criterion by step. Dashed: best step 3." in page
+    assert "criterion by step. Dashed: kept step 3." in page
     assert "Recorded reasons: it rose." in page
 
 
