@@ -40,8 +40,15 @@ PRECISION = click.option(
     type=click.Choice(["float32", "float16", "int8", "uint8", "binary", "ubinary"]),
     default="float32",
     show_default=True,
-    help="Numbers in the output: int8 has one fixed range about 0, which the model stores, and uint8 is int8 plus 128; "
-    "ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
+    help="Numbers in the output: int8 has one fixed range about 0, which the model stores, or --ranges; uint8 is int8 "
+    "plus 128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
+)
+RANGES = click.option(
+    "--ranges",
+    metavar="FILE.npy",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="For int8 and uint8: cut each dimension from its minimum to its maximum into 256 steps, as Sentence "
+    "Transformers does. Two rows are the minima and the maxima; of more rows, embeddings, they are taken.",
 )
 DIM = click.option(
     "--dim",
@@ -78,6 +85,7 @@ RESUME = click.option(
 @ERRORS
 @DTYPE
 @PRECISION
+@RANGES
 @DIM
 @NORMALIZE
 @click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
@@ -149,6 +157,7 @@ def embed(
     prompt_name: str | None,
     cache: Path | None,
     ray: str | None,
+    ranges: Path | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -160,6 +169,7 @@ def embed(
     from fastflow.files.embed import embed_file
     from fastflow.files.parts.manifest import make_folder
     from fastflow.files.read.inputs import Input
+    from fastflow.files.read.ranges import read_ranges
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import expanded
     from fastflow.files.read.tables import check_delimiter
@@ -172,6 +182,7 @@ def embed(
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
     paths = expanded(inputs)
+    options["ranges"] = read_ranges(ranges, options["precision"])
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
@@ -269,6 +280,7 @@ def fitted_to(
     help="The arithmetic; auto is float32.",
 )
 @PRECISION
+@RANGES
 @DIM
 @NORMALIZE
 @THREADS
@@ -283,6 +295,7 @@ def transform(
     dtype: str,
     threads: int | None,
     resume: bool,
+    ranges: Path | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -297,8 +310,10 @@ def transform(
     fastflow-train VECTORS.npy --out my-model
     fastflow transform VECTORS.npy -m my-model -o OUT.npy
     """
+    from fastflow.files.read.ranges import read_ranges
     from fastflow.files.transform import Settings, transform_file
 
+    options["ranges"] = read_ranges(ranges, options["precision"])
     runtime = open_runtime(model, device, dtype, threads, quiet)
     start = time.monotonic()
     done = transform_file(runtime, vectors, output, Settings(**options), resume, quiet)

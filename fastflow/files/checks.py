@@ -16,6 +16,7 @@ from fastflow.files.read.sources import Sources, check_formats
 from fastflow.files.read.texts import FORMATS
 from fastflow.files.settings import Settings
 from fastflow.files.windows import one_text
+from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.partial import check_output, check_unfinished, partial_path
 from fastflow.files.write.printing import StandardOutput
 from fastflow.files.write.writers import WRITERS, writer_for
@@ -54,7 +55,12 @@ def check_target(
             f"leave out --log-prob{named(target, settings, '.npz')}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
-    for path in paths:
+    if settings.ranges is not None and kind is DatabaseFile:
+        raise UsageError(
+            f"{target}: fastflow search compares int8 vectors of one range about 0, and --ranges makes others; write "
+            ".npy, or leave out --ranges"
+        )
+    for path in paths if settings.ranges is None else [*paths, settings.ranges.path]:
         check_output(target, path)
     if resume and settings.shard is None:
         check_unfinished(target)

@@ -13,6 +13,7 @@ from fastflow.files.checks import check_resumable, check_target, check_types
 from fastflow.files.encoding import Encoder, open_store
 from fastflow.files.parts.counting import Split, split_of
 from fastflow.files.parts.manifest import check_beside, is_done, manifest_of
+from fastflow.files.read.ranges import Ranges
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.reuse.store import Store
@@ -43,6 +44,8 @@ def embed_file(
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, run.resume, run.cache)
+    if settings.ranges is not None:
+        settings.ranges.check_width(settings.dim or runtime.dim)
     with Sources(paths, run.opened) as sources:
         types = check_types(sources, target, settings)
         if run.resume:
@@ -52,8 +55,8 @@ def embed_file(
         if target is None:
             with open_store(runtime, settings, run.cache, None) as store:
                 return embedded.into(_standard_output(), None, 0, store)
-        key = numbers_of(runtime, settings.precision, settings.normalize)
-        options = vars(settings) | {"layout": settings.layout._asdict()}
+        key = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
+        options = settings.recorded()
         if runtime.backend == "cpu":  # no size of batch changes its bits: a run may go on with another
             options["batch_tokens"] = None
         state, part = State(target, sources.identity, key | {"options": options}, paths), None
@@ -83,15 +86,16 @@ def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
             yield (settings.prompt or "") + text
 
 
-def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
+def numbers_of(runtime: Runtime, precision: str, normalize: bool, ranges: Ranges | None) -> dict[str, Any]:
     """The settings that decide the numbers of a row and that the output records."""
-    return {
+    found = {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
         "dtype": str(runtime.info()["dtype"]),
         "precision": precision,
         "normalized": normalize,
     }
+    return found if ranges is None else found | {"ranges": ranges.sha256}
 
 
 def _standard_output() -> StandardOutput:

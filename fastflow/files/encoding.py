@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.files.read.ranges import values_of
 from fastflow.files.read.sources import Sources
 from fastflow.files.reuse.repeats import Repeats
 from fastflow.files.reuse.store import Store, decides, keys_of, packed, unpacked
@@ -53,6 +54,7 @@ class Encoder:
         self._runtime, self._settings, self.scored, self._window = runtime, settings, scored, window
         self._store, self._decided = store, decides(runtime, settings.prompt)
         self._before, self._cut = runtime.truncated, 0
+        self._ranges = values_of(settings.ranges)
         self.reused = 0
 
     @property
@@ -86,7 +88,7 @@ class Encoder:
         if self._store is not None:
             return self._finished(self._pooled(texts, self._store))
         s = self._settings
-        none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
+        none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim, ranges=self._ranges))
         parts = [Made(none, np.zeros(0)), *self._stream(texts)]
         scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
         return Made(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
@@ -96,7 +98,7 @@ class Encoder:
         s = self._settings
         options: dict[str, Any] = {
             "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
-            "batch_tokens": s.batch_tokens, "window": self._window,
+            "batch_tokens": s.batch_tokens, "window": self._window, "ranges": self._ranges,
         }  # fmt: skip
         if not self.scored:
             return (Made(stored(z), None) for _, z in self._runtime.stream(texts, **options))
@@ -125,7 +127,8 @@ class Encoder:
         """The results of a stream for texts with the vectors ``pooled``."""
         s, runtime = self._settings, self._runtime
         options: dict[str, Any] = {
-            "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim
+            "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim,
+            "ranges": self._ranges,
         }  # fmt: skip
         vectors = stored(runtime.transform(pooled, **options))
         return Made(vectors, runtime.log_prob(pooled) if self.scored else None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fastflow.errors import UsageError
+from fastflow.files.read.ranges import Ranges, digest_of
 from fastflow.files.read.records import Layout
 
 
@@ -23,6 +25,11 @@ class Settings:
     truncate: str = "right"
     prompt: str | None = None
     log_prob: bool = False
+    ranges: Ranges | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """The options as a run records them, in JSON."""
+        return vars(self) | {"layout": self.layout._asdict(), "ranges": digest_of(self.ranges)}
 
 
 @dataclass

@@ -14,6 +14,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.embed import numbers_of
 from fastflow.files.encoding import stored
 from fastflow.files.read.matrix import MatrixFile
+from fastflow.files.read.ranges import Ranges, digest_of, values_of
 from fastflow.files.run import write
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.growing import growing
@@ -35,6 +36,7 @@ class Settings:
     precision: str = "float32"
     dim: int | None = None
     normalize: bool = False
+    ranges: Ranges | None = None
 
 
 @dataclass
@@ -58,7 +60,10 @@ def transform_file(
         raise UsageError(
             f"{target}: the {parts} of a {target.suffix} file hold texts, and these are vectors; write .npy"
         )
-    check_output(target, source)
+    for path in [source] if settings.ranges is None else [source, settings.ranges.path]:
+        check_output(target, path)
+    if settings.ranges is not None:
+        settings.ranges.check_width(settings.dim or runtime.dim)
     if resume:
         check_unfinished(target)
     with MatrixFile(source) as vectors:
@@ -68,8 +73,9 @@ def transform_file(
                 f"{source} holds vectors of {dim} numbers, and the model {takes['model']} takes {takes['pooled_dim']}: "
                 "give the vectors that the model was fitted to, or another -m"
             )
-        key = numbers_of(runtime, settings.precision, settings.normalize)
-        state = State(target, vectors.identity, key | {"options": vars(settings)})
+        key = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
+        options = vars(settings) | {"ranges": digest_of(settings.ranges)}
+        state = State(target, vectors.identity, key | {"options": options})
         with kind(target, key) as writer, growing(writer, state, resume) as rows:
             transformed = Transformed(runtime, vectors, settings, rows)
             progress = Progress("transform", len(vectors.matrix) - rows, "vectors", shown=not quiet)
@@ -106,4 +112,4 @@ class Transformed:
     def _calibrated(self, vectors: NDArray[Any]) -> NDArray[Any]:
         s = self._settings
         options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision}
-        return stored(self._runtime.transform(vectors, truncate_dim=s.dim, **options))
+        return stored(self._runtime.transform(vectors, truncate_dim=s.dim, ranges=values_of(s.ranges), **options))

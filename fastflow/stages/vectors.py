@@ -67,8 +67,11 @@ def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
     return z
 
 
-def check_ranges(ranges: Any, precision: str, dim: int) -> NDArray[np.float32] | None:
-    """``ranges`` (2, ``dim``) as float32, None as it is; raises for another shape, and for another precision."""
+def check_ranges(ranges: Any, precision: str, dim: int, name: str = "ranges") -> NDArray[np.float32] | None:
+    """``ranges`` (2, ``dim``) as float32, None as it is; raises for another shape, and for another precision.
+
+    A message about one dimension begins with ``name``.
+    """
     if ranges is None:
         return None
     if precision not in ("int8", "uint8"):
@@ -89,7 +92,7 @@ def check_ranges(ranges: Any, precision: str, dim: int) -> NDArray[np.float32] |
         at = int(np.flatnonzero(bad)[0])
         low, high = array[:, at].tolist()
         raise UsageError(
-            f"ranges: dimension {at} goes from {low:g} to {high:g}; give a finite minimum, then the maximum"
+            f"{name}: dimension {at} goes from {low:g} to {high:g}; give a finite minimum, then the maximum"
         )
     return array
 
@@ -128,7 +131,7 @@ def quantise(
     if spread is None:
         raise UsageError(
             f"precision {precision!r} needs the range of each dimension, and this model stores none (fastflow-train "
-            f"stores one): in Python give Runtime.encode ranges=, the minima and the maxima of embeddings, "
+            "stores one): give the option ranges, the minima and the maxima of embeddings, "
             f"(2, {z.shape[1]}), as quantize_embeddings of Sentence Transformers takes them; or take float16 or ubinary"
         )
     wide = spread.astype(np.float64)
