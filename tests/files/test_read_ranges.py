@@ -73,7 +73,7 @@ def test_errors_of_the_command_are_one_sentence(model, corpus, file, tmp_path):
     int8 = ("--precision", "int8")
     assert_one_sentence(run(*given, tmp_path / "no.npy", *int8), 1, "no.npy cannot be opened: No such file")
     assert_one_sentence(run(*given, corpus, *int8), 2, f"--ranges {corpus}: vectors come as a .npy file")
-    assert_one_sentence(run(*given, file, *int8, "--dim", 12), 2, "of 32 dimensions, and the vectors that are stored have 12; make")
+    assert_one_sentence(run(*given, file, *int8, "--dim", 12), 2, "and the vectors that are stored have 12; make them")
     assert_one_sentence(run(*given, file, *int8, "--ray", "local"), 2, "--ranges does not work with --ray")
     database = run("embed", corpus, "-m", model, "-o", tmp_path / "out.db", *int8, "--ranges", file)
     assert_one_sentence(database, 2, "fastflow search compares int8 vectors of one range about 0")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from fastflow.errors import UsageError
+from fastflow.files.read.ranges import Ranges
 from fastflow.files.read.records import Layout
 from fastflow.files.settings import Settings, Summary, parse_shard
 
@@ -26,13 +28,16 @@ def test_what_is_no_shard_is_refused_in_one_sentence(text):
 
 
 OTHER = {"layout": Layout("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9, "dedupe": True,
-         "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True}  # fmt: skip
+         "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True,
+         "ranges": Ranges("r.npy", "0" * 64, np.zeros((2, 32), np.float32))}  # fmt: skip
 
 
 def test_every_option_tells_two_runs_apart():
     assert set(OTHER) == {field.name for field in fields(Settings)}
     assert Settings() == Settings()
-    assert all(replace(Settings(), **{name: value}) != Settings() for name, value in OTHER.items())
+    assert all(
+        replace(Settings(), **{name: value}).recorded() != Settings().recorded() for name, value in OTHER.items()
+    )
 
 
 def test_counts_start_at_nothing():
