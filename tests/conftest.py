@@ -138,6 +138,12 @@ def model_copy(model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def vectors_copy(vector_model: Path, tmp_path: Path) -> Path:
+    """A copy of ``vector_model`` to spoil."""
+    return Path(shutil.copytree(vector_model, tmp_path / "vectors"))
+
+
+@pytest.fixture
 def bert_copy(bert: Path, tmp_path: Path) -> Path:
     """A copy of ``bert`` to spoil."""
     return Path(shutil.copytree(bert, tmp_path / "bert"))

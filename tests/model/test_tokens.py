@@ -10,8 +10,6 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow import Runtime
-from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokenizer, Tokens
 
 from support.builders import FAMILIES, VOCABULARY, WORDS, vocabulary_only
@@ -108,49 +106,6 @@ def test_batches_hold_every_row_once_within_budget(lengths, texts, budget):
         assert len(batch) == 1 or len(batch) * sizes[batch].max() <= budget
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({}, "has no tokenizer: neither tokenizer.json nor vocab.txt"),
-        ({"tokenizer.json": "{"}, r"tokenizer\.json cannot be read as a tokenizer"),
-        ({"tokenizer.json": "{}"}, r"tokenizer\.json cannot be read as a tokenizer"),
-        ({"vocab.txt": "the\ndog\n"}, r"vocab\.txt lacks \[UNK\], \[CLS\], \[SEP\]"),
-        ({"vocab.txt": "\n".join(VOCABULARY), "tokenizer_config.json": "{"}, r"tokenizer_config\.json is not JSON"),
-        ({"vocab.txt": "\n".join(VOCABULARY), "tokenizer_config.json": "[]"}, r"tokenizer_config\.json cannot be read"),
-    ],
-)
-def test_a_directory_without_a_usable_tokenizer(tmp_path, files, message):
-    (tmp_path / "config.json").write_text('{"vocab_size": 200}')
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    with pytest.raises(FastflowError, match=message):
-        Tokenizer(tmp_path, 64)
-
-
-def test_a_vocabulary_that_is_not_utf8(tmp_path):
-    (tmp_path / "config.json").write_text('{"vocab_size": 200}')
-    (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n\xff\n")
-    with pytest.raises(FastflowError, match=r"vocab\.txt cannot be read"):
-        Tokenizer(tmp_path, 64)
-
-
-def test_a_tokenizer_with_more_entries_than_the_encoder(bert_copy):
-    from tokenizers import Tokenizer as Saved
-
-    saved = Saved.from_file(str(bert_copy / "tokenizer.json"))
-    saved.add_tokens(["brandnew"])
-    saved.save(str(bert_copy / "tokenizer.json"))
-    with pytest.raises(FastflowError, match=f"{len(VOCABULARY) + 1} entries, more than the {len(VOCABULARY)}"):
-        Runtime(bert_copy)
-
-
-def test_a_tokenizer_that_adds_no_special_tokens(bert_copy):
-    path = bert_copy / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
-    with pytest.raises(FastflowError, match=r"tokenizer\.json adds no \[CLS\]"):
-        Runtime(bert_copy)
-
-
 @pytest.mark.parametrize("proved", [False, True])
 def test_a_tokenizer_that_adds_one_special_token(bert_copy, proved):
     path = bert_copy / "tokenizer.json"
@@ -164,11 +119,6 @@ def test_a_tokenizer_that_adds_one_special_token(bert_copy, proved):
     assert list(Tokenizer(bert_copy, 64, proved=proved)([""]).ids) == [VOCABULARY.index("[CLS]")]
 
 
-def test_a_text_that_has_no_utf8_form(bert):
-    with pytest.raises(FastflowError, match=r"half a surrogate pair .* 'a\\ud800b'"):
-        Runtime(bert).encode(["fine", "a\ud800b"])
-
-
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
@@ -180,12 +130,3 @@ def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
     ours, want = Tokenizer(tmp_path, 128)(texts), Tokenizer(model, 128)(texts)
     assert len(ours.ids) > 20_000
     assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
-
-
-def test_vocab_txt_of_mpnet_is_not_taken_for_bert_s(tmp_path):
-    """It holds [CLS] and [SEP], and MPNet's texts stand between <s> and </s>."""
-    vocabulary_only(tmp_path)
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *VOCABULARY]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    with pytest.raises(FastflowError, match=r"vocab\.txt is not a BERT vocabulary: it has <s> and </s>"):
-        Tokenizer(tmp_path, 64)
