@@ -93,8 +93,8 @@ cdef class Flow:
 
 
 cdef extern from "encoder/encoder.h":
-    enum: FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
-    enum: FF_ROTATE, FF_GLU, FF_PACK
+    enum: FF_EMBED, FF_LINEAR, FF_PACK, FF_ATTEND, FF_NORM, FF_CONVERT, FF_ROTATE, FF_GLU, FF_POOL, FF_FIRST, FF_UNIT
+    enum: FF_MAP, FF_OUTPUT, FF_STEP_KINDS
     enum: FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
     enum: FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU
     enum: FF_MAP_LEAKY_RELU, FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
@@ -105,12 +105,44 @@ cdef extern from "encoder/encoder.h":
     enum: FF_BUFFERS, FF_BIAS_MARGIN, FF_KEYS, FF_QUERIES, FF_BYTES_FROM
     ctypedef struct ff_linear:
         int64_t weights, bias, scale, shift, columns, steps, format, apart, result
-    ctypedef struct ff_step:
+    ctypedef struct ff_embed_step:
+        int64_t kind, target, width, scale, bias
+    ctypedef struct ff_linear_step:
+        int64_t kind, source, target, texts, product, activation, add
+    ctypedef struct ff_attend_step:
+        int64_t kind, source, target, format, result, window, biases, reach
+    ctypedef struct ff_norm_step:
+        int64_t kind, source, target, texts, width, scale, bias, eps
+    ctypedef struct ff_convert_step:
+        int64_t kind, source, target, width, format, factors, apart
+    ctypedef struct ff_rotate_step:
+        int64_t kind, target, table
+    ctypedef struct ff_glu_step:
+        int64_t kind, target, width, activation
+    ctypedef struct ff_pool_step:
+        int64_t kind, source, target, width, slot, mode, column, share, first
+    ctypedef struct ff_first_step:
+        int64_t kind, source, target, width, slot
+    ctypedef struct ff_unit_step:
+        int64_t kind, target, width
+    ctypedef struct ff_map_step:
+        int64_t kind, target, width, activation, add
+    ctypedef struct ff_output_step:
+        int64_t kind, source, width
+    ctypedef union ff_step:
         int64_t kind
-        int64_t source "from"
-        int64_t target "to"
-        int64_t linear, activation, add, scale, bias, width, slot, texts, format, mode, column, number, window, table, reach
-        int64_t apart
+        ff_embed_step embed
+        ff_linear_step linear
+        ff_attend_step attend
+        ff_norm_step norm
+        ff_convert_step convert
+        ff_rotate_step rotate
+        ff_glu_step glu
+        ff_pool_step pool
+        ff_first_step first
+        ff_unit_step unit
+        ff_map_step map
+        ff_output_step output
     ctypedef struct ff_head:
         const char *q
         ptrdiff_t ldq, ldout
@@ -145,14 +177,14 @@ cdef extern from "encoder/encoder.h":
     size_t ff_keys_floats(int64_t tokens, int head, int vector)
     size_t ff_attention_floats(int64_t tokens, int head, int vector)
     int ff_slow_dots(int isa)
-    void ff_tiles(int isa, int on) nogil
-    void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
+    void ff_switch_tiles(int isa, int on) nogil
+    void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()
 
 
 EMBED, LINEAR, ATTEND, NORM = FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM
 ROTATE, GLU, PACK = FF_ROTATE, FF_GLU, FF_PACK
-POOL, FIRST, CONVERT, UNIT, MAP = FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP
+POOL, FIRST, CONVERT, UNIT, MAP, OUTPUT = FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP, FF_OUTPUT
 MEAN, MEAN_SQRT, POSITION_MEAN = FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN
 LARGEST_OF, FIRST_TOKEN, LAST_TOKEN = FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
 MAPS = {  # the activations of MAP
@@ -169,7 +201,22 @@ KEYS, BYTES_FROM = FF_KEYS, FF_BYTES_FROM
 cdef ff_linear _linear
 cdef ff_step _step
 LINEAR_FIELDS = np.asarray(<ff_linear[:1]>&_linear).dtype
-STEP_FIELDS = np.asarray(<ff_step[:1]>&_step).dtype  # ``source`` and ``target`` are C's ``from`` and ``to``
+STEPS = {  # kind -> its record, of int64 alone
+    EMBED: np.asarray(<ff_embed_step[:1]>&_step.embed).dtype,
+    LINEAR: np.asarray(<ff_linear_step[:1]>&_step.linear).dtype,
+    PACK: np.asarray(<ff_attend_step[:1]>&_step.attend).dtype,
+    ATTEND: np.asarray(<ff_attend_step[:1]>&_step.attend).dtype,
+    NORM: np.asarray(<ff_norm_step[:1]>&_step.norm).dtype,
+    CONVERT: np.asarray(<ff_convert_step[:1]>&_step.convert).dtype,
+    ROTATE: np.asarray(<ff_rotate_step[:1]>&_step.rotate).dtype,
+    GLU: np.asarray(<ff_glu_step[:1]>&_step.glu).dtype,
+    POOL: np.asarray(<ff_pool_step[:1]>&_step.pool).dtype,
+    FIRST: np.asarray(<ff_first_step[:1]>&_step.first).dtype,
+    UNIT: np.asarray(<ff_unit_step[:1]>&_step.unit).dtype,
+    MAP: np.asarray(<ff_map_step[:1]>&_step.map).dtype,
+    OUTPUT: np.asarray(<ff_output_step[:1]>&_step.output).dtype,
+}
+STEP_NUMBERS = sizeof(ff_step) // sizeof(int64_t)  # in a step of any kind: a shorter record ends in zeros
 
 
 def trim():
@@ -202,7 +249,7 @@ def tile_trial(
         raise ValueError(f"instruction set {isa} has no tiles that can be used on this machine")
     if {(a.shape[0], a.shape[1]), (b.shape[0], b.shape[1]), (c.shape[0], c.shape[1])} != {(16, 64)}:
         raise ValueError("a tile has 16 rows of 64 bytes")
-    ff_trial(isa, whole, &a[0, 0], &b[0, 0], &c[0, 0])
+    ff_try_tile(isa, whole, &a[0, 0], &b[0, 0], &c[0, 0])
 
 
 def attend_head(
@@ -240,19 +287,19 @@ def attend_head(
     cdef float[::1] scratch = np.empty(ff_attention_floats(tokens, head.size, vector), np.float32)
     cdef const ff_attention *attention = ff_attention_of(isa, format)
     with nogil:
-        ff_tiles(isa, 1)
+        ff_switch_tiles(isa, 1)
         attention.pack_keys(&head, &keys[0])
         for b in range(blocks):
             attention.attend(&head, b * tokens // blocks, (b + 1) * tokens // blocks, &keys[0], &scratch[0])
-        ff_tiles(isa, 0)
+        ff_switch_tiles(isa, 0)
     np.asarray(out)[:] = (results.astype(np.uint32) << 16).view(np.float32) if half else results
 
 
 cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
-    memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n,) of ``STEP_FIELDS``
-    and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (longest text or more, E) float32, or None: none are added;
+    memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n, STEP_NUMBERS)
+    int64, each a record of ``STEPS``, and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (longest text or more, E) float32, or None: none are added;
     words (vocabulary, E) float32, or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token
     counts equally.
     """
@@ -261,7 +308,7 @@ cdef class Encoder:
     cdef object keep_alive
 
     def __cinit__(
-        self, const unsigned char[::1] memory, const ff_linear[::1] linears, const ff_step[::1] steps,
+        self, const unsigned char[::1] memory, const ff_linear[::1] linears, const int64_t[:, ::1] steps,
         const int64_t[::1] strides, const float[:, ::1] positions, words, const float[::1] token_weights, *,
         int heads, int head, int hidden, int outputs, int position_rows, int position_start, int pad_id, int layers,
         float eps, int isa,
@@ -270,6 +317,11 @@ cdef class Encoder:
         cdef const unsigned short[:, ::1] halves
         if steps.shape[0] == 0 or not 1 <= strides.shape[0] <= FF_BUFFERS:
             raise ValueError(f"a packed encoder needs steps and 1 to {FF_BUFFERS} buffers")
+        if steps.shape[1] != STEP_NUMBERS:
+            raise ValueError(f"a step has {STEP_NUMBERS} numbers, not {steps.shape[1]}")
+        cdef const ff_step *step = <const ff_step *>&steps[0, 0]
+        if any(not 0 <= step[i].kind < FF_STEP_KINDS for i in range(steps.shape[0])):
+            raise ValueError(f"a step has a kind from 0 to {FF_STEP_KINDS - 1}")
         if <uintptr_t>&memory[0] % 64:
             raise ValueError("the memory of a packed encoder must be 64-byte aligned")
         if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
@@ -280,7 +332,7 @@ cdef class Encoder:
         rounding = (FF_BF16, FF_INT8, FF_INT8_TILES) if isa >= FF_AVX512 else ()
         if any(linears[i].result == FF_BF16 and linears[i].format not in rounding for i in range(linears.shape[0])):
             raise ValueError(f"a product's results cannot be bfloat16 on instruction set {isa} in its format")
-        if any(steps[i].kind in (FF_PACK, FF_ATTEND) and steps[i].format not in attended for i in range(steps.shape[0])):
+        if any(step[i].kind in (FF_PACK, FF_ATTEND) and step[i].attend.format not in attended for i in range(steps.shape[0])):
             raise ValueError(f"attention's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or position_rows < 1:
             raise ValueError("an encoder needs words and positions")
@@ -297,7 +349,7 @@ cdef class Encoder:
         self.keep_alive = (memory, linears, steps, strides, positions, words, token_weights)
         self.encoder.memory = <const char *>&memory[0]
         self.encoder.linears = &linears[0] if linears.shape[0] else NULL
-        self.encoder.steps, self.encoder.count = &steps[0], <int32_t>steps.shape[0]
+        self.encoder.steps, self.encoder.count = step, <int32_t>steps.shape[0]
         self.encoder.strides, self.encoder.buffers = &strides[0], <int32_t>strides.shape[0]
         self.encoder.positions = NULL if positions is None else &positions[0, 0]
         self.encoder.position_rows = position_rows

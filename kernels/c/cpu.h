@@ -8,13 +8,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__x86_64__) && defined(__has_include)  /* instructions that not every compiler has */
+#if __has_include(<amxbf16intrin.h>) || __has_include(<amxintrin.h>)  /* GCC's and clang's */
+#define FF_HAS_AMX 1
+#endif
+#if __has_include(<avxvnniintrin.h>)
+#define FF_HAS_AVXVNNI 1
+#endif
+#endif
+
+/* processor.c: whether this build, the processor and the operating system have the instructions. */
+int ff_has_avx2(void);
+int ff_has_avx512(void);
+int ff_has_avxvnni(void);
+const char *ff_find_amx(void);  /* "" if tiles may be used, for which Linux is asked; else why not */
+
 /* dispatch.c: instruction sets, worst first except the last. AMX has products in reduced precision only and is AVX-512 in
    all else; its emulation is for tests. */
 enum { FF_PORTABLE, FF_AVX2, FF_AVX512, FF_AMX, FF_AMX_EMULATED, FF_ISAS };
 const char *ff_isa_name(int isa);
 int ff_isa_usable(int isa);  /* 1 when compiled in, present in the CPU and enabled by the operating system */
 const char *ff_amx_missing(void);  /* why AMX cannot run here, asking the system for it the first time; "" if it can */
-int ff_avxvnni_usable(void);
 /* Of the float32 kernels: floats in a vector, which packing depends on; rows in the largest tile, and scratch on this. */
 enum { FF_PORTABLE_VECTOR = 4, FF_AVX2_VECTOR = 8, FF_AVX512_VECTOR = 16 };
 enum { FF_PORTABLE_ROWS = 4, FF_AVX2_ROWS = 6, FF_AVX512_ROWS = 14 };

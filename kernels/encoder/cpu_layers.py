@@ -18,6 +18,7 @@ from fastflow.kernels._cpu import (
     FIRST,
     FLOAT,
     GLU,
+    OUTPUT,
     ROTATE,
 )
 from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, Array, EncoderProgram, Stored
@@ -98,9 +99,9 @@ def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, ta
     heads = program.halves("heads", columns) if program.attention != FLOAT else "wide"
     program.linear(f"{prefix}qkv", source, "wide" if rotary else heads, by_head=True, form=program.format)
     if rotary:
-        program.step(ROTATE, source="wide", scale=program.rotary(rotary[layer]))
+        program.step(ROTATE, target="wide", table=program.rotary(rotary[layer]))
         if heads != "wide":
-            program.step(CONVERT, source="wide", target=heads, width=columns, format=BF16)
+            program.step(CONVERT, source="wide", target=heads, width=columns, format=BF16, factors=-1, apart=-1)
     window = program.shape.windows[layer] if program.shape.windows else None
     bias = relative_bias(program.vector("relative")) if "relative" in program.weights else None
     context = program.passed("context")
@@ -115,7 +116,7 @@ def _feed_forward(program: EncoderProgram, prefix: str, source: str, target: str
         rows = np.full((2, padded), -1, np.int32)
         rows[:, :wide] = np.arange(2 * wide).reshape(2, wide)
         program.linear(f"{prefix}up", source, "wide", rows=rows.reshape(-1), form=program.format)
-        program.step(GLU, source="wide", width=padded, activation=ACTIVATIONS[kind])
+        program.step(GLU, target="wide", width=padded, activation=ACTIVATIONS[kind])
     else:
         hidden = program.passed("wide")
         program.linear(f"{prefix}up", source, hidden, kind, form=program.format)
@@ -131,7 +132,7 @@ def _pool(program: EncoderProgram, mode: str, layers: tuple[int, ...], layer: in
             raise ValueError("the encoder has no pooler")
         program.step(FIRST, source="x", target="y", width=width, slot=slot)
         program.linear("pooler", "y", "context", "tanh", texts=1)
-        program.step(FIRST, source="context", width=width, texts=1)
+        program.step(OUTPUT, source="context", width=width)
     else:
         to = TEXT if program.modules else -1
         add_pool(program, mode, slot, program.shares[slot], layer == min(layers), to)

@@ -33,7 +33,8 @@ from fastflow.kernels._cpu import (
     NORM,
     PACK,
     RELU_ONLY,
-    STEP_FIELDS,
+    STEP_NUMBERS,
+    STEPS,
     TANH,
     TILE_STEPS,
     ZERO_POINT,
@@ -47,15 +48,6 @@ from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, stor
 LINE = 64  # bytes of a cache line
 ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, if operands are not float32
-ABSENT = (
-    "source",
-    "target",
-    "add",
-    "number",
-    "window",
-    "table",
-    "apart",
-)  # fields of a step whose default is -1, not 0
 BATCH = 32 << 20  # bytes of stored weights that are packed between two calls of `release`
 Array = NDArray[Any]
 # as kernels.encoder.reference.Weights, in any dtype of packing.STORED; a `qkv` may be a tuple of three
@@ -81,7 +73,7 @@ class EncoderProgram:
         self.attention, self.smoothing, self.apart = attention, smoothing or {}, apart or {}
         self.shares, self.modules, self.outputs = list(shares), head, head_width(head, pooled)
         self.head = self.pad(shape.hidden // shape.heads)
-        self._steps: list[Array] = []
+        self._steps: list[tuple[int, ...]] = []
         self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
         self._widths: dict[str, int] = {}  # buffer -> floats in a row, padding included
@@ -137,21 +129,29 @@ class EncoderProgram:
         The rows of ``source`` are float32 if attention is, else bfloat16.
         """
         result = BF16 if target in self._halves else FLOAT
-        fields = {"window": -1 if window is None else window, "format": self.attention, "mode": result}
+        biases, reach = -1, 0
         if bias is not None:
             if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
             ends = np.pad(bias.astype(np.float32), ((0, 0), (BIAS_MARGIN, BIAS_MARGIN)), mode="edge")
-            fields |= {"table": self.put(ends.reshape(-1)), "reach": bias.shape[1] // 2}
+            biases, reach = self.put(ends.reshape(-1)), bias.shape[1] // 2
         for kind in (PACK, ATTEND):
-            self.step(kind, source=source, target=target, **fields)
+            self.step(
+                kind, source=source, target=target, format=self.attention, result=result,
+                window=-1 if window is None else window, biases=biases, reach=reach,
+            )  # fmt: skip
 
-    def step(self, kind: int, **fields: Any) -> None:
-        """Add a step; a buffer is given by its name."""
-        fields = dict.fromkeys(ABSENT, -1) | {"kind": kind} | fields
+    def step(self, kind: int, **fields: str | int) -> None:
+        """Add a step with the fields of its ``kind`` in ``_cpu.STEPS``, no other and none left out.
+
+        A buffer is given by its name. Raises ValueError for other fields.
+        """
+        wanted = [name for name in STEPS[kind].names or () if name != "kind"]
+        if fields.keys() != set(wanted):
+            raise ValueError(f"a step of kind {kind} has the fields {', '.join(wanted)}, not {', '.join(fields)}")
         buffers = list(self._strides)
         numbers = {name: buffers.index(v) if isinstance(v, str) else v for name, v in fields.items()}
-        self._steps.append(record(STEP_FIELDS, numbers))
+        self._steps.append((kind, *(numbers[name] for name in wanted)))
 
     def parts(self, name: str) -> tuple[Array, ...]:
         """The weight ``name`` as a tuple of its parts, which are used from now on."""
@@ -161,7 +161,7 @@ class EncoderProgram:
     def normalise(self, name: str, source: str, target: str) -> None:
         """LayerNorm of the states."""
         width = self.shape.hidden
-        self.step(NORM, source=source, target=target, width=width, **self.norm(name, width))
+        self.step(NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
 
     def norm(self, name: str, width: int) -> dict[str, int]:
         """Where scale and bias of a LayerNorm lie."""
@@ -200,16 +200,16 @@ class EncoderProgram:
         height, inner = len(rows), groups * padded
         lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a lane of 32 bits
         by, apart = (self.smoothing.get(name), self.apart.get(name)) if lanes == 4 and groups == 1 else (None, None)
-        table = numbers = beside = -1
+        factors = numbers = beside = -1
         if apart is not None:
             numbers, beside = self._numbers(apart), self._beside(name, parts, rows, factor, apart)
             by = np.ones(columns, np.float32) if by is None else by.copy()
             by[apart] = 0
         if by is not None:
-            table = self.put(np.divide(1, by, out=np.zeros_like(by), where=by > 0))
+            factors = self.put(np.divide(1, by, out=np.zeros_like(by), where=by > 0))
         if form in CONVERTED and source not in self._operands:
             operand = self._operand(source)
-            self.step(CONVERT, source=source, target=operand, width=inner, format=form, table=table, apart=numbers)
+            self.step(CONVERT, source=source, target=operand, width=inner, format=form, factors=factors, apart=numbers)
             source = operand
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
@@ -231,8 +231,8 @@ class EncoderProgram:
         fields |= {"format": form, "apart": beside, "result": result}
         self._linears.append(record(LINEAR_FIELDS, fields))
         self.step(
-            LINEAR, source=source, target=target, linear=len(self._linears) - 1, activation=ACTIVATIONS[activation],
-            add=add, texts=texts,
+            LINEAR, source=source, target=target, texts=texts, product=len(self._linears) - 1,
+            activation=ACTIVATIONS[activation], add=add,
         )  # fmt: skip
 
     def _numbers(self, apart: Array) -> int:
@@ -314,7 +314,7 @@ class EncoderProgram:
         return where
 
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
-        """memory (uint8, on a line), linears, steps and strides, each (n,), as ``_cpu.Encoder`` takes them.
+        """memory (uint8, on a line), linears (n,), steps (n, STEP_NUMBERS) and strides (n,) for ``_cpu.Encoder``.
 
         ``release`` is called each time that some 32 MB of the stored weights have been packed, and at the end. Raises
         NotFinite for weights that hold NaN or infinity. Can be called once.
@@ -334,7 +334,9 @@ class EncoderProgram:
                 if fill := self._besides.pop(matrix.name, None):
                     fill(memory)
             release()
-        linears, steps = np.array(self._linears, LINEAR_FIELDS), np.array(self._steps, STEP_FIELDS)
+        linears, steps = np.array(self._linears, LINEAR_FIELDS), np.zeros((len(self._steps), STEP_NUMBERS), np.int64)
+        for row, step in zip(steps, self._steps, strict=True):
+            row[: len(step)] = step
         return memory, linears, steps, np.array(list(self._strides.values()), np.int64)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import (
-    FIRST,
     FIRST_TOKEN,
     LARGEST_OF,
     LAST_TOKEN,
@@ -20,6 +19,7 @@ from fastflow.kernels._cpu import (
     MEAN,
     MEAN_SQRT,
     NORM,
+    OUTPUT,
     POOL,
     POSITION_MEAN,
     UNIT,
@@ -74,11 +74,11 @@ def text_widths(head: Head, pooled: int) -> dict[str, int]:
 
 def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first: bool, to: str | int) -> None:
     """Pool the states in x, in every part of ``mode``, side by side."""
-    width, number = program.shape.hidden, program.put(np.array([share], np.float32))
+    width, place = program.shape.hidden, program.put(np.array([share], np.float32))
     for i, part in enumerate(mode.split("+")):
         program.step(
-            POOL, source="x", target=to, width=width, slot=slot, linear=int(first), mode=POOLINGS[part],
-            column=i * width, number=number,
+            POOL, source="x", target=to, width=width, slot=slot, mode=POOLINGS[part], column=i * width, share=place,
+            first=int(first),
         )  # fmt: skip
 
 
@@ -90,19 +90,19 @@ def add_head(program: EncoderProgram, head: Head, width: int) -> None:
             _dense(program, module, f"head.{i}", here, other)
             here, other = other, here
         elif isinstance(module, Unit):
-            program.step(UNIT, target=here, width=width, texts=1)
+            program.step(UNIT, target=here, width=width)
         else:
             _norm(program, module, here, width)
         width = module.width(width)
-    program.step(FIRST, source=here, width=width, texts=1)
+    program.step(OUTPUT, source=here, width=width)
 
 
 def _norm(program: EncoderProgram, module: Norm, where: str, width: int) -> None:
     places = {
         name: program.put(np.asarray(values, np.float32))
-        for name, values in (("scale", module.scale), ("bias", module.bias), ("number", [module.eps]))
+        for name, values in (("scale", module.scale), ("bias", module.bias), ("eps", [module.eps]))
     }
-    program.step(NORM, source=where, target=where, width=width, texts=1, **places)
+    program.step(NORM, source=where, target=where, texts=1, width=width, **places)
 
 
 def _dense(program: EncoderProgram, module: Dense, name: str, source: str, target: str) -> None:
@@ -116,4 +116,4 @@ def _dense(program: EncoderProgram, module: Dense, name: str, source: str, targe
     activation = IN_PRODUCT[module.activation] if fused else "none"
     program.linear(name, source, target, activation, texts=1, add=add if fused else -1)
     if not fused:
-        program.step(MAP, target=target, width=len(module.weight), activation=MAPS[module.activation], add=add, texts=1)
+        program.step(MAP, target=target, width=len(module.weight), activation=MAPS[module.activation], add=add)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastflow.kernels._cpu import ATTEND, EMBED, FIRST, FLOAT, LINEAR, NORM, PACK, POOL
+from fastflow.kernels._cpu import ATTEND, EMBED, FIRST, FLOAT, LINEAR, NORM, OUTPUT, PACK, POOL
 from fastflow.kernels.encoder.cpu_layers import assemble
 
 from support.packed import random_encoder
@@ -16,7 +16,7 @@ LAYER = [LINEAR, PACK, ATTEND, LINEAR, NORM, LINEAR, LINEAR, NORM]
 def kinds(mode: str, layers: tuple[int, ...], depth: int = 2) -> list[int]:
     weights, shape = random_encoder(5, depth, 64, 4, 97)
     _, _, steps, _ = assemble(weights, shape, mode, layers, 32, FLOAT).arrays()
-    return [int(kind) for kind in steps["kind"]]
+    return steps[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_layers_are_computed_as_far_as_the_highest_that_is_pooled(layers, steps)
 
 
 def test_the_pooler_is_a_product_on_the_first_tokens():
-    assert kinds("pooler", (1,), 1) == [EMBED, *LAYER, FIRST, LINEAR, FIRST]
+    assert kinds("pooler", (1,), 1) == [EMBED, *LAYER, FIRST, LINEAR, OUTPUT]
 
 
 def test_an_encoder_without_pooler_is_refused():

@@ -24,10 +24,46 @@ from support.packed import pack as pack_texts
 from support.packed import random_encoder, stored_as
 
 
-@pytest.mark.parametrize("fields", [_cpu.OP, _cpu.LINEAR_FIELDS, _cpu.STEP_FIELDS])
+@pytest.mark.parametrize("fields", [_cpu.OP, _cpu.LINEAR_FIELDS, *_cpu.STEPS.values()])
 def test_the_fields_of_a_record_fill_c_s(fields):
     assert sum(fields[name].itemsize for name in fields.names) == fields.itemsize  # a narrower one would leave a gap
     assert len({fields[name] for name in fields.names}) == 1
+
+
+def test_a_record_of_every_kind_of_step_begins_with_the_kind_and_fits_the_row():
+    assert sorted(_cpu.STEPS) == list(range(len(_cpu.STEPS)))
+    for fields in _cpu.STEPS.values():
+        assert fields.names[0] == "kind"
+        assert fields["kind"] == np.int64
+        assert fields.itemsize <= 8 * _cpu.STEP_NUMBERS
+    assert max(fields.itemsize for fields in _cpu.STEPS.values()) == 8 * _cpu.STEP_NUMBERS
+
+
+def test_a_step_takes_the_fields_of_its_kind_alone_and_all_of_them():
+    weights, shape = random_encoder(5, 1, 64, 4, 97)
+    program = assemble(weights, shape, "mean", (0,), 32, FLOAT)
+    before = len(program.arrays()[2])
+    program.step(_cpu.UNIT, target="x", width=64)
+    for fields in ({"target": "x"}, {"target": "x", "width": 64, "bias": 0}, {"target": "x", "bias": 0}):
+        with pytest.raises(ValueError, match=f"a step of kind {_cpu.UNIT} has the fields target, width, not target"):
+            program.step(_cpu.UNIT, **fields)
+    steps = program.arrays()[2]
+    assert len(steps) == before + 1
+    assert steps[-1].tolist() == [_cpu.UNIT, 0, 64] + [0] * (_cpu.STEP_NUMBERS - 3)
+
+
+def test_steps_that_are_no_records_are_refused(float_isa):
+    weights, shape = random_encoder(0, 1, 32, 4, 64)
+    number, _, vector, _ = isas()[float_isa]
+    memory, linears, steps, strides = assemble(weights, shape, "mean", (1,), 2 * vector, FLOAT).arrays()
+    odd = steps.copy()
+    odd[0, 0] = len(_cpu.STEPS)
+    for wrong, why in ((steps[:, :-1].copy(), "a step has 9 numbers, not 8"), (odd, "a step has a kind from 0 to 12")):
+        with pytest.raises(ValueError, match=why):
+            Encoder(
+                memory, linears, wrong, strides, None, np.zeros((9, 32), np.float32), None, heads=4, head=8, hidden=32,
+                outputs=32, position_rows=9, position_start=0, pad_id=-1, layers=1, eps=1e-5, isa=number,
+            )  # fmt: skip
 
 
 def test_all_matrices_of_an_encoder_whatever_the_threads():
@@ -132,7 +168,8 @@ def test_columns_apart_are_obeyed_or_refused():
     assert set(by) == {0, 1}
     memory, linears, steps, _ = program.arrays()
     (linear,) = [one for one in linears if one["apart"] >= 0]
-    (step,) = [one for one in steps if one["apart"] >= 0]
+    converted = steps[steps[:, 0] == _cpu.CONVERT][:, : len(_cpu.STEPS[_cpu.CONVERT].names)].copy()
+    (step,) = [one for one in converted.view(_cpu.STEPS[_cpu.CONVERT]).ravel() if one["apart"] >= 0]
     beside = memory[linear["apart"] :][: 4 * APART * linear["columns"]].view(np.float32).reshape(APART, -1)
     assert np.array_equal(beside[:2, :130], weights["layer.0.up.weight"][:, columns].T)
     assert not beside[2:].any()

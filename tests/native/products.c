@@ -112,12 +112,12 @@ static double check(int isa, int format, const ff_body *body)
         }
         for (int n = 0; n < (int)(sizeof row_counts / sizeof *row_counts); n++) {
             const int rows = row_counts[n];
-            ff_tiles(isa, 1);
+            ff_switch_tiles(isa, 1);
             product(memory, &l, operand[0], lda, rows, 0, 1, (char *)found[0], 4 * ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
             product(memory, &l, operand[0], lda, rows, 1, panels, (char *)found[0], 4 * ldc, FF_LINEAR_ONLY, add[0], COLUMNS);
             const int last = rows - 1;
             product(memory, &l, operand[last], lda, 1, 0, panels, (char *)again[0], 4 * ldc, FF_LINEAR_ONLY, add[last], COLUMNS);
-            ff_tiles(isa, 0);
+            ff_switch_tiles(isa, 0);
             if (memcmp(found[last], again[0], sizeof(float) * COLUMNS))
                 return -1;
             for (int r = 0; r < rows; r++)
@@ -166,11 +166,11 @@ static double check_half(int isa, const ff_body *body)
         body->convert(x[r], NULL, NULL, INNER, FF_BF16, operand[r]);
     }
     for (int i = 0; i < 4; i++) {
-        ff_tiles(isa, 1);
+        ff_switch_tiles(isa, 1);
         product(memory, &l, operand[0], lda, ROWS, 0, 1, (char *)halves, ldc, kinds[i], NULL, 0);
         product(memory, &l, operand[0], lda, ROWS, 1, panels, (char *)halves, ldc, kinds[i], NULL, 0);
         product(memory, &l, operand[ROWS - 1], lda, 1, 0, panels, (char *)alone, ldc, kinds[i], NULL, 0);
-        ff_tiles(isa, 0);
+        ff_switch_tiles(isa, 0);
         if (memcmp(halves[ROWS - 1], alone[0], sizeof alone[0]))
             return -1;
         for (int r = 0; r < ROWS; r++)
@@ -202,8 +202,8 @@ static int agree(void)
                 a.floats[i] = f, b.floats[i] = g;
             hard.floats[i] = soft.floats[i] = trial % 4 ? draw() : 0x1p-127f * f;
         }
-        ff_trial(FF_AMX, trial & 1, a.bytes, b.bytes, hard.bytes);
-        ff_trial(FF_AMX_EMULATED, trial & 1, a.bytes, b.bytes, soft.bytes);
+        ff_try_tile(FF_AMX, trial & 1, a.bytes, b.bytes, hard.bytes);
+        ff_try_tile(FF_AMX_EMULATED, trial & 1, a.bytes, b.bytes, soft.bytes);
         for (int i = 0; i < 256; i++)
             if (hard.words[i] != soft.words[i] && ((trial & 1) || hard.floats[i] == hard.floats[i])) {
                 printf("trial %d: %08x, emulated %08x\n", trial, hard.words[i], soft.words[i]);

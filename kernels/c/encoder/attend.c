@@ -3,21 +3,21 @@
    the step FF_PACK before it, for all. */
 #include "encoder.h"
 
-static size_t whole(size_t count, size_t unit)
+static size_t round_up(size_t count, size_t unit)
 {
     return (count + unit - 1) / unit * unit;
 }
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector)
 {
-    return whole(whole((size_t)tokens, 2 * (size_t)vector) * (size_t)head, 16);
+    return round_up(round_up((size_t)tokens, 2 * (size_t)vector) * (size_t)head, 16);
 }
 
 size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
-    const size_t padded = whole((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
+    const size_t padded = round_up((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
     /* in addition to the scores: a tile's queries, and of attention in bytes its sums of int32 */
-    return whole(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
+    return round_up(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
 const ff_attention *ff_attention_of(int isa, int format)
@@ -44,17 +44,19 @@ static const ff_attention *attention_for(int isa, int format, int64_t tokens)
     return rather ? rather : ff_attention_of(isa, format);
 }
 
-static ff_head head_of(const ff_encoder *e, const ff_step *s, const ff_group *g, const int64_t *at, int64_t h)
+/* Head `h` of the text whose tokens are offsets[0] to offsets[1]. */
+static ff_head head_of(const ff_call *c, const ff_attend_step *s, const ff_group *g, const int64_t *offsets, int64_t h)
 {
-    const ptrdiff_t ldq = e->strides[s->from], ldout = e->strides[s->to];
-    const int64_t bytes = s->format == FF_FLOAT ? 4 : 2, half = s->mode == FF_BF16;
-    const int64_t row = at[0] - g->row;
-    const float *table = s->table < 0 ? NULL : (const float *)(e->memory + s->table);
+    const ff_encoder *e = c->e;
+    const ptrdiff_t ldq = e->strides[s->source], ldout = e->strides[s->target];
+    const int64_t bytes = s->format == FF_FLOAT ? 4 : 2, half = s->result == FF_BF16;
+    const int64_t row = offsets[0] - g->row;
+    const float *biases = s->biases < 0 ? NULL : (const float *)(e->memory + s->biases);
     return (ff_head){
-        .q = g->at[s->from] + row * ldq + h * 3 * e->head * bytes, .ldq = ldq,
-        .out = g->at[s->to] + row * ldout + h * e->head * (half ? 2 : 4), .ldout = ldout, .half = (int)half,
-        .tokens = at[1] - at[0], .size = e->head, .window = s->window, .reach = s->reach,
-        .bias = table ? table + h * (2 * (s->reach + FF_BIAS_MARGIN) + 1) : NULL,
+        .q = g->at[s->source] + row * ldq + h * 3 * e->head * bytes, .ldq = ldq,
+        .out = g->at[s->target] + row * ldout + h * e->head * (half ? 2 : 4), .ldout = ldout, .half = (int)half,
+        .tokens = offsets[1] - offsets[0], .size = e->head, .window = s->window, .reach = s->reach,
+        .bias = biases ? biases + h * (2 * (s->reach + FF_BIAS_MARGIN) + 1) : NULL,
     };
 }
 
@@ -69,28 +71,28 @@ size_t ff_shared_floats(const ff_encoder *e, int64_t rows)
     return rows > FF_QUERIES ? (size_t)e->heads * ff_keys_floats(rows + rows / 4, e->head, ff_isa_vector(e->isa)) : 0;
 }
 
-int64_t ff_attend_elements(const ff_encoder *e, const ff_step *s, const ff_texts *in, const ff_group *g)
+int64_t ff_attend_elements(const ff_call *c, const ff_attend_step *s, const ff_group *g)
 {
     int64_t elements = 0;
-    for (const int64_t *at = in->offsets + g->text; at < in->offsets + g->text + g->texts; at++) {
-        const int64_t blocks = blocks_of(at[1] - at[0]);
-        elements += s->kind == FF_ATTEND ? e->heads * blocks : g->keys && blocks > 1 ? e->heads : 0;
+    for (const int64_t *text = c->in->offsets + g->text; text < c->in->offsets + g->text + g->texts; text++) {
+        const int64_t blocks = blocks_of(text[1] - text[0]);
+        elements += s->kind == FF_ATTEND ? c->e->heads * blocks : g->keys && blocks > 1 ? c->e->heads : 0;
     }
     return elements;
 }
 
-void ff_attend(const ff_encoder *e, const ff_step *s, const ff_texts *in, const ff_group *g, int64_t from, int64_t to,
-               float *scratch)
+void ff_attend(const ff_call *c, const ff_attend_step *s, const ff_group *g, int64_t from, int64_t to, float *scratch)
 {
+    const ff_encoder *e = c->e;
     float *shared = g->keys;
-    for (const int64_t *at = in->offsets + g->text; at < in->offsets + g->text + g->texts && to > 0; at++) {
-        const int64_t tokens = at[1] - at[0], blocks = blocks_of(tokens), own = !g->keys || blocks == 1;
-        const int64_t each = s->kind == FF_ATTEND ? blocks : !own, count = e->heads * each;
+    for (const int64_t *text = c->in->offsets + g->text; text < c->in->offsets + g->text + g->texts && to > 0; text++) {
+        const int64_t tokens = text[1] - text[0], blocks = blocks_of(tokens), own = !g->keys || blocks == 1;
+        const int64_t per_head = s->kind == FF_ATTEND ? blocks : !own, count = e->heads * per_head;
         const size_t floats = ff_keys_floats(tokens, e->head, ff_isa_vector(e->isa));
         const ff_attention *attention = attention_for(e->isa, (int)s->format, tokens);
         for (int64_t i = from > 0 ? from : 0; i < to && i < count; i++) {
-            const int64_t h = i / each, b = i % each;
-            const ff_head head = head_of(e, s, g, at, h);
+            const int64_t h = i / per_head, b = i % per_head;
+            const ff_head head = head_of(c, s, g, text, h);
             float *keys = own ? scratch : shared + (size_t)h * floats;
             if (s->kind == FF_PACK || (own && (b == 0 || i == from)))
                 attention->pack_keys(&head, keys);

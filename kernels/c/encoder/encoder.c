@@ -51,16 +51,16 @@ void ff_trim(void)
 #endif
 }
 
-static size_t room_for(int64_t rows)
+static size_t padded_rows(int64_t rows)
 {
     return ((size_t)rows + FF_SPARE_ROWS - 1) / FF_SPARE_ROWS * FF_SPARE_ROWS;
 }
 
-static void place(const ff_encoder *e, ff_group *g, char *workspace)
+static void lay_out_buffers(const ff_encoder *e, ff_group *g, char *workspace)
 {
     for (int i = 0; i < e->buffers; i++) {
         g->at[i] = workspace;
-        workspace += (size_t)e->strides[i] * room_for(g->rows);
+        workspace += (size_t)e->strides[i] * padded_rows(g->rows);
     }
 }
 
@@ -93,14 +93,17 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
 }
 
 /* Whether a row of the result needs no other row of the operands. */
-static int by_row(const ff_step *s)
+static int is_by_row(const ff_step *s)
 {
-    return !s->texts && (s->kind == FF_LINEAR || s->kind == FF_NORM || s->kind == FF_CONVERT || s->kind == FF_ROTATE ||
-                         s->kind == FF_GLU);
+    switch (s->kind) {
+    case FF_LINEAR: return !s->linear.texts;
+    case FF_NORM: return !s->norm.texts;
+    default: return s->kind == FF_CONVERT || s->kind == FF_ROTATE || s->kind == FF_GLU;
+    }
 }
 
-/* Share k of a group's rows through steps [s, end), all by_row. */
-static void rows_part(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
+/* Share k of a group's rows through steps [s, end), all of which is_by_row. */
+static void run_rows(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
                       float *scratch)
 {
     const int64_t unit = j->call.e->isa >= FF_AMX ? FF_SPARE_ROWS : 1;  /* tiles of AMX write spare rows too */
@@ -112,47 +115,47 @@ static void rows_part(const job *j, const ff_step *s, const ff_step *end, const 
         some.at[i] += from * j->call.e->strides[i];
     for (; s < end; s++)
         if (s->kind == FF_LINEAR)
-            ff_part(&j->call, s, &some, 0, ff_elements(&j->call, s, &some), scratch);
+            ff_run_step(&j->call, s, &some, 0, ff_step_elements(&j->call, s, &some), scratch);
         else
-            ff_part(&j->call, s, g, from, to, scratch);
+            ff_run_step(&j->call, s, g, from, to, scratch);
 }
 
-static void together(job *j, float *scratch)
+static void run_together(job *j, float *scratch)
 {
     const ff_step *last = j->call.e->steps + j->call.e->count;
     phase *p = j->phases;
     for (const ff_group *g = j->groups + j->shares.count, *stop = g + j->shares.shared; g < stop; g++) {
-        const int64_t each = g->rows / j->threads;
+        const int64_t thread_rows = g->rows / j->threads;
         for (const ff_step *s = j->call.e->steps, *end; s < last; s = end, p++) {
-            const int rows = by_row(s) && each >= FF_THREAD_ROWS;
-            const int64_t n = ff_elements(&j->call, s, g), grain = by_row(s) && s->kind != FF_LINEAR ? 8 : 1;
+            const int rows = is_by_row(s) && thread_rows >= FF_THREAD_ROWS;
+            const int64_t n = ff_step_elements(&j->call, s, g), grain = is_by_row(s) && s->kind != FF_LINEAR ? 8 : 1;
             int64_t shares = (n + grain - 1) / grain;
             shares = shares < 4 * (int64_t)j->threads ? shares : 4 * (int64_t)j->threads;
             if (rows)
-                shares = j->threads * ((each - 1) / SHARE_ROWS + 1);
-            for (end = s + 1; rows && end < last && by_row(end);)
+                shares = j->threads * ((thread_rows - 1) / SHARE_ROWS + 1);
+            for (end = s + 1; rows && end < last && is_by_row(end);)
                 end++;
             for (int64_t k; (k = atomic_fetch_add(&p->next, 1)) < shares; atomic_fetch_add(&p->done, 1))
                 if (rows)
-                    rows_part(j, s, end, g, k, shares, scratch);
+                    run_rows(j, s, end, g, k, shares, scratch);
                 else
-                    ff_part(&j->call, s, g, k * n / shares, (k + 1) * n / shares, scratch);
+                    ff_run_step(&j->call, s, g, k * n / shares, (k + 1) * n / shares, scratch);
             wait_for(&p->done, shares);
         }
     }
 }
 
-static void alone(job *j, char *scratch)
+static void run_alone(job *j, char *scratch)
 {
     for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->shares.count;) {
         ff_group *g = j->groups + i;
-        place(j->call.e, g, scratch + j->attention);
+        lay_out_buffers(j->call.e, g, scratch + j->attention);
         for (const ff_step *s = j->call.e->steps; s < j->call.e->steps + j->call.e->count; s++)
-            ff_part(&j->call, s, g, 0, ff_elements(&j->call, s, g), (float *)scratch);
+            ff_run_step(&j->call, s, g, 0, ff_step_elements(&j->call, s, g), (float *)scratch);
     }
 }
 
-static void work(void *context, int thread)
+static void run_shares(void *context, int thread)
 {
     job *j = context;
     char *scratch = j->workspace;
@@ -162,10 +165,10 @@ static void work(void *context, int thread)
             return;
     }
     const unsigned csr = ff_set_mxcsr(FF_FLUSH);
-    ff_tiles(j->call.e->isa, 1);
-    alone(j, scratch);
-    together(j, (float *)scratch);
-    ff_tiles(j->call.e->isa, 0);
+    ff_switch_tiles(j->call.e->isa, 1);
+    run_alone(j, scratch);
+    run_together(j, (float *)scratch);
+    ff_switch_tiles(j->call.e->isa, 0);
     ff_set_mxcsr(csr);
 }
 
@@ -186,22 +189,22 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     const int64_t total = in->offsets[in->texts];
     int64_t longest = 1, cost = 0;
     for (const ff_step *s = e->steps; s < e->steps + e->count; s++)
-        if (s->kind == FF_LINEAR && !s->texts)
-            cost += e->linears[s->linear].columns * e->linears[s->linear].steps;
+        if (s->kind == FF_LINEAR && !s->linear.texts)
+            cost += e->linears[s->linear.product].columns * e->linears[s->linear.product].steps;
     if (threads > total * cost / WORTH_A_THREAD)
         threads = total * cost < 2 * WORTH_A_THREAD ? 1 : (int)(total * cost / WORTH_A_THREAD);
     for (int64_t t = 0; t < in->texts; t++)
         if (in->offsets[t + 1] - in->offsets[t] > longest)
             longest = in->offsets[t + 1] - in->offsets[t];
-    job j = {.call = {e, in, ff_body_of(e->isa)}, .threads = threads, .shares = ff_share(in, longest, e->isa, threads)};
-    ff_cut(in, &j.shares, NULL);
+    job j = {.call = {e, in, ff_body_of(e->isa)}, .threads = threads, .shares = ff_share_texts(in, longest, e->isa, threads)};
+    ff_cut_groups(in, &j.shares, NULL);
     const int64_t count = j.shares.count + j.shares.shared;
     size_t row_bytes = 0;
     for (int i = 0; i < e->buffers; i++)
         row_bytes += (size_t)e->strides[i];
     j.attention = attention_bytes(e, j.shares.alone || longest < FF_QUERIES ? longest : FF_QUERIES, longest);
-    j.own = room_for(j.shares.rows) * row_bytes;
-    const size_t space = j.attention + j.own, all = room_for(j.shares.shared_rows) * row_bytes;
+    j.own = padded_rows(j.shares.rows) * row_bytes;
+    const size_t space = j.attention + j.own, all = padded_rows(j.shares.shared_rows) * row_bytes;
     const size_t keys = sizeof(float) * ff_shared_floats(e, j.shares.shared_rows);
     const size_t phases = sizeof(phase) * (size_t)j.shares.shared * (size_t)e->count;
     char *scratch = ff_scratch(space + all + keys + phases + sizeof(ff_group) * (size_t)count);
@@ -211,11 +214,11 @@ int ff_encoder_run(const ff_encoder *e, const ff_texts *in, int threads)
     j.phases = (phase *)(scratch + space + all + keys);
     memset(j.phases, 0, phases);
     j.groups = (ff_group *)((char *)j.phases + phases);
-    ff_cut(in, &j.shares, j.groups);
+    ff_cut_groups(in, &j.shares, j.groups);
     for (ff_group *g = j.groups + j.shares.count; g < j.groups + count; g++) {
-        place(e, g, scratch + space);
+        lay_out_buffers(e, g, scratch + space);
         g->keys = (float *)(scratch + space + all);
     }
-    ff_run(work, &j, threads < count || j.shares.shared ? threads : (int)count);
+    ff_run(run_shares, &j, threads < count || j.shares.shared ? threads : (int)count);
     return 0;
 }

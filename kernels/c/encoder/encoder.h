@@ -13,7 +13,7 @@ enum { FF_TILE_QUERIES = 32 };  /* in a tile of AMX; no instruction set has more
 enum { FF_BYTES_FROM = 64 };  /* tokens of a text: attention in bytes saves less than it costs below, so bfloat16 stands in */
 #define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
 enum {
-    FF_EMBED, FF_LINEAR, FF_ATTEND, FF_NORM, FF_POOL, FF_FIRST, FF_CONVERT, FF_ROTATE, FF_GLU, FF_UNIT, FF_MAP, FF_PACK,
+    FF_EMBED, FF_LINEAR, FF_PACK, FF_ATTEND, FF_NORM, FF_CONVERT, FF_ROTATE, FF_GLU, FF_POOL, FF_FIRST, FF_UNIT, FF_MAP, FF_OUTPUT,
     FF_STEP_KINDS
 };
 enum { FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN };  /* FF_POOL */
@@ -24,26 +24,71 @@ enum {  /* FF_MAP: activations as torch.nn defines them without arguments */
 
 void ff_trim(void);  /* give freed memory back to the system, if the C library keeps it and can */
 
+/* A step: `kind`, then the fields of that kind and no others. All are int64, since Python writes them as one row.
+     source, target  buffers; a step without source changes its target in place
+     texts           1: the buffers hold a row a text, not a row a token
+     width           true columns; FF_CONVERT and FF_GLU: padded columns
+     scale, bias ... names of float32 vectors are their offsets in the encoder's memory, in bytes */
+typedef struct { int64_t kind, target, width, scale, bias; } ff_embed_step;
 typedef struct {
+    int64_t kind, source, target, texts;
+    int64_t product;     /* which of the encoder's `linears` */
+    int64_t activation;  /* FF_LINEAR_ONLY ... */
+    int64_t add;         /* buffer added to the result, or -1 */
+} ff_linear_step;
+typedef struct {         /* FF_ATTEND, and the FF_PACK before it */
+    int64_t kind, source, target;
+    int64_t format, result;  /* of attention; FF_BF16 or FF_FLOAT, of the rows of `target` */
+    int64_t window;      /* a token sees keys at most this many tokens away; below 0: all */
+    int64_t biases;      /* each head's float32 biases of the scores, as in ff_head; below 0: none */
+    int64_t reach;       /* the largest distance that has a bias of its own */
+} ff_attend_step;
+typedef struct {
+    int64_t kind, source, target, texts, width, scale, bias;
+    int64_t eps;         /* one float32; below 0: the encoder's */
+} ff_norm_step;
+typedef struct {
+    int64_t kind, source, target, width;
+    int64_t format;      /* FF_BF16, or one of bytes */
+    int64_t factors;     /* to bytes: a float32 for each padded column; below 0: none */
+    int64_t apart;       /* to bytes: the int32 numbers of FF_APART columns apart; below 0: none */
+} ff_convert_step;
+typedef struct {
+    int64_t kind, target;
+    int64_t table;       /* [cosines | sines], a row of `head` float32 a position */
+} ff_rotate_step;
+typedef struct { int64_t kind, target, width, activation; } ff_glu_step;
+typedef struct {
+    int64_t kind, source;
+    int64_t target;      /* -1: the caller's pooled vectors */
+    int64_t width, slot; /* slot: which wanted layer this is */
+    int64_t mode;        /* FF_MEAN ... */
+    int64_t column;      /* the first in the target */
+    int64_t share;       /* one float32, the layer's share */
+    int64_t first;       /* 1 to set the sum, 0 to add to it */
+} ff_pool_step;
+typedef struct { int64_t kind, source, target, width, slot; } ff_first_step;  /* each text's first row */
+typedef struct { int64_t kind, target, width; } ff_unit_step;
+typedef struct {
+    int64_t kind, target, width;
+    int64_t activation;  /* FF_MAP_IDENTITY ... */
+    int64_t add;         /* buffer added to the result, or -1 */
+} ff_map_step;
+typedef struct { int64_t kind, source, width; } ff_output_step;  /* rows of texts to the caller's pooled vectors */
+typedef union {
     int64_t kind;
-    int64_t from, to;   /* buffers; FF_POOL and FF_FIRST read `from`, and write to `pooled` where `to` is -1;
-                           FF_ROTATE and FF_GLU change `from` */
-    int64_t linear;     /* FF_LINEAR: which; FF_POOL: 1 to set the sum, 0 to add to it */
-    int64_t activation; /* FF_LINEAR, FF_GLU; FF_MAP: one of its own */
-    int64_t add;        /* FF_LINEAR, FF_MAP: buffer added to the result, or -1 */
-    int64_t scale, bias; /* FF_EMBED, FF_NORM: offsets of float32 vectors of the step's width; FF_ROTATE: `scale` is that of
-                            a table of [cosines | sines], a row of `head` floats a position */
-    int64_t width;      /* true columns; FF_CONVERT, FF_GLU: padded columns */
-    int64_t slot;       /* FF_POOL, FF_FIRST: which wanted layer this is */
-    int64_t texts;      /* 1: the buffers hold a row a text, not a row a token */
-    int64_t format;     /* FF_CONVERT, FF_ATTEND and the FF_PACK before it, which has all its fields */
-    int64_t mode, column; /* FF_POOL: which pooling, and its first column in the target; FF_ATTEND: the results' format */
-    int64_t number;     /* offset of a float32; FF_POOL: the layer's share; FF_NORM: epsilon, -1 for the encoder's */
-    int64_t window;     /* FF_ATTEND: a token sees keys at most this many tokens away; below 0: all */
-    int64_t table;      /* FF_ATTEND: offset of each head's float32 biases of the scores, as in ff_head; FF_CONVERT to
-                           bytes: of a float32 factor for each padded column; below 0: none */
-    int64_t reach;      /* FF_ATTEND: the largest distance that has a bias of its own */
-    int64_t apart;      /* FF_CONVERT to bytes: offset of the int32 numbers of FF_APART columns apart; below 0: there are none */
+    ff_embed_step embed;
+    ff_linear_step linear;
+    ff_attend_step attend;
+    ff_norm_step norm;
+    ff_convert_step convert;
+    ff_rotate_step rotate;
+    ff_glu_step glu;
+    ff_pool_step pool;
+    ff_first_step first;
+    ff_unit_step unit;
+    ff_map_step map;
+    ff_output_step output;
 } ff_step;
 
 typedef struct {
@@ -117,11 +162,10 @@ typedef struct {
 } ff_body;
 const ff_body *ff_body_of(int isa);
 
-/* Pool `text`, whose states begin at x, as FF_POOL defines; `weights` is scratch, a number a token. */
-void ff_pool(const ff_encoder *, const ff_texts *, const ff_step *, int64_t text, const float *x, ptrdiff_t ldx,
-             float *weights, float *to);
-void ff_unit(float *x, int64_t width);  /* x / max(|x|, 1e-12), as torch.nn.functional.normalize */
-void ff_map(int64_t activation, float *x, int64_t width, const float *add);  /* x = activation(x) + add; add NULL: 0 */
+/* x (width) divided by max(|x|, 1e-12), as torch.nn.functional.normalize; squares are summed in float64. */
+void ff_normalise_row(float *x, int64_t width);
+/* x (width) = activation(x) + add (width); add NULL: 0 */
+void ff_activate_row(int64_t activation, float *x, int64_t width, const float *add);
 
 typedef struct {  /* neighbouring texts and their buffers */
     int64_t text, texts, row, rows;
@@ -134,8 +178,13 @@ typedef struct {
     const ff_texts *in;
     const ff_body *body;
 } ff_call;
-int64_t ff_elements(const ff_call *, const ff_step *, const ff_group *);  /* of a step of a group; ff_part does [from, to) */
-void ff_part(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
+/* How many elements a step of a group has, which threads may share: panels, rows, texts, or heads by blocks of queries. */
+int64_t ff_step_elements(const ff_call *, const ff_step *, const ff_group *);
+/* Compute elements [from, to) of a step. scratch: of ff_attention_floats and ff_keys_floats. */
+void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
+/* Pool `text`, whose states (tokens, width) begin at x, rows ldx floats apart, to `to` (width), summed in float32 and the
+   weights in float64; `weights` is scratch, a number a token. */
+void ff_pool(const ff_call *, const ff_pool_step *, int64_t text, const float *x, ptrdiff_t ldx, float *weights, float *to);
 
 typedef struct {         /* who computes what */
     int64_t alone;       /* the first texts, in groups of at most `limit` tokens or one longer text, a thread each */
@@ -145,17 +194,17 @@ typedef struct {         /* who computes what */
     int64_t shared, shared_rows;
 } ff_shares;
 /* The shares in which the threads are done soonest, with groups that stay in a second-level cache; 0 < `longest` text. */
-ff_shares ff_share(const ff_texts *in, int64_t longest, int isa, int threads);
+ff_shares ff_share_texts(const ff_texts *in, int64_t longest, int isa, int threads);
 /* Sets the last four fields, and fills `groups` if any. */
-void ff_cut(const ff_texts *in, ff_shares *, ff_group *groups);
+void ff_cut_groups(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
 size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch in addition to the keys */
 /* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows`. */
 size_t ff_shared_floats(const ff_encoder *, int64_t rows);
-/* Elements [from, to) of the step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK. */
-int64_t ff_attend_elements(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *);
-void ff_attend(const ff_encoder *, const ff_step *, const ff_texts *, const ff_group *, int64_t from, int64_t to, float *scratch);
+/* The elements of a step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK; and [from, to) of them. */
+int64_t ff_attend_elements(const ff_call *, const ff_attend_step *, const ff_group *);
+void ff_attend(const ff_call *, const ff_attend_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
 extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,
     ff_attention_avx512_vnni, ff_attention_amx, ff_attention_amx_emulated;
 extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;

@@ -17,7 +17,7 @@ static int64_t group_end(const ff_texts *in, int64_t text, int64_t stop, int64_t
     return end;
 }
 
-static int64_t cut(const ff_texts *in, int64_t text, int64_t stop, int64_t limit, ff_group *groups, int64_t *largest)
+static int64_t cut_groups(const ff_texts *in, int64_t text, int64_t stop, int64_t limit, ff_group *groups, int64_t *largest)
 {
     int64_t count = 0;
     *largest = 0;
@@ -32,14 +32,14 @@ static int64_t cut(const ff_texts *in, int64_t text, int64_t stop, int64_t limit
     return count;
 }
 
-void ff_cut(const ff_texts *in, ff_shares *s, ff_group *groups)
+void ff_cut_groups(const ff_texts *in, ff_shares *s, ff_group *groups)
 {
-    s->count = cut(in, 0, s->alone, s->limit, groups, &s->rows);
-    s->shared = cut(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
+    s->count = cut_groups(in, 0, s->alone, s->limit, groups, &s->rows);
+    s->shared = cut_groups(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
 }
 
 /* How long the threads need for the first `stop` texts, in tokens, when each takes the next group as soon as it is free. */
-static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t again, int threads)
+static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t reread, int threads)
 {
     int64_t busy[64] = {0}, last = 0;
     const int lanes = threads < 64 ? threads : 64;
@@ -48,20 +48,20 @@ static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t
         int first = 0;
         for (int i = 1; i < lanes; i++)
             first = busy[i] < busy[first] ? i : first;
-        busy[first] += in->offsets[end] - in->offsets[text] + again;
+        busy[first] += in->offsets[end] - in->offsets[text] + reread;
         last = busy[first] > last ? busy[first] : last;
     }
     return last;
 }
 
 /* How long they need for the texts from `text` on together: sharing rows costs a fifth, sharing panels three. */
-static int64_t shared_span(const ff_texts *in, int64_t text, int64_t again, int threads)
+static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int threads)
 {
     int64_t span = 0;
     for (int64_t end; text < in->texts; text = end) {
         end = group_end(in, text, in->texts, TOGETHER_ROWS);
-        const int64_t each = (in->offsets[end] - in->offsets[text]) / threads;
-        span += each >= FF_THREAD_ROWS ? each * 6 / 5 + again : each * 8 / 5 + again / threads;
+        const int64_t thread_rows = (in->offsets[end] - in->offsets[text]) / threads;
+        span += thread_rows >= FF_THREAD_ROWS ? thread_rows * 6 / 5 + reread : thread_rows * 8 / 5 + reread / threads;
     }
     return span;
 }
@@ -69,22 +69,22 @@ static int64_t shared_span(const ff_texts *in, int64_t text, int64_t again, int 
 /* The groups in which the threads are done soonest when each takes its share of the first `alone` texts alone. */
 static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int isa, int threads)
 {
-    const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS, again = isa >= FF_AMX ? TILE_WEIGHTS_ROWS : WEIGHTS_ROWS;
-    const int64_t each = (in->offsets[alone] + threads - 1) / threads, parts = (each + most - 1) / most;
+    const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS, reread = isa >= FF_AMX ? TILE_WEIGHTS_ROWS : WEIGHTS_ROWS;
+    const int64_t thread_rows = (in->offsets[alone] + threads - 1) / threads, parts = (thread_rows + most - 1) / most;
     ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
     for (int64_t p = parts; alone && p < parts + 4; p++) {
-        const int64_t limit = each / p + longest / 4;  /* groups end where a text does */
-        const int64_t end = makespan(in, alone, limit, again, threads);
+        const int64_t limit = thread_rows / p + longest / 4;  /* groups end where a text does */
+        const int64_t end = makespan(in, alone, limit, reread, threads);
         if (end < s.end) {
             s.end = end;
             s.limit = limit;
         }
     }
-    s.end += shared_span(in, alone, again, threads);
+    s.end += shared_span(in, alone, reread, threads);
     return s;
 }
 
-ff_shares ff_share(const ff_texts *in, int64_t longest, int isa, int threads)
+ff_shares ff_share_texts(const ff_texts *in, int64_t longest, int isa, int threads)
 {
     int64_t tails = threads < MOST_TAILS ? threads : MOST_TAILS;
     tails = threads == 1 ? 0 : in->texts < tails ? in->texts : tails;

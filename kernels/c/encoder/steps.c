@@ -3,115 +3,150 @@
 
 #include "encoder.h"
 
-static void embed(const ff_call *c, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
+static float *row_of(const ff_call *c, const ff_group *g, int64_t buffer, int64_t row)
+{
+    return (float *)(void *)(g->at[buffer] + row * c->e->strides[buffer]);
+}
+
+/* The float32 vector at `offset` of the encoder's memory; below 0: NULL. */
+static const float *vector_at(const ff_call *c, int64_t offset)
+{
+    return offset < 0 ? NULL : (const float *)(c->e->memory + offset);
+}
+
+static void embed(const ff_call *c, const ff_embed_step *s, const ff_group *g, int64_t from, int64_t to)
 {
     const ff_encoder *e = c->e;
+    const float *scale = vector_at(c, s->scale), *bias = vector_at(c, s->bias);
     for (int64_t t = from; t < to; t++) {
-        const int64_t *at = c->in->offsets + g->text + t;
+        const int64_t *text = c->in->offsets + g->text + t;
         int32_t next = e->position_start;
-        for (int64_t i = at[0]; i < at[1]; i++) {
+        for (int64_t i = text[0]; i < text[1]; i++) {
             const int32_t id = c->in->ids[i];
-            float *x = (float *)(g->at[s->to] + (i - g->row) * e->strides[s->to]);
+            float *x = row_of(c, g, s->target, i - g->row);
             c->body->embed(e, id, id == e->pad_id ? e->pad_id : next++, s->width, x);
-            c->body->norm(x, x, s->width, (const float *)(e->memory + s->scale), (const float *)(e->memory + s->bias), e->eps);
+            c->body->norm(x, x, s->width, scale, bias, e->eps);
         }
     }
 }
 
-static void pool(const ff_call *c, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *weights)
+static void multiply(const ff_call *c, const ff_linear_step *s, const ff_group *g, int64_t from, int64_t to)
 {
     const ff_encoder *e = c->e;
-    const ptrdiff_t ld = e->strides[s->from] / 4;
-    const size_t bytes = sizeof(float) * (size_t)s->width;
-    for (int64_t t = from; t < to; t++) {
-        const int64_t *at = c->in->offsets + g->text + t;
-        const float *x = (const float *)g->at[s->from] + (at[0] - g->row) * ld;
-        float *pooled = c->in->pooled + (g->text + t) * e->outputs + s->column;
-        if (s->kind == FF_FIRST && s->to >= 0)
-            memcpy(g->at[s->to] + t * e->strides[s->to], x, (size_t)e->strides[s->to]);
-        else if (s->kind == FF_FIRST)
-            memcpy(pooled, s->texts ? (const float *)g->at[s->from] + t * ld : x, bytes);
-        else if (s->to < 0)
-            ff_pool(e, c->in, s, g->text + t, x, ld, weights, pooled);
-        else {
-            float *row = (float *)(g->at[s->to] + t * e->strides[s->to]), *end = row + s->column + s->width;
-            ff_pool(e, c->in, s, g->text + t, x, ld, weights, row + s->column);
-            if (s->linear)  /* set for the first time: the columns after are written later, or are padding */
-                memset(end, 0, (size_t)((char *)(row + e->strides[s->to] / 4) - (char *)end));
-        }
-        for (int64_t i = at[0]; c->in->states && !s->texts && i < at[1]; i++)
-            memcpy(c->in->states + (s->slot * c->in->offsets[c->in->texts] + i) * s->width, x + (i - at[0]) * ld, bytes);
-    }
+    const ff_linear *l = e->linears + s->product;
+    const float *add = s->add < 0 ? NULL : row_of(c, g, s->add, 0);
+    ff_product_of(e->isa, (int)l->format)(e->memory, l, g->at[s->source], e->strides[s->source], s->texts ? g->texts : g->rows,
+                                          from, to, g->at[s->target], e->strides[s->target], (int)s->activation, add,
+                                          add ? e->strides[s->add] / 4 : 0);
 }
 
-static void rotate(const ff_call *c, const ff_step *s, const ff_group *g, int64_t from, int64_t to)
+static void normalise(const ff_call *c, const ff_norm_step *s, const ff_group *g, int64_t from, int64_t to)
 {
-    const ff_encoder *e = c->e;
-    const int64_t *at = c->in->offsets + g->text;
+    const float *scale = vector_at(c, s->scale), *bias = vector_at(c, s->bias);
+    const float eps = s->eps < 0 ? c->e->eps : *vector_at(c, s->eps);
+    for (int64_t r = from; r < to; r++)
+        c->body->norm(row_of(c, g, s->source, r), row_of(c, g, s->target, r), s->width, scale, bias, eps);
+}
+
+static void convert(const ff_call *c, const ff_convert_step *s, const ff_group *g, int64_t from, int64_t to)
+{
+    const float *factors = vector_at(c, s->factors);
+    const int32_t *apart = (const int32_t *)(const void *)vector_at(c, s->apart);
+    for (int64_t r = from; r < to; r++)
+        c->body->convert(row_of(c, g, s->source, r), factors, apart, s->width, (int)s->format,
+                         (char *)row_of(c, g, s->target, r));
+}
+
+static void rotate(const ff_call *c, const ff_rotate_step *s, const ff_group *g, int64_t from, int64_t to)
+{
+    const int64_t *text = c->in->offsets + g->text;
     for (int64_t row = from; row < to; row++) {
-        while (at[1] - g->row <= row)
-            at++;
-        c->body->rotate((float *)(g->at[s->from] + row * e->strides[s->from]), e->heads, e->head,
-                        (const float *)(e->memory + s->scale) + (row - (at[0] - g->row)) * e->head);
+        while (text[1] - g->row <= row)
+            text++;
+        c->body->rotate(row_of(c, g, s->target, row), c->e->heads, c->e->head,
+                        vector_at(c, s->table) + (row - (text[0] - g->row)) * c->e->head);
     }
 }
 
-int64_t ff_elements(const ff_call *c, const ff_step *s, const ff_group *g)
+/* Hidden states of a wanted layer for the caller, if it asked for them: those of `tokens` tokens from token `first` of the call. */
+static void keep_states(const ff_call *c, int64_t slot, int64_t first, int64_t tokens, const float *x, ptrdiff_t ldx, int64_t width)
+{
+    for (int64_t i = 0; c->in->states && i < tokens; i++)
+        memcpy(c->in->states + (slot * c->in->offsets[c->in->texts] + first + i) * width, x + i * ldx,
+               sizeof(float) * (size_t)width);
+}
+
+static void pool(const ff_call *c, const ff_pool_step *s, const ff_group *g, int64_t from, int64_t to, float *weights)
+{
+    const ptrdiff_t ld = c->e->strides[s->source] / 4;
+    for (int64_t t = from; t < to; t++) {
+        const int64_t *text = c->in->offsets + g->text + t;
+        const float *x = row_of(c, g, s->source, text[0] - g->row);
+        if (s->target < 0) {
+            ff_pool(c, s, g->text + t, x, ld, weights, c->in->pooled + (g->text + t) * c->e->outputs + s->column);
+        } else {
+            float *row = row_of(c, g, s->target, t), *end = row + s->column + s->width;
+            ff_pool(c, s, g->text + t, x, ld, weights, row + s->column);
+            if (s->first)  /* the columns after these are written later, or are padding */
+                memset(end, 0, (size_t)((char *)row_of(c, g, s->target, t + 1) - (char *)end));
+        }
+        keep_states(c, s->slot, text[0], text[1] - text[0], x, ld, s->width);
+    }
+}
+
+static void copy_first(const ff_call *c, const ff_first_step *s, const ff_group *g, int64_t from, int64_t to)
+{
+    const ptrdiff_t ld = c->e->strides[s->source] / 4;
+    for (int64_t t = from; t < to; t++) {
+        const int64_t *text = c->in->offsets + g->text + t;
+        const float *x = row_of(c, g, s->source, text[0] - g->row);
+        memcpy(row_of(c, g, s->target, t), x, (size_t)c->e->strides[s->target]);
+        keep_states(c, s->slot, text[0], text[1] - text[0], x, ld, s->width);
+    }
+}
+
+int64_t ff_step_elements(const ff_call *c, const ff_step *s, const ff_group *g)
 {
     switch (s->kind) {
-    case FF_LINEAR: return c->e->linears[s->linear].columns / (2 * ff_isa_vector(c->e->isa));
+    case FF_LINEAR: return c->e->linears[s->linear.product].columns / (2 * ff_isa_vector(c->e->isa));
     case FF_PACK:
-    case FF_ATTEND: return ff_attend_elements(c->e, s, c->in, g);
-    case FF_NORM:
+    case FF_ATTEND: return ff_attend_elements(c, &s->attend, g);
+    case FF_NORM: return s->norm.texts ? g->texts : g->rows;
+    case FF_CONVERT:
     case FF_ROTATE:
-    case FF_GLU:
-    case FF_CONVERT: return s->texts ? g->texts : g->rows;
+    case FF_GLU: return g->rows;
     default: return g->texts;
     }
 }
 
-void ff_part(const ff_call *c, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *scratch)
+void ff_run_step(const ff_call *c, const ff_step *s, const ff_group *g, int64_t from, int64_t to, float *scratch)
 {
-    const ff_encoder *e = c->e;
-    const ptrdiff_t lda = s->from < 0 ? 0 : e->strides[s->from], ldc = s->to < 0 ? 0 : e->strides[s->to];
     switch (s->kind) {
-    case FF_EMBED: embed(c, s, g, from, to); break;
-    case FF_LINEAR: {
-        const ff_linear *l = e->linears + s->linear;
-        const float *add = s->add < 0 ? NULL : (const float *)g->at[s->add];
-        ff_product_of(e->isa, (int)l->format)(e->memory, l, g->at[s->from], lda, s->texts ? g->texts : g->rows, from, to,
-                                              g->at[s->to], ldc, (int)s->activation, add, add ? e->strides[s->add] / 4 : 0);
-        break;
-    }
+    case FF_EMBED: embed(c, &s->embed, g, from, to); break;
+    case FF_LINEAR: multiply(c, &s->linear, g, from, to); break;
     case FF_PACK:
-    case FF_ATTEND: ff_attend(e, s, c->in, g, from, to, scratch); break;
-    case FF_NORM:
+    case FF_ATTEND: ff_attend(c, &s->attend, g, from, to, scratch); break;
+    case FF_NORM: normalise(c, &s->norm, g, from, to); break;
+    case FF_CONVERT: convert(c, &s->convert, g, from, to); break;
+    case FF_ROTATE: rotate(c, &s->rotate, g, from, to); break;
+    case FF_GLU:
         for (int64_t r = from; r < to; r++)
-            c->body->norm((const float *)(g->at[s->from] + r * lda), (float *)(g->at[s->to] + r * ldc), s->width,
-                          (const float *)(e->memory + s->scale), (const float *)(e->memory + s->bias),
-                          s->number < 0 ? e->eps : *(const float *)(e->memory + s->number));
+            c->body->glu(row_of(c, g, s->glu.target, r), s->glu.width, (int)s->glu.activation);
         break;
+    case FF_POOL: pool(c, &s->pool, g, from, to, scratch); break;  /* attention's scratch has room for a number a token */
+    case FF_FIRST: copy_first(c, &s->first, g, from, to); break;
     case FF_UNIT:
         for (int64_t r = from; r < to; r++)
-            ff_unit((float *)(g->at[s->to] + r * ldc), s->width);
+            ff_normalise_row(row_of(c, g, s->unit.target, r), s->unit.width);
         break;
     case FF_MAP:
         for (int64_t r = from; r < to; r++)
-            ff_map(s->activation, (float *)(g->at[s->to] + r * ldc), s->width,
-                   s->add < 0 ? NULL : (const float *)(g->at[s->add] + r * e->strides[s->add]));
+            ff_activate_row(s->map.activation, row_of(c, g, s->map.target, r), s->map.width,
+                            s->map.add < 0 ? NULL : row_of(c, g, s->map.add, r));
         break;
-    case FF_CONVERT:
+    default:  /* FF_OUTPUT */
         for (int64_t r = from; r < to; r++)
-            c->body->convert((const float *)(g->at[s->from] + r * lda),
-                             s->table < 0 ? NULL : (const float *)(e->memory + s->table),
-                             s->apart < 0 ? NULL : (const int32_t *)(const void *)(e->memory + s->apart), s->width, (int)s->format,
-                             g->at[s->to] + r * ldc);
-        break;
-    case FF_ROTATE: rotate(c, s, g, from, to); break;
-    case FF_GLU:
-        for (int64_t r = from; r < to; r++)
-            c->body->glu((float *)(g->at[s->from] + r * lda), s->width, (int)s->activation);
-        break;
-    default: pool(c, s, g, from, to, scratch);  /* attention's has room for a number a token */
+            memcpy(c->in->pooled + (g->text + r) * c->e->outputs, row_of(c, g, s->output.source, r),
+                   sizeof(float) * (size_t)s->output.width);
     }
 }

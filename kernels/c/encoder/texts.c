@@ -3,11 +3,11 @@
 
 #include "encoder.h"
 
-#define LEAST 1e-9f  /* a sum of weights that is 0 counts as this */
+#define LEAST_WEIGHT 1e-9f  /* a sum of weights that is 0 counts as this */
 
 /* The weight of each token and the divisor of their sum. Weights of the vocabulary divide by the sum over all tokens, a
    prompt's too, and by position or not: so Sentence Transformers does. */
-static float weigh(const ff_encoder *e, const int32_t *ids, int64_t tokens, int64_t skip, int by_position, float *weights)
+static float weigh_tokens(const ff_encoder *e, const int32_t *ids, int64_t tokens, int64_t skip, int by_position, float *weights)
 {
     double all = 0, kept = 0;
     for (int64_t i = 0; i < tokens; i++) {
@@ -17,20 +17,19 @@ static float weigh(const ff_encoder *e, const int32_t *ids, int64_t tokens, int6
         kept += i < skip ? 0 : (double)weights[i];
     }
     const double divisor = e->token_weights ? all : kept;
-    return divisor > 0 ? (float)divisor : LEAST;
+    return divisor > 0 ? (float)divisor : LEAST_WEIGHT;
 }
 
-void ff_pool(const ff_encoder *e, const ff_texts *in, const ff_step *s, int64_t text, const float *x, ptrdiff_t ldx,
-             float *weights, float *to)
+void ff_pool(const ff_call *c, const ff_pool_step *s, int64_t text, const float *x, ptrdiff_t ldx, float *weights, float *to)
 {
-    const ff_body *body = ff_body_of(e->isa);
-    const int64_t tokens = in->offsets[text + 1] - in->offsets[text], skip = in->skip < tokens ? in->skip : tokens;
-    const float share = *(const float *)(e->memory + s->number);
-    float divisor = weigh(e, in->ids + in->offsets[text], tokens, skip, s->mode == FF_POSITION_MEAN, weights);
+    const int64_t *offsets = c->in->offsets + text, tokens = offsets[1] - offsets[0];
+    const int64_t skip = c->in->skip < tokens ? c->in->skip : tokens;
+    const float share = *(const float *)(c->e->memory + s->share);
+    float divisor = weigh_tokens(c->e, c->in->ids + offsets[0], tokens, skip, s->mode == FF_POSITION_MEAN, weights);
     int64_t first = skip, count = tokens - skip;
     switch (s->mode) {
     case FF_LARGEST_OF:
-        body->largest(x + skip * ldx, ldx, weights + skip, count, s->width, to);
+        c->body->largest(x + skip * ldx, ldx, weights + skip, count, s->width, to);
         return;
     case FF_MEAN_SQRT: divisor = sqrtf(divisor); break;
     case FF_FIRST_TOKEN:
@@ -44,10 +43,10 @@ void ff_pool(const ff_encoder *e, const ff_texts *in, const ff_step *s, int64_t 
     }
     if (s->mode == FF_FIRST_TOKEN || s->mode == FF_LAST_TOKEN)
         count = 1, divisor = 1;
-    body->pool(x + first * ldx, ldx, weights + first, count, s->width, divisor, share, (int)s->linear, to);
+    c->body->pool(x + first * ldx, ldx, weights + first, count, s->width, divisor, share, (int)s->first, to);
 }
 
-void ff_unit(float *x, int64_t width)
+void ff_normalise_row(float *x, int64_t width)
 {
     double sum = 0;
     for (int64_t i = 0; i < width; i++)
@@ -62,7 +61,7 @@ static float softplus(float x)
     return x > 20 ? x : log1pf(expf(x));  /* PyTorch's threshold */
 }
 
-static float activation_of(int64_t activation, float x)
+static float activate(int64_t activation, float x)
 {
     switch (activation) {
     case FF_MAP_TANH: return tanhf(x);
@@ -81,8 +80,8 @@ static float activation_of(int64_t activation, float x)
     }
 }
 
-void ff_map(int64_t activation, float *x, int64_t width, const float *add)
+void ff_activate_row(int64_t activation, float *x, int64_t width, const float *add)
 {
     for (int64_t i = 0; i < width; i++)
-        x[i] = activation_of(activation, x[i]) + (add ? add[i] : 0);
+        x[i] = activate(activation, x[i]) + (add ? add[i] : 0);
 }

@@ -19,7 +19,7 @@ ff_product ff_product_of(int isa, int format)
 #endif
     };
 #if defined(__x86_64__)
-    if (isa == FF_AVX2 && format == FF_INT8 && !ff_avxvnni_usable())
+    if (isa == FF_AVX2 && format == FF_INT8 && !ff_has_avxvnni())
         return NULL;
     if (isa == FF_AVX512 && format == FF_BF16 && !__builtin_cpu_supports("avx512bf16"))
         return NULL;
@@ -40,22 +40,22 @@ int ff_slow_dots(int isa)
 #endif
 }
 
-void ff_tiles(int isa, int on)
+void ff_switch_tiles(int isa, int on)
 {
 #if FF_HAS_AMX
     if (isa == FF_AMX)
-        ff_tiles_amx(on);
+        ff_switch_tiles_amx(on);
     if (isa == FF_AMX_EMULATED)
-        ff_tiles_amx_emulated(on);
+        ff_switch_tiles_amx_emulated(on);
 #else
     (void)isa, (void)on;
 #endif
 }
 
-void ff_trial(int isa, int whole, const void *a, const void *b, void *c)
+void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c)
 {
 #if FF_HAS_AMX
-    (isa == FF_AMX ? ff_trial_amx : ff_trial_amx_emulated)(whole, a, b, c);
+    (isa == FF_AMX ? ff_try_tile_amx : ff_try_tile_amx_emulated)(whole, a, b, c);
 #else
     (void)isa, (void)whole, (void)a, (void)b, (void)c;
 #endif

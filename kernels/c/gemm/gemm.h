@@ -5,15 +5,6 @@
 
 #include "cpu.h"
 
-#if defined(__x86_64__) && defined(__has_include)
-#if __has_include(<amxbf16intrin.h>) || __has_include(<amxintrin.h>)  /* GCC's and clang's */
-#define FF_HAS_AMX 1
-#endif
-#if __has_include(<avxvnniintrin.h>)
-#define FF_HAS_AVXVNNI 1
-#endif
-#endif
-
 enum { FF_TILE_STEPS = 16 };  /* steps of a reduction in a tile of AMX */
 #define FF_SPARE_ROWS 32  /* operands and results have a multiple of this many rows; what is in the spare ones is never used */
 
@@ -47,9 +38,9 @@ typedef void (*ff_product)(const char *memory, const ff_linear *, const char *a,
                            int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
 ff_product ff_product_of(int isa, int format);  /* NULL if this machine has none */
 int ff_slow_dots(int isa);  /* whether the processor's dot products of bfloat16 take longer than widened weights */
-void ff_tiles(int isa, int on);  /* this thread's tiles, which the products of AMX need: once before a call's and once after */
+void ff_switch_tiles(int isa, int on);  /* this thread's tiles, which the products of AMX need: once before a call's and once after */
 /* c += a b for one tile each, int8 into int32 when `whole`, else bfloat16 into float32. Tiles must be usable. */
-void ff_trial(int isa, int whole, const void *a, const void *b, void *c);
+void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c);
 
 #define FF_DECLARE(name) \
     void name(const char *, const ff_linear *, const char *, ptrdiff_t, int64_t, int64_t, int64_t, char *, ptrdiff_t, int, \
@@ -69,9 +60,9 @@ FF_DECLARE(ff_bf16_amx);
 FF_DECLARE(ff_int8_amx);
 FF_DECLARE(ff_bf16_amx_emulated);
 FF_DECLARE(ff_int8_amx_emulated);
-void ff_tiles_amx(int on);
-void ff_tiles_amx_emulated(int on);
-void ff_trial_amx(int whole, const void *a, const void *b, void *c);
-void ff_trial_amx_emulated(int whole, const void *a, const void *b, void *c);
+void ff_switch_tiles_amx(int on);
+void ff_switch_tiles_amx_emulated(int on);
+void ff_try_tile_amx(int whole, const void *a, const void *b, void *c);
+void ff_try_tile_amx_emulated(int whole, const void *a, const void *b, void *c);
 
 #endif

@@ -1,0 +1,64 @@
+/* Asks the processor and the operating system what can run. __builtin_cpu_supports also asks XCR0 whether the operating
+   system saves the registers; CPUID alone is no permission. */
+#define _GNU_SOURCE
+#include "cpu.h"
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if FF_HAS_AMX && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+int ff_has_avx2(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return 0;
+#endif
+}
+
+int ff_has_avx512(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+#else
+    return 0;
+#endif
+}
+
+int ff_has_avxvnni(void)
+{
+#if FF_HAS_AVXVNNI
+    unsigned a, b, c, d;
+    return ff_has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+#else
+    return 0;
+#endif
+}
+
+const char *ff_find_amx(void)
+{
+#if FF_HAS_AMX && defined(__linux__)
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & d >> 24 & d >> 25 & 1))
+        return "the processor has no AMX for bfloat16 and int8";
+    if (!ff_has_avx512())
+        return "the processor or the operating system has no AVX-512";
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low >> 17 & 3) != 3)
+        return "the operating system does not enable the registers of AMX";
+    if (!__get_cpuid_count(0x1d, 0, &a, &b, &c, &d) || a < 1 || !__get_cpuid_count(0x1d, 1, &a, &b, &c, &d) ||
+        (b & 0xffff) < 64 || b >> 16 < 8 || (c & 0xffff) < 16)
+        return "the processor reports no eight tiles of 16 rows of 64 bytes";
+    if (syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */))
+        return "Linux refuses the permission to use AMX";
+    return "";
+#else
+    return "this build has no AMX";
+#endif
+}
