@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastflow.bench.report import encoder as report_encoder
+from fastflow.bench.report.columns import SUITES, Row, threads, together
 from fastflow.bench.report.files import replace
-from fastflow.bench.report.table import Row, machine_line, threads
+from fastflow.bench.report.table import machine_line
 from fastflow.errors import FastflowError, missing_extra
 
 
@@ -24,7 +25,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
     if not (rows := report["rows"]):
         raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
     if not (flow := [row for row in rows if row["suite"] == "flow"]):
-        bars = report_encoder.figure(rows, machine_line(report["machine"]).splitlines()[0])
+        bars = _bars(rows, machine_line(report["machine"]).splitlines()[0])
         replace(path, lambda partial: bars.savefig(partial, dpi=110))
         return
     rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
@@ -69,3 +70,30 @@ def _style(name: str, names: Sequence[str]) -> dict[str, Any]:
         "color": colours[families.index(family)], "linestyle": lines[position % len(lines)],
         "marker": "osv^D*"[position % 6], "linewidth": 2.4 if name == "fastflow" else 1.2,
     }  # fmt: skip
+
+
+def _bars(rows: Sequence[Row], caption: str) -> Any:
+    """A matplotlib figure: one panel a comparison, a bar for each candidate, ours in red."""
+    from matplotlib.figure import Figure
+
+    groups = [list(group) for _, group in groupby(rows, key=together)]
+    across = min(3, len(groups))
+    down = -(-len(groups) // across)
+    tallest = max(map(len, groups))
+    made = Figure(figsize=(5.6 * across, (0.9 + 0.24 * tallest) * down + 0.6), layout="constrained")
+    panels = made.subplots(down, across, squeeze=False).ravel()
+    for panel in panels[len(groups) :]:
+        panel.axis("off")
+    for panel, group in zip(panels, groups, strict=False):
+        group = sorted(group, key=lambda row: -float(row["median_ms"]))
+        times = [row["median_ms"] for row in group]
+        low = [row["median_ms"] - row["p20_ms"] for row in group]
+        high = [row["p80_ms"] - row["median_ms"] for row in group]
+        colours = ["#d62728" if row["name"].startswith("fastflow") else "#7f9fbf" for row in group]
+        panel.barh([f"{row['name']} {row['dtype']}" for row in group], times, xerr=(low, high), color=colours)
+        panel.set(xscale="log", xlabel="milliseconds, median (bar: 20-80 %)")
+        panel.set_title(f"{SUITES[group[0]['suite']].size(group[0])}\n{group[0]['subject']}", fontsize=8)
+        panel.tick_params(labelsize=7)
+        panel.grid(axis="x", alpha=0.3)
+    made.suptitle(caption, fontsize=10)
+    return made

@@ -14,52 +14,37 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastflow.bench.report import encoder as report_encoder
-from fastflow.bench.report import serve as report_serve
+from fastflow.bench.report.columns import MEANING, SUITES, Row, headings, name_of, threads, together, with_ours
 
-Row = dict[str, Any]
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
-COLUMNS = ("candidate", "median", "20-80 %", "runs", "x ours", "GFLOP/s", "GB/s", "x floor", "max error", "x unfused")
-
-
-def duration(ms: float) -> str:
-    """Three digits with the unit that fits: 5.12 us, 12.3 ms, 1.25 s."""
-    for scale, unit in ((1e-3, "us"), (1.0, "ms"), (1e3, "s")):
-        if ms < 1000 * scale or unit == "s":
-            break
-    value = ms / scale
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-
-
-def threads(count: int) -> str:
-    """1 thread, 2 threads."""
-    return f"{count} thread{'s' * (count != 1)}"
 
 
 def table(report: dict[str, Any], targets: bool = False) -> str:
-    """The rows by subject, threads and batch, then the ratios, judged by the project's ``targets`` if these are
-    asked for, and the candidates that were left out."""
-    lines = [machine_line(report["machine"]), ""]
-    flow = [row for row in report["rows"] if row["suite"] == "flow"]
-    for (subject, count), rows in groupby(flow, key=lambda row: (row["subject"], row["threads"])):
-        lines += [f"{subject}; {threads(count)}"]
-        for batch, of_batch in groupby(rows, key=lambda row: row["batch"]):
-            lines += _aligned([(f"B = {batch:,}", *COLUMNS[1:]), *_cells(list(of_batch))])
-            lines.append("")
-    others = [row for row in report["rows"] if row["suite"] not in ("flow", "serve")]
-    lines += report_encoder.table(others, _aligned, duration)
-    lines += report_serve.table([row for row in report["rows"] if row["suite"] == "serve"], _aligned, duration)
+    """The rows suite by suite, then the ratios, judged by the project's ``targets`` if these are asked for, and the
+    candidates that were left out."""
+    lines = [machine_line(report["machine"]), "", *_tables(report["rows"])]
     if report["ratios"]:
         heading = "Against the targets" if targets else "In short; x: the peer's time over fastflow's"
         lines += [heading, *(_ratio_line(ratio, targets) for ratio in report["ratios"]), ""]
-    lines += _left_out(report.get("skipped", []))
-    if flow:
-        lines += [
-            "flow: GFLOP/s and GB/s count what the folded plan needs, whoever computes it; x floor is the time over "
-            "the least that the measured ceilings allow;",
-            "max error is against float64, x unfused that error over the unfused equations' in float32.",
-        ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_left_out(report.get("skipped", []))])
+
+
+def _tables(rows: Sequence[Row]) -> list[str]:
+    """A table for each comparison of the suites, and below them what their columns mean."""
+    lines: list[str] = []
+    shown: set[str] = set()
+    last = ""
+    for _, group in groupby(rows, key=together):
+        of_table = with_ours(list(group))
+        suite, (title, head) = SUITES[of_table[0]["suite"]], headings(of_table[0])
+        columns = {name: cell for name, cell in suite.columns.items() if any(cell(row) for row in of_table)}
+        cells = [(name_of(row), *(cell(row) for cell in columns.values())) for row in of_table]
+        lines += [title] * (title != last) + [*_aligned([(head, *columns), *cells]), ""]
+        shown |= {suite.note} if suite.note else set(columns)
+        last = title
+    notes = [f"{said}." for column, said in MEANING.items() if column in shown]
+    notes += [suite.note for suite in SUITES.values() if suite.note in shown]
+    return [*lines, *notes, ""] if rows else []
 
 
 def machine_line(machine: dict[str, Any]) -> str:
@@ -96,19 +81,6 @@ def _left_out(skipped: Sequence[Row]) -> list[str]:
         name = "everybody" if entry["name"] == "*" else entry["name"]
         names += [name] if name not in names else []  # a suite may have named it before
     return [f"left out: {where}: {', '.join(names)}: {reason}" for (where, reason), names in found.items()]
-
-
-def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    ours = next((row["median_ms"] for row in rows if row["name"] == "fastflow"), None)
-    return [
-        (
-            row["name"], duration(row["median_ms"]), f"{duration(row['p20_ms'])} - {duration(row['p80_ms'])}",
-            str(row["runs"]), f"{row['median_ms'] / ours:.1f}" if ours else "", f"{row['gflops']:.1f}",
-            f"{row['gbs']:.1f}", f"{row['times_floor']:.1f}", f"{row['max_abs_err']:.1e}",
-            "" if row["err_against_unfused"] is None else f"{row['err_against_unfused']:.2f}",
-        )
-        for row in sorted(rows, key=lambda row: row["median_ms"])
-    ]  # fmt: skip
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

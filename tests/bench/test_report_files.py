@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fastflow.bench.report import files
-from fastflow.bench.report import table as report
+from fastflow.bench.report import columns, files
 from fastflow.errors import FastflowError
 
 
 def test_durations_and_json_numbers_are_readable():
-    assert [report.duration(ms) for ms in (0.00512, 0.0123, 0.9996, 12.34, 1250.0)] == [
+    assert [columns.duration(ms) for ms in (0.00512, 0.0123, 0.9996, 12.34, 1250.0)] == [
         "5.12 us", "12.3 us", "1000 us", "12.3 ms", "1.25 s",
     ]  # fmt: skip
     assert files.number({"a": [1.23456789, 2, None], "b": True}) == {"a": [1.23457, 2, None], "b": True}

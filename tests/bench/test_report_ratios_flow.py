@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastflow.bench.report.ratios import flow_ratios
+from fastflow.bench.report.ratios_flow import flow_ratios
 
 
 def row(name: str, batch: int, ms: float, threads: int = 1, subject: str = "s") -> dict:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastflow.bench.measure.row import Row
-from fastflow.bench.report.serve import serve_ratios, table
-from fastflow.bench.report.table import _aligned, duration
+from fastflow.bench.report.ratios_serve import serve_ratios
+from fastflow.bench.report.table import _ratio_line, _tables
 
 
 def make_row(name: str, batch: int, **fields) -> dict:
@@ -46,12 +46,12 @@ def test_the_admitted_keep_their_p99(usual, reached):
     rows.insert(3, rows[2] | {"share": 0.9, "p99_ms": usual})
     found = [ratio for ratio in serve_ratios(rows) if "over that at 90%" in ratio["name"]]
     assert [(ratio["value"], ratio["aim"], ratio["reached"]) for ratio in found] == [(90.0 / usual, 1.0, reached)]
+    assert f"(aim <= 1: {'reached' if reached else 'NOT REACHED'})" in _ratio_line(found[0], targets=True)
 
 
 def test_the_table_has_a_line_for_every_row():
-    lines = table(make_rows(), _aligned, duration)
-    text = "\n".join(lines)
+    text = "\n".join(_tables(make_rows()))
     assert text.count("\n  fastflow float32") == 3
     assert "130%, lists of 32" in text
     assert "256 at a time" in text
-    assert table([], _aligned, duration) == []
+    assert _tables([]) == []
