@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from fastflow.errors import FastflowError
 GRADE = 2e-6  # the relative L2 error that a flow may have against float64: float32 grade, tf32x3's too
 # The least cosine against PyTorch in float32.
 COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.999, "int8": 0.98}
+Who = TypeVar("Who", bound="Candidate")  # the suite's class of candidates
 Judged = TypeVar("Judged")  # the accuracy of a candidate, in the suite's terms
 Timed = TypeVar("Timed")  # its times, in the suite's terms
 Opened = TypeVar("Opened")  # what the suite times: a call
@@ -23,22 +24,15 @@ Opened = TypeVar("Opened")  # what the suite times: a call
 
 @dataclass(frozen=True)
 class Candidate:
-    """Someone to time. ``prepare``: the suite's inputs -> the call that is timed.
+    """Someone to time. ``prepare``: the suite's inputs -> the call that is timed, which gives the vectors.
 
-    flow: (x, out or None); encoder: (ids, mask), both (B, T) int64; end-to-end: (texts). The call gives the vectors.
+    Each suite has its own class, with the inputs in its docstring.
     """
 
     name: str
     dtype: str
     backend: str  # torch, triton, cpu with the instruction set, or the library of a peer
     prepare: Callable[..., Callable[[], Any]]
-    shapes: frozenset[tuple[int, int]] | None = None  # encoder: only these batch x tokens; None: all
-    whole: bool = False  # flow: no batch so large that it is given in pieces
-    piece: int | None = None  # flow: very large batches are given by this many rows at a time; None: whole
-    optional: bool = False  # flow: it needs a compiler: when its first call fails it is left out, with the reason
-    pool: Callable[..., Any] | None = None  # end-to-end: texts -> the pooled vectors that are checked; None: the call's
-    layers: tuple[int, ...] | None = None  # end-to-end: it pools these, plainly; None: the model's own pooling
-    details: dict[str, Any] = field(default_factory=dict)  # more fields for its rows
 
     @property
     def key(self) -> str:
@@ -47,22 +41,22 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Measured(Generic[Judged, Timed]):
+class Measured(Generic[Who, Judged, Timed]):
     """A candidate that agrees with the reference, and its times."""
 
-    candidate: Candidate
+    candidate: Who
     accuracy: Judged
     timing: Timed
 
 
 def compare(
-    candidates: Iterable[Candidate],
-    admit: Callable[[Candidate], tuple[Opened, Judged]],
+    candidates: Iterable[Who],
+    admit: Callable[[Who], tuple[Opened, Judged]],
     timer: Callable[[Mapping[str, Opened]], Mapping[str, Timed]],
-    excuse: Callable[[Candidate, Exception], str | None],
-    leave_out: Callable[[Candidate, str], None],
+    excuse: Callable[[Who, Exception], str | None],
+    leave_out: Callable[[Who, str], None],
     end: float = math.inf,
-) -> list[Measured[Judged, Timed]]:
+) -> list[Measured[Who, Judged, Timed]]:
     """Check every candidate, then time those that are right, all together, and return them in their order.
 
     ``admit`` gives the call to time, warmed up, and its accuracy, and raises when the candidate fails or is wrong.
@@ -70,7 +64,7 @@ def compare(
     seconds) no further candidate is admitted.
     """
     calls: dict[str, Opened] = {}
-    admitted: list[tuple[Candidate, Judged]] = []
+    admitted: list[tuple[Who, Judged]] = []
     for candidate in candidates:
         if calls and time.monotonic() > end:
             leave_out(candidate, "the others before it used up the time")

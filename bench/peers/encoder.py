@@ -10,18 +10,28 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastflow.bench.measure.compare import Candidate
+from fastflow.bench.measure.compare import Candidate, Who
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.peers.pooled import pooled, quiet
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
 Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class EncoderCandidate(Candidate):
+    """``prepare`` takes ids and mask, both (B, T) int64."""
+
+    shapes: frozenset[tuple[int, int]] | None = None  # only these batch x tokens; None: all
+
+
 # family -> the modules it needs, which the extra 'peers' brings, and the precisions it runs in
 PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "torch-eager": (("torch", "transformers"), ("float32", "bfloat16")),
@@ -78,7 +88,7 @@ def _there(module: str) -> bool:
 
 def open_peers(
     subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, skipped: list[dict[str, Any]]
-) -> Iterator[Candidate]:
+) -> Iterator[EncoderCandidate]:
     """The candidates of ``wanted`` (family, dtype); who cannot be opened is added to ``skipped`` with the reason."""
     from fastflow.bench.peers import llama as peers_llama
     from fastflow.bench.peers import onnx as peers_onnx
@@ -94,10 +104,10 @@ def open_peers(
         "xllamacpp": peers_llama.xllamacpp,
     }
 
-    def make(family: str, dtype: str) -> Candidate:
+    def make(family: str, dtype: str) -> EncoderCandidate:
         check_process(family)
         backend = peers_llama.backend() if family == "xllamacpp" else family.partition("-")[0]
-        return Candidate(family, dtype, backend, makers[family](subject, dtype, threads))
+        return EncoderCandidate(family, dtype, backend, makers[family](subject, dtype, threads))
 
     return opened(subject, together(subject, list(wanted), skipped), skipped, make)
 
@@ -130,8 +140,8 @@ def check_process(family: str) -> None:
 
 def opened(
     subject: Subject, wanted: Iterable[tuple[str, str]], skipped: list[dict[str, Any]],
-    make: Callable[[str, str], Candidate],
-) -> Iterator[Candidate]:  # fmt: skip
+    make: Callable[[str, str], Who],
+) -> Iterator[Who]:  # fmt: skip
     """``make`` of every (family, dtype) of ``wanted``; who is missing or fails is added to ``skipped`` by name."""
     for family, dtype in wanted:
         reason = missing(family, dtype)

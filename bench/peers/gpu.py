@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.probe_gpu import SIDE, GpuCeilings, probe, products, torch_dtype
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import Watch, cuda_watch
-from fastflow.bench.peers.encoder import Call, left_out, said
+from fastflow.bench.peers.encoder import Call, EncoderCandidate, left_out, said
 from fastflow.bench.peers.pooled import pooled
 from fastflow.bench.peers.pytorch import captured
 from fastflow.errors import UsageError, missing_extra
@@ -70,14 +69,14 @@ def ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
 
 def open_peers(
     subject: Subject, families: Sequence[str], gpu: Gpu, quick: bool, skipped: list[dict[str, Any]]
-) -> Iterator[Candidate]:
+) -> Iterator[EncoderCandidate]:
     """The candidates of ``families`` on token ids; quick runs leave out what has to be compiled."""
     for family in families:
         if family == TEXTS_ONLY or (quick and family in MODES):
             continue
         for dtype in PEERS[family]:
             try:
-                yield Candidate(family, dtype, "torch", _prepare(subject, family, dtype, gpu))
+                yield EncoderCandidate(family, dtype, "torch", _prepare(subject, family, dtype, gpu))
             except Exception as error:  # other people's loaders raise anything; the run goes on without them
                 skipped.append(left_out(subject, family, dtype, f"it cannot be opened: {said(error)}"))
 

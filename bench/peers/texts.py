@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,17 @@ BATCH = 32  # texts in a padded batch: Sentence Transformers' default; fastembed
 MADE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
 
 
+@dataclass(frozen=True)
+class TextCandidate(Candidate):
+    """``prepare`` takes the texts."""
+
+    pool: Embed | None = None  # texts -> the pooled vectors that are checked; None: those of the timed call
+    layers: tuple[int, ...] | None = None  # it averages these layers, all tokens alike; None: the model's own pooling
+
+
 def open_texts(
     subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, skipped: list[dict[str, Any]]
-) -> Iterator[Candidate]:
+) -> Iterator[TextCandidate]:
     """The candidates of ``wanted`` (family, dtype); who cannot be opened is added to ``skipped`` with the reason."""
     makers: dict[str, Callable[[Subject, str, int], Embed]] = {
         "sentence-transformers": sentence_transformers,
@@ -34,10 +43,12 @@ def open_texts(
         "fastembed": fastembed,
     }
 
-    def make(family: str, dtype: str) -> Candidate:
+    def make(family: str, dtype: str) -> TextCandidate:
         embed = makers[family](subject, dtype, threads)
         layers = plain_layers(subject) if family.startswith("sentence") else None
-        return Candidate(family, dtype, family.partition("-")[0], lambda texts: partial(embed, texts), layers=layers)
+        return TextCandidate(
+            family, dtype, family.partition("-")[0], lambda texts: partial(embed, texts), layers=layers
+        )
 
     return opened(subject, wanted, skipped, make)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,17 @@ from fastflow.errors import FastflowError, UsageError
 
 PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once of large batches; on CPUs what fits their caches runs fastest
 Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class FlowCandidate(Candidate):
+    """``prepare`` takes x (B, D), and out (B, N) or None."""
+
+    whole: bool = False  # no batch so large that it is given in pieces
+    piece: int | None = None  # very large batches are given by this many rows at a time; None: whole
+    optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
+    counts: dict[str, int] = field(default_factory=dict)  # operations and synchronisations, for its rows
+
 
 COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
 MODES = {"cpu": ("compile",), "cuda": (*COMPILED, "graph")}
@@ -58,7 +70,7 @@ def chosen(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
     return picked
 
 
-def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list[Candidate], list[dict[str, str]]]:
+def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list[FlowCandidate], list[dict[str, str]]]:
     """The PyTorch candidates in ``wanted``, and those that cannot run this calibration with the reason."""
     builders: dict[str, Callable[[], Function | None]] = {
         "torch": lambda: peers_flow.unfused(workload.stages, device, torch.float32),
@@ -83,13 +95,13 @@ def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list
         counts = {"operations": operations, "synchronisations": reads}
         for name in rows:
             mode = name.removeprefix(f"{family}-")
-            details = counts if mode == "eager" else {}
             prepare = _prepare(function, mode, PIECE[device])
-            candidate = Candidate(
-                name, "float32", "torch", prepare, whole=mode == "graph", piece=PIECE[device],
-                optional=mode in COMPILED, details=details,
+            peers.append(
+                FlowCandidate(
+                    name, "float32", "torch", prepare, whole=mode == "graph", piece=PIECE[device],
+                    optional=mode in COMPILED, counts=counts if mode == "eager" else {},
+                )
             )  # fmt: skip
-            peers.append(candidate)
     return peers, skipped
 
 
@@ -108,12 +120,12 @@ def in_pieces(function: Callable[[Any], Any], x: Any, out: Any, piece: int) -> A
     return out
 
 
-def ours(workload: Workload, device: str, threads: int, quick: bool) -> list[Candidate]:
+def ours(workload: Workload, device: str, threads: int, quick: bool) -> list[FlowCandidate]:
     """fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton."""
     return triton_candidates(workload) if device == "cuda" else _cpu(workload, threads, quick)
 
 
-def _cpu(workload: Workload, threads: int, quick: bool) -> list[Candidate]:
+def _cpu(workload: Workload, threads: int, quick: bool) -> list[FlowCandidate]:
     cpu, instructions = cpu_kernels("flow.cpu"), cpu_kernels("isa")
     best = instructions.isa()
     found = []
@@ -121,7 +133,7 @@ def _cpu(workload: Workload, threads: int, quick: bool) -> list[Candidate]:
         if isa == best or not quick:
             flow = cpu.CpuFlow(workload.sparse, threads, isa)
             name = "fastflow" if isa == best else f"fastflow-{isa}"
-            found.append(Candidate(name, "float32", f"cpu {flow.isa}", _numpy(flow)))
+            found.append(FlowCandidate(name, "float32", f"cpu {flow.isa}", _numpy(flow)))
     return sorted(found, key=lambda candidate: candidate.name != "fastflow")
 
 
@@ -147,7 +159,7 @@ def _numpy(flow: Any) -> Callable[[Tensor, Tensor | None], Callable[[], Any]]:
     return prepare
 
 
-def triton_candidates(workload: Workload, device: str = "cuda") -> list[Candidate]:
+def triton_candidates(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
     """The Triton kernels, in a graph and launched one by one."""
     triton = importlib.import_module("fastflow.kernels.flow.triton")
     try:
@@ -155,8 +167,8 @@ def triton_candidates(workload: Workload, device: str = "cuda") -> list[Candidat
     except ValueError as error:  # kernels raise no FastflowError
         raise FastflowError(str(error)) from error
     return [
-        Candidate("fastflow", "tf32x3", "triton", partial(_replayed, flow)),
-        Candidate("fastflow-launches", "tf32x3", "triton", partial(_launched, flow), whole=True),
+        FlowCandidate("fastflow", "tf32x3", "triton", partial(_replayed, flow)),
+        FlowCandidate("fastflow-launches", "tf32x3", "triton", partial(_launched, flow), whole=True),
     ]
 
 

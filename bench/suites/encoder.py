@@ -17,13 +17,23 @@ from typing import Any
 import numpy as np
 
 from fastflow.backends.choose import open_backend
-from fastflow.bench.measure.compare import Agreement, Candidate, Measured, agreement, compare
+from fastflow.bench.measure.compare import Agreement, Measured, agreement, compare
 from fastflow.bench.measure.machine import Ceilings, ceilings, peak_gflops
 from fastflow.bench.measure.probe import Probe
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import BYTES, Array, Subject
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
-from fastflow.bench.peers.encoder import COMPILED, PEERS, TEXTS, chosen, excuse, left_out, open_peers, said
+from fastflow.bench.peers.encoder import (
+    COMPILED,
+    PEERS,
+    TEXTS,
+    EncoderCandidate,
+    chosen,
+    excuse,
+    left_out,
+    open_peers,
+    said,
+)
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_encoder import encoder_ratios
@@ -92,7 +102,7 @@ def vocabulary(subject: Subject) -> int:
     return int(read_config(subject.encoder)["vocab_size"])
 
 
-def ours(subject: Subject, threads: int, sizes: Sizes, skipped: list[dict[str, Any]]) -> Iterator[Candidate]:
+def ours(subject: Subject, threads: int, sizes: Sizes, skipped: list[dict[str, Any]]) -> Iterator[EncoderCandidate]:
     """fastflow's encoder: every precision on the best instruction set, then unless quick on lesser ones, forced."""
     model = load_model(subject.model)
 
@@ -103,14 +113,14 @@ def ours(subject: Subject, threads: int, sizes: Sizes, skipped: list[dict[str, A
     best, few = {}, sizes.encoder.chosen
     for dtype in DTYPES:
         best[dtype] = body = body_of(dtype)
-        yield Candidate("fastflow", dtype, f"cpu {body}", opened(dtype))
+        yield EncoderCandidate("fastflow", dtype, f"cpu {body}", opened(dtype))
     for isa in () if sizes.quick else FORCED:
         for dtype in DTYPES:
             if best[dtype] == isa:
                 continue
             try:
                 with forced(isa):
-                    yield Candidate(f"fastflow-{isa}", dtype, f"cpu {body_of(dtype)}", opened(dtype), few)
+                    yield EncoderCandidate(f"fastflow-{isa}", dtype, f"cpu {body_of(dtype)}", opened(dtype), few)
             except (FastflowError, ValueError) as error:
                 skipped.append(left_out(subject, f"fastflow-{isa}", dtype, said(error)))
 
@@ -153,7 +163,7 @@ def effort_of(batch: int, tokens: int, quick: bool) -> Effort:
 
 
 def measure_shape(
-    subject: Subject, candidates: list[Candidate], ids: Array, reference: Callable[[Array, Array], Array],
+    subject: Subject, candidates: list[EncoderCandidate], ids: Array, reference: Callable[[Array, Array], Array],
     threads: int, limits: Limits, skipped: list[dict[str, Any]], effort: Effort,
 ) -> list[Row]:  # fmt: skip
     """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
@@ -161,14 +171,14 @@ def measure_shape(
     mask = np.ones_like(ids)
     exact = reference(ids, mask)
 
-    def admit(candidate: Candidate) -> tuple[Call, Agreement]:
+    def admit(candidate: EncoderCandidate) -> tuple[Call, Agreement]:
         call = candidate.prepare(ids, mask)
         found = agreement(candidate, np.array(call()), exact)
         for _ in range(2 if batch * tokens <= 256 else 0):  # some engines prepare themselves in the first calls
             call()
         return call, found
 
-    def leave_out(candidate: Candidate, reason: str) -> None:
+    def leave_out(candidate: EncoderCandidate, reason: str) -> None:
         skipped.append(left_out(subject, candidate.name, candidate.dtype, f"{batch} x {tokens}: {reason}"))
         candidates.remove(candidate)
 
@@ -181,7 +191,8 @@ def measure_shape(
 
 
 def row(
-    subject: Subject, found: Measured[Agreement, Timing], batch: int, tokens: int, threads: int, limits: Limits
+    subject: Subject, found: Measured[EncoderCandidate, Agreement, Timing], batch: int, tokens: int, threads: int,
+    limits: Limits,
 ) -> Row:  # fmt: skip
     """The row of a candidate, its work counted and compared with ``limits``."""
     candidate, ms = found.candidate, found.timing.median_ms

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.probe_gpu import GpuCeilings
 from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
+from fastflow.bench.peers.encoder import EncoderCandidate
 from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
@@ -37,7 +37,7 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
     say("encoder: opening the engines")
     with settings(threads), nullcontext() if sizes.quick else compiling():
         engines = [
-            Candidate("fastflow", dtype, "triton", lambda ids, mask, rt=runtime: packed(rt._backend, ids, mask))  # type: ignore[misc]
+            EncoderCandidate("fastflow", dtype, "triton", lambda ids, mask, rt=runtime: packed(rt._backend, ids, mask))  # type: ignore[misc]
             for dtype, runtime in ours(subject)
         ]
         for peer in open_peers(subject, families, WHERE, sizes.quick, results.skipped):
@@ -49,7 +49,7 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
 
 
 def measure(
-    subject: Subject, engines: list[Candidate], sizes: Sizes, limits: GpuCeilings, threads: int, say: Say,
+    subject: Subject, engines: list[EncoderCandidate], sizes: Sizes, limits: GpuCeilings, threads: int, say: Say,
     results: Results,
 ) -> None:  # fmt: skip
     """Check and time everybody at every shape; adds to ``results``."""

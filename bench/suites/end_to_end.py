@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, Candidate, Measured, compare
+from fastflow.bench.measure.compare import Agreement, Measured, compare
 from fastflow.bench.measure.machine import ceilings, peak_gflops
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers.encoder import PEERS, TEXTS, chosen, excuse, left_out, open_peers
 from fastflow.bench.peers.pytorch import settings
-from fastflow.bench.peers.texts import open_texts
+from fastflow.bench.peers.texts import TextCandidate, open_texts
 from fastflow.bench.report.ratios_encoder import ragged_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
 from fastflow.bench.suites.sizes import Sizes
@@ -61,7 +61,7 @@ def run_subject(
     check, flop = Check(subject, texts, tokenize), sum(subject.flop(1, int(length)) for length in lengths)
     runs = 1 if flop > ONCE_FLOP else 3
 
-    def admit(candidate: Candidate) -> tuple[Call, Agreement]:
+    def admit(candidate: TextCandidate) -> tuple[Call, Agreement]:
         found = check(candidate)
         candidate.prepare(check.few)()  # warmed up, all the way
         return candidate.prepare(texts), found
@@ -70,10 +70,10 @@ def run_subject(
         say(f"end-to-end: {subject.label}: {len(texts)} texts, {len(calls)} candidates")
         return alternate(calls, Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=5e-2))
 
-    def leave_out(candidate: Candidate, reason: str) -> None:
+    def leave_out(candidate: TextCandidate, reason: str) -> None:
         results.skipped.append(left_out(subject, candidate.name, candidate.dtype, reason))
 
-    def gflops(found: Measured[Agreement, Timing]) -> float:
+    def gflops(found: Measured[TextCandidate, Agreement, Timing]) -> float:
         return flop / found.timing.median_ms / 1e6
 
     results.add(
@@ -88,7 +88,7 @@ def run_subject(
     )  # fmt: skip
 
 
-def _ours(subject: Subject, threads: int) -> list[Candidate]:
+def _ours(subject: Subject, threads: int) -> list[TextCandidate]:
     out = []
     for dtype in DTYPES:
         runtime = Runtime(subject.model, "cpu", dtype, threads, backend="cpu")

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, Candidate, Measured, compare
+from fastflow.bench.measure.compare import Agreement, Measured, compare
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.peers.encoder import excuse, left_out, said
 from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.peers.pytorch import settings
-from fastflow.bench.peers.texts import plain_layers
+from fastflow.bench.peers.texts import Embed, TextCandidate, plain_layers
 from fastflow.bench.report.ratios_gpu import text_ratios
 from fastflow.bench.suites import encoder_gpu
 from fastflow.bench.suites.encoder_gpu import latency_quantiles
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.texts import Check, Embed, Tokenize, of_texts, on_padded, real_texts, tokenizer_of
+from fastflow.bench.suites.texts import Check, Tokenize, of_texts, on_padded, real_texts, tokenizer_of
 from fastflow.bench.suites.workbench import Workbench
 
 Say = Callable[[str], None]
@@ -58,7 +58,7 @@ def run_subject(
     short = short[: sizes.texts.alone] or texts[:1]
     check = Check(subject, texts, tokenize)
 
-    def admit(candidate: Candidate) -> tuple[Embed, Agreement]:
+    def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:
         return lambda texts: candidate.prepare(texts)(), check(candidate)
 
     def timer(calls: Mapping[str, Embed]) -> dict[str, tuple[list[float], list[float]]]:
@@ -66,7 +66,7 @@ def run_subject(
         alone, together = in_turn(calls, [[text] for text in short]), in_turn(calls, [texts] * sizes.texts.together)
         return {key: (alone[key], together[key]) for key in calls}
 
-    def leave_out(candidate: Candidate, reason: str) -> None:
+    def leave_out(candidate: TextCandidate, reason: str) -> None:
         results.skipped.append(left_out(subject, candidate.name, candidate.dtype, reason))
 
     measured = compare(candidates, admit, timer, excuse, leave_out)
@@ -79,8 +79,8 @@ def run_subject(
 
 
 def row(
-    subject: Subject, found: Measured[Agreement, Any], seconds: Sequence[float], threads: int, batch: int, tokens: int,
-    flop: float,
+    subject: Subject, found: Measured[TextCandidate, Agreement, Any], seconds: Sequence[float], threads: int,
+    batch: int, tokens: int, flop: float,
 ) -> Row:  # fmt: skip
     """The row of a candidate whose calls with ``batch`` texts took ``seconds``."""
     candidate, quantiles = found.candidate, latency_quantiles(seconds)
@@ -106,7 +106,7 @@ def in_turn(calls: Mapping[str, Embed], lists: Sequence[Sequence[str]]) -> dict[
 
 def _candidates(
     subject: Subject, families: Sequence[str], tokenize: Tokenize, quick: bool, skipped: list[dict[str, Any]]
-) -> list[Candidate]:
+) -> list[TextCandidate]:
     """Everybody who runs; Sentence Transformers' plain encoder directory gives it the mean of the last layer."""
     found = []
     for dtype, runtime in ours(subject):

@@ -17,14 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastflow.bench.measure.compare import Candidate, Errors, Measured, checked, compare, errors
+from fastflow.bench.measure.compare import Errors, Measured, checked, compare, errors
 from fastflow.bench.measure.machine import Ceilings, ceilings, cuda_ceilings
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.timing import Call, Timing, Watch, alternate, cpu_watch, cuda_watch
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_flow import flow_ratios
-from fastflow.bench.suites.candidates_flow import chosen, names, ours, torch_peers
+from fastflow.bench.suites.candidates_flow import FlowCandidate, chosen, names, ours, torch_peers
 from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_out, too_large
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workloads import of_model, synthetic
@@ -107,8 +107,8 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: fl
 
 
 def measure(
-    one: Pass, candidates: Sequence[Candidate], x: Tensor, out: Tensor | None, exact: NDArray[Any], limits: Ceilings,
-    skipped: list[dict[str, Any]],
+    one: Pass, candidates: Sequence[FlowCandidate], x: Tensor, out: Tensor | None, exact: NDArray[Any],
+    limits: Ceilings, skipped: list[dict[str, Any]],
 ) -> list[Row]:  # fmt: skip
     """The rows of one comparison on ``x``: every output checked, then all timed. Adds failures to ``skipped``."""
     batch, device = len(x), x.device.type
@@ -116,7 +116,7 @@ def measure(
     unfused = peers_flow.unfused(one.workload.stages, device, torch.float32)
     scale = errors(unfused(part).cpu().numpy(), exact[: len(part)])
 
-    def admit(candidate: Candidate) -> tuple[Call, Errors]:
+    def admit(candidate: FlowCandidate) -> tuple[Call, Errors]:
         call = candidate.prepare(x, out)
         return call, checked(candidate, call(), exact, scale)
 
@@ -130,7 +130,7 @@ def measure(
     return [row(one, found, batch, out is not None, limits, scale) for found in measured]
 
 
-def excuse(candidate: Candidate, error: Exception) -> str | None:
+def excuse(candidate: FlowCandidate, error: Exception) -> str | None:
     """Only what needs a compiler may fail; a wrong result never may."""
     if not (candidate.optional and isinstance(error, RuntimeError)):
         return None
@@ -138,7 +138,8 @@ def excuse(candidate: Candidate, error: Exception) -> str | None:
 
 
 def row(
-    one: Pass, found: Measured[Errors, Timing], batch: int, in_pieces: bool, limits: Ceilings, scale: Errors
+    one: Pass, found: Measured[FlowCandidate, Errors, Timing], batch: int, in_pieces: bool, limits: Ceilings,
+    scale: Errors,
 ) -> Row:  # fmt: skip
     """The row of a candidate; ``scale``: the errors of the unfused equations in float32."""
     candidate, off, ms = found.candidate, found.accuracy, found.timing.median_ms
@@ -151,5 +152,5 @@ def row(
         max_abs_err=off.max_abs, relative_err=off.relative,
         err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,
         gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, floor_ms=floor, times_floor=ms / floor,
-        note=f"in pieces of {candidate.piece} rows" if pieces else None, **candidate.details,
+        note=f"in pieces of {candidate.piece} rows" if pieces else None, **candidate.counts,
     )  # fmt: skip

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.machine import memory_available
 from fastflow.bench.measure.timing import Effort, Watch
+from fastflow.bench.suites.candidates_flow import FlowCandidate
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workloads import Workload
 
@@ -51,7 +51,9 @@ def too_large(workload: Workload, batch: int, device: str) -> str | None:
     return None if need <= free else f"needs {need / 2**30:.0f} GiB of memory, and {free / 2**30:.0f} GiB are free"
 
 
-def sound_out(candidates: Sequence[Candidate], x: Tensor, out: Tensor, watch: Watch, whole: int) -> dict[str, float]:
+def sound_out(
+    candidates: Sequence[FlowCandidate], x: Tensor, out: Tensor, watch: Watch, whole: int
+) -> dict[str, float]:
     """Seconds a row, {name: ...}, over the first piece of ``x``, done as all would be; the better of two."""
     speed = {}
     for c in candidates:
@@ -62,8 +64,8 @@ def sound_out(candidates: Sequence[Candidate], x: Tensor, out: Tensor, watch: Wa
 
 
 def affordable(
-    candidates: Sequence[Candidate], speed: dict[str, float], batch: int, one: Pass
-) -> tuple[list[Candidate], list[dict[str, Any]]]:
+    candidates: Sequence[FlowCandidate], speed: dict[str, float], batch: int, one: Pass
+) -> tuple[list[FlowCandidate], list[dict[str, Any]]]:
     """Those that fit into the allowance together, by their seconds a row, and the others with reasons."""
     calls = one.effort(batch).min_runs + 1
     cost = {c.name: calls * batch * speed.get(c.name, 0.0) for c in candidates}

@@ -12,6 +12,7 @@ import numpy as np
 from fastflow.bench.measure.compare import Agreement, Candidate, agreement
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.peers.pooled import reference
+from fastflow.bench.peers.texts import Embed, TextCandidate
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
@@ -21,7 +22,6 @@ STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
 LINES = CHECKOUT / "examples" / "novels.txt"
 BATCH = 32  # texts in a padded batch: Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, whose vectors are compared with PyTorch's
-Embed = Callable[[Sequence[str]], Array]
 Tokenize = Callable[[Sequence[str]], Tokens]
 
 
@@ -56,7 +56,7 @@ class Check:
         self.few = [texts[i] for i in np.unique(np.linspace(0, len(texts) - 1, min(CHECKED, len(texts))).astype(int))]
         self._exact: dict[tuple[int, ...] | None, Array] = {}
 
-    def __call__(self, candidate: Candidate) -> Agreement:
+    def __call__(self, candidate: TextCandidate) -> Agreement:
         """How far ``candidate`` agrees; raises FastflowError if its precision does not allow the difference."""
         if candidate.layers not in self._exact:
             run = reference(self.subject, candidate.layers)
@@ -67,12 +67,12 @@ class Check:
 
 def of_texts(
     name: str, dtype: str, backend: str, embed: Embed, pool: Embed | None = None, layers: tuple[int, ...] | None = None
-) -> Candidate:
-    """A candidate that embeds texts; ``pool`` and ``layers`` as in Candidate."""
-    return Candidate(name, dtype, backend, lambda texts: partial(embed, texts), pool=pool, layers=layers)
+) -> TextCandidate:
+    """A candidate that embeds texts."""
+    return TextCandidate(name, dtype, backend, lambda texts: partial(embed, texts), pool=pool, layers=layers)
 
 
-def on_padded(candidate: Candidate, tokenize: Tokenize) -> Candidate:
+def on_padded(candidate: Candidate, tokenize: Tokenize) -> TextCandidate:
     """A candidate for texts out of one for padded token ids."""
     embed = padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
     return of_texts(candidate.name, candidate.dtype, candidate.backend, embed)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fastflow.bench import cli
-from fastflow.bench.measure.compare import COSINES, Candidate
+from fastflow.bench.measure.compare import COSINES
+from fastflow.bench.peers.encoder import EncoderCandidate
 from fastflow.bench.suites import encoder, workbench
 from fastflow.errors import FastflowError
 
@@ -102,12 +103,12 @@ def test_a_model_given_takes_the_place_of_bert_base(small_bench, model):
 
 @pytest.mark.slow
 def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(small_bench, monkeypatch):
-    liar = Candidate("liar", "float32", "x", lambda ids, mask: lambda: np.ones((len(ids), 128)))
+    liar = EncoderCandidate("liar", "float32", "x", lambda ids, mask: lambda: np.ones((len(ids), 128)))
 
     def broken() -> None:
         raise RuntimeError("out of luck\nand more")
 
-    failing = Candidate("failing", "int8", "x", lambda ids, mask: broken)
+    failing = EncoderCandidate("failing", "int8", "x", lambda ids, mask: broken)
     monkeypatch.setattr(encoder, "open_peers", lambda *args: iter([liar, failing]))
     results = encoder.run_encoder(small_bench, ["torch-eager"], ENCODER, 1, quiet)
     assert {row["name"] for row in results.rows} == {"fastflow"}
@@ -115,7 +116,7 @@ def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(small_bench, mon
     assert set(reasons) == {"liar float32", "failing int8"}
     assert "liar float32 differs from PyTorch in float32" in reasons["liar float32"]
     assert reasons["failing int8"] == "1 x 3: its call failed: RuntimeError: out of luck"
-    ours = Candidate("fastflow", "float32", "x", liar.prepare)
+    ours = EncoderCandidate("fastflow", "float32", "x", liar.prepare)
     monkeypatch.setattr(encoder, "ours", lambda *args: iter([ours]))
     with pytest.raises(FastflowError, match="fastflow float32 differs"):
         encoder.run_encoder(small_bench, ["torch-eager"], ENCODER, 1, quiet)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.suites import flow
+from fastflow.bench.suites.candidates_flow import FlowCandidate
 from fastflow.bench.suites.workloads import Workload
 from fastflow.errors import FastflowError
 
@@ -54,7 +54,7 @@ def test_a_candidate_that_disagrees_stops_the_run(hasty, monkeypatch):
 
     def with_liar(workload: Workload, device: str, wanted: set[str]) -> tuple:
         peers, skipped = honest(workload, device, wanted)
-        liar = Candidate("liar", "float32", "torch", lambda x, out: lambda: torch.zeros_like(x))
+        liar = FlowCandidate("liar", "float32", "torch", lambda x, out: lambda: torch.zeros_like(x))
         return [*peers, liar], skipped
 
     monkeypatch.setattr(flow, "torch_peers", with_liar)
@@ -69,7 +69,7 @@ def test_what_needs_a_compiler_may_be_left_out_and_nothing_else(hasty, monkeypat
         def call() -> None:
             raise RuntimeError("no compiler\nand a long story")
 
-        failing = Candidate("failing", "float32", "torch", lambda x, out: call, optional=optional)
+        failing = FlowCandidate("failing", "float32", "torch", lambda x, out: call, optional=optional)
         monkeypatch.setattr(flow, "torch_peers", lambda *args: ([*honest(*args)[0], failing], []))
 
     with_failure(optional=True)

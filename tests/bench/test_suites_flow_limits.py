@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.suites import flow_limits
+from fastflow.bench.suites.candidates_flow import FlowCandidate
 from fastflow.bench.suites.sizes import QUICK
 from fastflow.bench.suites.workloads import synthetic
 
@@ -11,7 +11,7 @@ from fastflow.bench.suites.workloads import synthetic
 def test_the_slowest_are_left_out_by_name_until_the_rest_fits():
     one = flow_limits.Pass(synthetic(1, 1, 4, "additive", 2, dim=8), 2, (1,), frozenset(), QUICK)
     candidates = [
-        Candidate(name, "float32", "torch", lambda x, out: lambda: x) for name in ("quick", "slow", "slower", "new")
+        FlowCandidate(name, "float32", "torch", lambda x, out: lambda: x) for name in ("quick", "slow", "slower", "new")
     ]
     seconds = one.allowance_s(1000) / 1000 / (one.effort(1000).min_runs + 1)
     speed = {"quick": 0.1 * seconds, "slow": 0.8 * seconds, "slower": 0.9 * seconds}

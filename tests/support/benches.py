@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fastflow.bench.measure.compare import Candidate, least_cosine
+from fastflow.bench.measure.compare import least_cosine
 from fastflow.bench.measure.machine import Ceilings
 from fastflow.bench.measure.timing import Effort
-from fastflow.bench.peers.encoder import PEERS, open_peers
+from fastflow.bench.peers.encoder import PEERS, EncoderCandidate, open_peers
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.workbench import workbench
@@ -58,7 +58,7 @@ def check_agreement(family: str) -> None:
 def plain(subject):
     """A candidate that forgets the weights of tokens."""
     run = reference(subject, subject.layers)
-    return Candidate("plain", "float32", "torch", lambda ids, mask: lambda: run(ids, mask))
+    return EncoderCandidate("plain", "float32", "torch", lambda ids, mask: lambda: run(ids, mask))
 
 
 def trained(dim: int, levels: int, depth: int, width: int, coupling: str, permutation: str) -> tuple[Stage, Flow]:
