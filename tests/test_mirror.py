@@ -15,6 +15,8 @@ ROOMS = {"fastflow": "", "kernels": "kernels", "train": "train", "bench": "bench
 DRY = "runs on a GPU alone; bench/gpu.sh runs it, and across/test_gpu_script.py runs that dry"
 INTERPRETED = "a body of Triton, executed by triton_interpret/check_*.py in a process of its own"
 UNTESTED = {  # module -> why it has no file of its own
+    "fastflow/files/checks.py": "a table of what each command refuses: commands/test_refusals.py",
+    "fastflow/files/write/growing.py": "part of the contract of every run: files/test_run.py",
     "fastflow/commands/options.py": "declarations alone: commands/test_embed.py and test_measure.py use each option",
     "fastflow/search/source.py": "an interface, without a body: search/test_database.py and test_matrix.py",
     "kernels/encoder/triton_bodies.py": INTERPRETED,
@@ -26,7 +28,7 @@ UNTESTED = {  # module -> why it has no file of its own
     "bench/suites/end_to_end_gpu.py": DRY,
     "bench/suites/sizes.py": "a table of numbers",
 }
-BEHAVIOURS = {"bench/test_directions.py", "bench/test_results.py", "test_mirror.py"}
+BEHAVIOURS = {"bench/test_directions.py", "bench/test_results.py", "commands/test_refusals.py", "test_mirror.py"}
 
 
 def modules() -> dict[str, str]:

@@ -161,4 +161,5 @@ class Embedded:
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
     """The rows that belong to the shard."""
-    return islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
+    yield from islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
+    source.check_unchanged()  # as at the end of an input, to which only the last shard may come

@@ -114,3 +114,13 @@ def test_undecodable_bytes_can_be_replaced(model):
     )
     found = rows(run("embed", "-", "-m", model, "--quiet", "--errors", "replace", stdin=b"a\xff\n"))
     assert found[0]["text"] == "a\ufffd"
+
+
+def test_no_calibration_and_an_empty_prompt_are_said(model, bert, tmp_path):
+    (tmp_path / "in.txt").write_text("a dog\n")
+    assert ", no calibration, 32 dimensions" in run("embed", tmp_path / "in.txt", "-m", bert).stderr
+    assert "no calibration" not in run("embed", tmp_path / "in.txt", "-m", model).stderr
+    said = "fastflow: the prompt is empty: nothing is put before a text\n"
+    assert said in run("embed", tmp_path / "in.txt", "-m", model, "--prompt", "").stderr
+    assert said not in run("embed", tmp_path / "in.txt", "-m", model, "--prompt", "so ").stderr
+    assert said not in run("embed", tmp_path / "in.txt", "-m", model).stderr

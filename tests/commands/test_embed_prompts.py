@@ -48,23 +48,3 @@ def test_the_prompt_that_applies(embed, saved, options, prompt):
     found, done = embed(*options)
     assert done.exit_code == 0, done.stderr
     assert np.abs(found - expected(saved, TEXTS, prompt)).max() <= 2e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--prompt-name", "no"], "no prompt is called 'no': known are query, document, title"),
-        (["--prompt-name", "query", "--prompt", "x"], "give --prompt or --prompt-name, not both"),
-        (["--prompt-name", "query", "--fit"], "--fit makes a model without prompts of its own"),
-    ],
-)
-def test_prompts_that_cannot_be(embed, options, message):
-    found, done = embed(*options)
-    assert (found, done.exit_code) == (None, 2)
-    assert message in done.stderr
-
-
-def test_the_prompt_counts_in_the_length(embed):
-    found, done = embed("--truncate", "error", "--prompt", "a " * 70)
-    assert (found, done.exit_code) == (None, 1)
-    assert "line 1: longer than the model's 64 tokens" in done.stderr

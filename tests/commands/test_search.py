@@ -7,9 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fastflow import Runtime
-
-from support.commands import assert_one_sentence, run
+from support.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -68,28 +66,6 @@ def test_vectors_of_an_npy(desk, model, sentences):
     ] == [{"rank": 1, "score": pytest.approx(1), "row": 7}]
     texts = run("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet", "--texts", desk / "in.jsonl")
     assert texts.stdout == f"  1   1.0000  7  {sentences[7]}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["x.db", "a", "--where", "lang = 'de"], 2, "cannot be used: unrecognized token"),
-        (["x.db", "a", "--where", "1; DROP TABLE texts"], 2, "cannot be used"),
-        (["x.npy", "a", "--where", "1"], 2, "x.npy has no columns, so no condition can choose its rows"),
-        (["absent.db", "a"], 1, "absent.db cannot be read: No such file"),
-        (["in.jsonl", "a"], 2, "cannot be searched; make a .db with fastflow embed -o OUT.db"),
-        (["x.db", "a", "--texts", "in.jsonl"], 2, "x.db has the texts itself: leave out in.jsonl"),
-        (["x.npy", "a", "--texts", "absent.txt"], 1, "absent.txt cannot be opened"),
-    ],
-)
-def test_refusals_are_one_sentence(desk, model, monkeypatch, arguments, code, message):
-    monkeypatch.chdir(desk)
-    assert_one_sentence(run("search", *arguments, "-m", model), code, message)
-
-
-def test_another_model_is_refused_by_its_fingerprint(desk, model, bert):
-    result = run("search", desk / "x.db", "a", "-m", bert, "--quiet")
-    assert_one_sentence(result, 1, f"was made with another model, of the fingerprint {Runtime(model).fingerprint[:12]}")
 
 
 def test_control_characters_do_not_reach_the_terminal(model, tmp_path):

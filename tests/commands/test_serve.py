@@ -96,21 +96,6 @@ def test_a_unix_socket(tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["-m", "no-such-model"], 1, "no-such-model"),
-        (["--api-key-file", "none.txt"], 1, "none.txt cannot be read"),
-        (["--uds", "s", "--port", "9000"], 2, "--uds takes the place"),
-        (["--timeout", "0"], 2, "--timeout"),
-        (["--port", "70000"], 2, "--port"),
-    ],
-)
-def test_wrong_options_are_one_sentence(tmp_path, monkeypatch, options, code, message):
-    monkeypatch.chdir(tmp_path)
-    assert_one_sentence(run("serve", *options), code, message)
-
-
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr("fastflow.commands.serve.find_spec", lambda name: None)
     assert_one_sentence(run("serve"), 1, "pip install -e '.[serve]'")

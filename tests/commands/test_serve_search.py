@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from support.commands import assert_one_sentence, run
+from support.commands import run
 from support.places import ROOT, USERS
 from support.servers import serving, serving_process
 
@@ -36,19 +36,6 @@ def test_it_says_what_it_searches_and_answers_the_curl_of_the_page(novels):
             line = line.replace("curl -s", "curl -sf").replace("127.0.0.1:8080", f"127.0.0.1:{server.port}")
             done = subprocess.run(["bash", "-c", line], env=USERS, capture_output=True, timeout=60)
             assert (done.returncode, b'"hits":[[' in done.stdout) == (0, True), line
-
-
-@pytest.mark.parametrize(
-    ("file", "code", "message"),
-    [("x.npy", 2, "--search takes a .db with texts, not x.npy"), ("none.db", 1, "none.db cannot be read")],
-)
-def test_files_that_cannot_be_searched_are_one_sentence(tmp_path, monkeypatch, file, code, message):
-    monkeypatch.chdir(tmp_path)
-    assert_one_sentence(run("serve", "--port", 0, "--search", file), code, message)
-
-
-def test_another_model_is_one_sentence(novels, bert):
-    assert_one_sentence(run("serve", "--port", 0, "-m", bert, "--search", novels), 1, "was made with another model")
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 
 from fastflow import Runtime
 
-from support.commands import assert_one_sentence, run
+from support.commands import run
 
 
 def test_two_parts_are_shown_and_joined(model, corpus, sentences, tmp_path):
@@ -18,8 +18,3 @@ def test_two_parts_are_shown_and_joined(model, corpus, sentences, tmp_path):
     done = run("merge", tmp_path / "parts", "-o", tmp_path / "out.npy", "--quiet")
     assert (done.exit_code, done.output) == (0, "")
     assert np.array_equal(np.load(tmp_path / "out.npy"), Runtime(model).encode(sentences))
-
-
-def test_a_folder_without_parts_is_one_sentence(tmp_path):
-    assert_one_sentence(run("status", tmp_path), 1, "holds no parts; make them with fastflow embed INPUT --shard I/N")
-    assert_one_sentence(run("merge", tmp_path, "-o", tmp_path / "x.npy"), 1, "holds no parts")

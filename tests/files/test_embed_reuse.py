@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.run import Run
@@ -148,39 +148,6 @@ def test_a_cut_that_a_model_orders_has_its_own_bits(sentences, source, out):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("suffix", WRITERS)
-def test_an_interrupted_run_is_continued(model, runtime, source, out, how, suffix):
-    class Interrupt(Runtime):
-        windows = 0
-
-        def pool(self, texts, *arguments, **options):
-            self.windows += bool(texts)
-            if self.windows == 3:
-                raise KeyboardInterrupt
-            return super().pool(texts, *arguments, **options)
-
-    embed(runtime, source, out / f"a{suffix}", "plain")
-    with pytest.raises(KeyboardInterrupt):
-        embed(Interrupt(model), source, out / f"b{suffix}", how)
-    assert embed(runtime, source, out / f"b{suffix}", how, resume=True).resumed
-    assert (out / f"b{suffix}").read_bytes() == (out / f"a{suffix}").read_bytes()
-    assert sorted(path.name for path in out.iterdir()) == [f"a{suffix}", f"b{suffix}"]
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_shards_are_joined_to_the_same_bytes(model, source, out, how):
-    options = ["--dedupe"] if how == "dedupe" else ["--cache", out / "c.db"]
-    assert run("embed", source, "-m", model, "-o", out / "whole.npz", "--quiet").exit_code == 0
-    for number in (1, 2, 3):
-        made = run("embed", source, "-m", model, "-o", out / "p" / f"{number}.npz", "--shard", f"{number}/3", *options)
-        assert made.exit_code == 0, made.output
-    assert run("merge", out / "p", "-o", out / "joined.npz").exit_code == 0
-    with np.load(out / "whole.npz") as whole, np.load(out / "joined.npz") as joined:
-        assert np.array_equal(whole["embeddings"], joined["embeddings"])
-
-
-@pytest.mark.slow
 def test_texts_that_may_not_be_cut_are_refused_with_a_cache_too(runtime, source, out):
     embed(runtime, source, out / "a.npy", "cache")
     with pytest.raises(FastflowError, match="longer than the model's 64 tokens"):
@@ -198,14 +165,6 @@ def test_a_spoilt_cache_is_one_sentence_and_no_vector(model, source, out):
     assert [path.name for path in out.iterdir()] == ["c.db"]
 
 
-@pytest.mark.parametrize("same", ["in.txt", "out/a.npy", "out/a.npy.partial"])
-def test_a_cache_is_no_input_or_output(runtime, source, out, same):
-    target = out / "a.npy"
-    with pytest.raises(UsageError, match="is the input or the output; name a file of its own"):
-        embed_file(runtime, source, target, Settings(), Run(quiet=True, cache=out.parent / same))
-    assert list(out.iterdir()) == []
-
-
 def test_the_summary_counts_and_the_size_is_reported(model, source, lines, out):
     arguments = ("embed", source, "-m", model, "-o", out / "a.npy")
     known = len(lines) - len(set(lines))
@@ -221,19 +180,3 @@ def test_the_summary_counts_and_the_size_is_reported(model, source, lines, out):
     result = run("cache", out / "c.db", "--clear")
     assert_one_sentence(result, 2, "c.db is one file: remove it as such; --clear is for the cache of fastflow-train")
     assert (out / "c.db").exists()
-
-
-def test_parts_of_which_one_lacks_a_field_are_joined_to_the_bytes_of_one_run(model, tmp_path, monkeypatch):
-    """In one part all values are text, in the other not: the whole is JSON."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "in.jsonl").write_text(
-        '{"text": "a", "k": "null"}\n{"text": "b", "k": "ü"}\n{"text": "c"}\n{"text": "d"}\n'
-    )
-    options = ("-m", model, "--keep", "k", "--quiet")
-    assert run("embed", "in.jsonl", "-o", "whole.npz", *options).exit_code == 0
-    for number in (1, 2):
-        assert run("embed", "in.jsonl", "-o", f"p/{number}.npz", "--shard", f"{number}/2", *options).exit_code == 0
-    assert run("merge", "p", "-o", "joined.npz").exit_code == 0
-    assert (tmp_path / "joined.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
-    with np.load("whole.npz") as whole:
-        assert whole["k"].tolist() == ['"null"', '"ü"', "null", "null"]

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.files.parts.manifest import (
     check_bytes,
     file_sha256,
@@ -95,26 +95,6 @@ def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
     assert_one_sentence(result, 2, "out.npy is finished, and nothing is left to resume")
 
 
-def test_a_folder_is_for_parts(model, desk):
-    (desk / "parts").mkdir()
-    result = run("embed", "in.txt", "-m", model, "-o", "parts", "--quiet")
-    assert_one_sentence(result, 2, "parts is a directory; name a file in it, or make a part in it with --shard I/N")
-    result = run("embed", "-", "-m", model, "--shard", "1/2", "-o", "parts", "--quiet", stdin="a\n")
-    assert_one_sentence(result, 2, "cannot read standard input twice; give a file")
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [(["--id-field", "a"], "1-of-00002.parquet"), (["--keep", "a"], "1-of-00002.parquet"), (["--log-prob"], "2.npz")],
-)
-def test_a_part_of_another_format_is_named_and_a_refused_one_leaves_no_folder(model, desk, options, name):
-    (desk / "in.jsonl").write_text('{"text": "a", "a": 1}\n' * 4)
-    result = run("embed", "in.jsonl", "-m", model, "--shard", "1/2", "-o", "parts", *options)
-    assert_one_sentence(result, 2, f"{options[0]}; with --shard name the part: -o parts/part-00001-of-0000")
-    assert result.stderr.endswith(f"{name}\n")
-    assert not (desk / "parts").exists()
-
-
 def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
     """Before such a part is made where the others are, and again where it was put."""
     make(model, "1/2")
@@ -194,13 +174,6 @@ def test_manifests_that_are_damaged(model, desk, change, message):
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(FastflowError, match=message):
         manifests(desk / "parts")
-
-
-def test_a_folder_without_parts(tmp_path):
-    with pytest.raises(FastflowError, match="holds no parts; make them with fastflow embed INPUT --shard I/N -o"):
-        manifests(tmp_path)
-    with pytest.raises(UsageError, match="absent cannot be read: No such file or directory; name the folder"):
-        manifests(tmp_path / "absent")
 
 
 def test_a_run_that_fails_before_its_first_rows_leaves_no_manifest_and_an_older_one_as_it_was(model, desk):

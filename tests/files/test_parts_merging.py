@@ -68,6 +68,20 @@ def test_parts_of_every_precision(model, desk, suffix, precision):
     assert (desk / f"out{suffix}").read_bytes() == (desk / f"whole{suffix}").read_bytes()
 
 
+def test_a_field_that_one_part_lacks_is_joined_to_the_bytes_of_one_run(model, desk):
+    """In one part all values are text, in the other not: the whole is JSON."""
+    (desk / "b.jsonl").unlink()
+    (desk / "a.jsonl").write_text('{"text": "a", "k": "null"}\n{"text": "b", "k": "ü"}\n' + '{"text": "c"}\n' * 2)
+    command = ("embed", "a.jsonl", "-m", model, "--keep", "k", "--quiet", "-o")
+    assert run(*command, "whole.npz").exit_code == 0
+    for number in (1, 2):
+        assert run(*command, f"p/{number}.npz", "--shard", f"{number}/2").exit_code == 0
+    assert run("merge", "p", "-o", "joined.npz").exit_code == 0
+    assert (desk / "joined.npz").read_bytes() == (desk / "whole.npz").read_bytes()
+    with np.load("whole.npz") as whole:
+        assert whole["k"].tolist() == ['"null"', '"ü"', "null", "null"]
+
+
 def make(model, suffix=".npy", of=3):
     for number in range(1, of + 1):
         embed(model, "--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}")
@@ -92,16 +106,6 @@ def test_parts_that_are_missing_are_counted(model, desk):
     (desk / "parts" / "4.npy").write_bytes(b"short")
     assert_one_sentence(run("merge", "parts", "-o", "out.npy"), 1, "parts: parts 2, 4 of 4 are missing")
     assert not list(desk.glob("out*"))
-
-
-def test_outputs_that_are_refused(model, desk):
-    make(model, of=2)
-    before = (desk / "parts" / "1.npy").read_bytes()
-    assert_one_sentence(run("merge", "parts", "-o", "out.jsonl"), 2, "the parts are .npy files, such as parts/1.npy")
-    assert_one_sentence(run("merge", "parts", "-o", "out.arrow"), 2, "unknown suffix '.arrow'; the output can be .npy")
-    assert_one_sentence(run("merge", "parts", "-o", "parts/1.npy"), 2, "parts/1.npy is one of the parts")
-    assert (desk / "parts" / "1.npy").read_bytes() == before
-    assert_one_sentence(run("merge", "absent", "-o", "out.npy"), 2, "absent cannot be read")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

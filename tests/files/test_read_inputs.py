@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 
 import pytest
@@ -92,3 +93,28 @@ def test_a_name_that_no_file_can_have(tmp_path):
     for name in ("a\0b", "x" * 5000):
         with pytest.raises(FastflowError, match="cannot be opened: "):
             Input(str(tmp_path / name))
+
+
+def test_the_share_of_a_file_grows_to_one(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("a line of text\n" * 20_000)
+    packed = tmp_path / "in.txt.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    with Input(str(path)) as source:
+        shares = [source.share() for _ in source.lines()]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.3 < 0.4 < shares[len(shares) // 2] < 0.8
+    assert shares[-1] == 1
+    with Input(str(packed)) as source:
+        assert list(source.lines())
+        assert source.share() == 1
+
+
+def test_a_pipe_and_an_empty_file_have_no_share(tmp_path, monkeypatch):
+    (tmp_path / "empty.txt").write_text("")
+    with Input(str(tmp_path / "empty.txt")) as source:
+        assert source.share() is None
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    with Input("-") as source:
+        assert list(source.lines()) == ["a", "b"]
+        assert source.share() is None

@@ -192,24 +192,6 @@ def test_fields_of_parquet_in_json(model, tmp_path):
     assert [(row["n"], row["deep"]) for row in rows] == [(1, [{"a": 1.5}]), (None, [{"a": None}])]
 
 
-@pytest.mark.parametrize("name", ["when", "price"])
-@pytest.mark.parametrize("out", ["out.jsonl", "out.npz", None])
-def test_types_that_json_has_not_are_refused_before_the_run(model, tmp_path, name, out):
-    pq.write_table(pa.table({"text": ["a", "b"], **TYPED}), tmp_path / "in.parquet")
-    options = ["-o", tmp_path / out] if out else []
-    result = run("embed", tmp_path / "in.parquet", "-m", model, "--keep", name, "--quiet", *options)
-    assert_one_sentence(result, 2, f"the column {name!r} is {TYPED[name].type}, which JSON and text cannot hold")
-
-
-def test_two_files_of_two_types_are_refused(model, tmp_path):
-    pq.write_table(pa.table({"text": ["a"], "n": [1]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"text": ["a"], "n": ["1"]}), tmp_path / "b.parquet")
-    result = run("embed", tmp_path / "*.parquet", "-m", model, "--keep", "n", "--quiet")
-    assert_one_sentence(
-        result, 1, "b.parquet: the column 'n' is string, and int64 in an input before; give it one type"
-    )
-
-
 def test_a_repeated_text_is_held_once(tmp_path):
     """3,000 rows of one megabyte each are more than an array of Arrow can hold, and 3 GB as text."""
     text = "word " * 200_000

@@ -174,13 +174,6 @@ def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):
     assert "1 entry" in run("--clear").stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--clear"]])
-def test_a_name_that_nothing_has_is_an_error(tmp_path, options):
-    done = CliRunner().invoke(main, ["cache", str(tmp_path / "none.db"), *options])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "none.db does not exist; name a folder of fastflow-train --cache or a file of embed --cache" in done.stderr
-
-
 def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
     def refuse(self, missing_ok=False):
         raise PermissionError(13, "Permission denied")

@@ -1,76 +1,221 @@
-"""The loop of a run: interrupted at any block and continued, its file has the bytes of a run that was not."""
+"""The contract of every run that writes a file, whatever makes its rows and whatever the format.
+
+The rows are those of the Runtime. A run that ends early keeps its finished rows and says how to go on; continued, it
+gives the bytes of a whole run. The rows of another run are refused, and so is a second writer. Nothing half-written has
+the name of the output.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import os
+import re
+import signal
 
 import numpy as np
 import pytest
 
+from fastflow.errors import FastflowError
 from fastflow.files.run import write
-from fastflow.files.write.growing import growing
-from fastflow.files.write.partial import State
-from fastflow.files.write.printing import Block, StandardOutput
-from fastflow.files.write.writers import writer_for
+from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
 
-from support.outputs import META, block, vectors_of
+from support.commands import assert_one_sentence
+from support.matrices import make_vector_model
+from support.outputs import block
+from support.runs import SIZE, SUBJECTS, VECTORS, Desk, before_block, cases, desk_of, interrupted
+from support.written import read_back
 
-VECTORS = vectors_of("float32", rows=17)
-SIZE = 4  # rows of a block
+each_subject = pytest.mark.parametrize("desk", SUBJECTS, ids=[each.name for each in SUBJECTS], indirect=True)
+each_format = pytest.mark.parametrize("desk", cases(SUBJECTS), indirect=True)
+
+
+@pytest.fixture
+def desk(request, tmp_path, monkeypatch, model, vector_model) -> Desk:
+    """Runs of the subject and format that the case asks for; of a subject alone, its first format."""
+    subject, suffix = request.param if isinstance(request.param, tuple) else (request.param, request.param.suffixes[0])
+    return desk_of(tmp_path, subject, vector_model if subject.name == "transform" else model, suffix, monkeypatch)
+
+
+@each_format
+def test_stopped_twice_it_gives_the_rows_of_the_runtime_and_the_bytes_of_a_whole_run(desk):
+    whole = desk.whole()
+    for finished, error in ((1, KeyboardInterrupt()), (3, FastflowError("late"))):
+        said = interrupted(desk, 2 if finished == 3 else 1, "--resume", error=error).stderr
+        assert (
+            f"{finished * SIZE} finished rows are in {desk.partial}; the same command with --resume continues" in said
+        )
+        assert not desk.target.exists()
+        with desk.partial.open("ab") as handle:
+            handle.write(b"rows that were written and not recorded" * 10_000)
+    assert (done := desk.run("--resume")).exit_code == 0, done.stderr
+    assert desk.target.read_bytes() == whole
+    assert desk.left() == [desk.target.name]
+    vectors, columns = read_back(desk.target)
+    assert np.array_equal(vectors, desk.subject.wanted(desk.model))
+    assert columns.get("index", [*desk.subject.rows]) == [*desk.subject.rows]
+
+
+@each_subject
+def test_an_end_before_the_first_row_leaves_nothing(desk):
+    said = interrupted(desk, 0).stderr
+    assert f"no rows of {desk.target} were finished; the same command begins again" in said
+    assert desk.left() == []
+
+
+@each_subject
+def test_without_resume_a_run_begins_again_and_says_what_it_replaces(desk):
+    whole = desk.whole()
+    interrupted(desk, 2)
+    done = desk.run()
+    assert f"starts again and replaces {2 * SIZE} finished rows in {desk.partial}; --resume would" in done.stderr
+    assert desk.target.read_bytes() == whole
+    assert desk.left() == [desk.target.name]
+
+
+@each_subject
+def test_an_earlier_output_stays_until_the_new_one_is_whole(desk):
+    desk.target.write_bytes(b"of an earlier run")
+    for stop in (0, 2):
+        interrupted(desk, stop)
+        assert desk.target.read_bytes() == b"of an earlier run"
+    assert desk.run("--resume").exit_code == 0
+    assert np.array_equal(read_back(desk.target)[0], desk.subject.wanted(desk.model))
+
+
+@each_subject
+def test_a_finished_output_is_not_made_again(desk):
+    assert desk.run().exit_code == 0
+    before = (desk.target.read_bytes(), desk.target.stat().st_mtime_ns)
+    done = desk.run("--resume")
+    if desk.subject.name == "shard":  # that a part is done is no error: a script may run all commands again
+        assert (done.exit_code, done.stdout) == (0, "")
+    else:
+        assert_one_sentence(done, 2, "is finished, and nothing is left to resume: leave out --resume to make it again")
+    assert (desk.target.read_bytes(), desk.target.stat().st_mtime_ns) == before
+    assert desk.left() == [desk.target.name]
+
+
+@each_subject
+@pytest.mark.parametrize("other", ["input", "options", "model", "cut", "record"])
+def test_the_rows_of_another_run_are_refused_and_kept(desk, bert, tmp_path, other):
+    interrupted(desk, 2)
+    options, message = [], r"is from a run with another .*; give the same again, or remove .*\.partial to start again"
+    if other == "input":
+        os.utime(desk.subject.inputs[-1], ns=(0, 0))
+        message = message.replace("another .*", "another input( c.jsonl)?")
+    elif other == "options":
+        options, message = ["--normalize"], message.replace("another .*", "another .*set of options")
+    elif other == "model":
+        desk.model = bert if desk.model.parent.name != "vectors0" else make_vector_model(tmp_path / "m", "whiten")
+        message = message.replace("another .*", "another model")
+    elif other == "cut":
+        os.truncate(desk.partial, desk.partial.stat().st_size // 2)
+    else:
+        desk.partial.with_name(desk.partial.name + ".json").write_text('{"rows": ')
+        message = r"\.partial\.json is damaged; remove it and .*\.partial to start again"
+    before = desk.partial.read_bytes()
+    done = desk.run("--resume", *options)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert re.search(message, done.stderr), done.stderr
+    assert desk.partial.read_bytes() == before
+    assert not desk.target.exists()
+
+
+@each_subject
+def test_a_second_writer_is_refused_and_changes_nothing(desk, monkeypatch):
+    refused = []
+
+    def second(number: int) -> None:
+        if number == 1:
+            refused.extend(desk.run(*options) for options in ([], ["--resume"]))
+
+    before_block(monkeypatch, second)
+    assert desk.run().exit_code == 0
+    for done in refused:
+        assert_one_sentence(done, 1, f"{desk.partial} is being written by another run; wait for it, or choose anot")
+    assert len(refused) == 2
+    assert np.array_equal(read_back(desk.target)[0], desk.subject.wanted(desk.model))
+    assert desk.left() == [desk.target.name]
+
+
+@each_subject
+@pytest.mark.parametrize("how", ["grown", "cut", "overwritten"])
+def test_an_input_that_changes_while_it_is_read_gives_no_output(desk, how):
+    def change(number: int) -> None:
+        if number == 1:
+            with open(desk.subject.inputs[-1], "r+b") as handle:
+                handle.seek(0, os.SEEK_END if how == "grown" else os.SEEK_SET)
+                handle.truncate(100) if how == "cut" else handle.write(b"\n")
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_block(patch, change)
+        done = desk.run()
+    assert done.exit_code == 1
+    assert f"{desk.subject.inputs[-1]} was changed while it was read; run the command again" in done.stderr
+    assert not desk.target.exists()
+
+
+KILLED = f"""
+import os, signal, sys
+import fastflow.files.embed, fastflow.files.transform
+from fastflow.files.write.partial import State
+fastflow.files.embed.WINDOW = fastflow.files.transform.ROWS = {SIZE}
+save = State.save
+def save_and_die(state, rows, position):
+    save(state, rows, position)
+    if rows == 3 * {SIZE}:
+        os.kill(os.getpid(), int(sys.argv[1]))
+State.save = save_and_die
+from fastflow.cli import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.slow
+@each_subject
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_a_signal_ends_is_continued(desk, run_python, sent):
+    whole, words = desk.whole(), [*desk.subject.command(desk.model, desk.target), "--quiet"]
+    stopped = run_python(KILLED, int(sent), *words)
+    assert stopped.returncode == (-sent if sent == signal.SIGKILL else 128 + sent)
+    assert (f"{3 * SIZE} finished rows are in" in stopped.stderr) == (sent != signal.SIGKILL)
+    assert not desk.target.exists()
+    assert (done := desk.run("--resume")).exit_code == 0, done.stderr
+    assert desk.target.read_bytes() == whole
+    assert desk.left() == [desk.target.name]
 
 
 class Rows:
-    """The rows of VECTORS; an interruption before the block of number ``stop``."""
+    """Rows that no file keeps."""
 
-    def __init__(self, finished: int = 0, stop: int | None = None) -> None:
-        self.finished, self.stop = finished, stop
+    def before(self, rows):
+        raise AssertionError("standard output has no earlier rows")
 
-    def before(self, rows: int) -> Iterator[Block]:
-        assert rows == self.finished
-        yield Block(range(rows), [f"text {i}" for i in range(rows)], None, np.zeros((0, 0)))
-
-    def empty(self) -> Block:
+    def empty(self):
         return block(VECTORS[:0])
 
-    def blocks(self) -> Iterator[tuple[Block, float | None]]:
-        for start in range(self.finished, len(VECTORS), SIZE):
-            if start // SIZE == self.stop:
-                raise KeyboardInterrupt
-            yield block(VECTORS[start : start + SIZE], start), (start + SIZE) / len(VECTORS)
+    def blocks(self):
+        for start in range(0, 17, 4):
+            yield block(VECTORS[start : min(start + 4, 17)], start), min(start + 4, 17) / 17
 
 
-def run(target, resume=False, stop=None) -> int:
-    """A run of its own; the rows that were finished before it."""
-    state = State(target, "an input", META)
-    with writer_for(target)(target, META) as writer, growing(writer, state, resume) as finished:
-        write(Rows(finished, stop), writer, state, finished, Progress("rows", None, "rows", shown=False))
-    return finished
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
-@pytest.mark.parametrize("stop", range(5))
-def test_continued_it_is_as_if_it_had_not_stopped(tmp_path, suffix, stop):
-    whole, target = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
-    assert run(whole) == 0
-    with pytest.raises(KeyboardInterrupt):
-        run(target, stop=stop)
-    assert not target.exists()
-    assert run(target, resume=True) == stop * SIZE
-    assert target.read_bytes() == whole.read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([whole.name, target.name])
-
-
-def test_standard_output_keeps_no_state(capsys):
-    write(Rows(), StandardOutput(), None, 0, Progress("rows", None, "rows", shown=False))
-    assert len(capsys.readouterr().out.splitlines()) == len(VECTORS)
-
-
-def test_progress_follows_the_share():
-    shown = io.StringIO()
-    seconds = iter(range(0, 1000, 20))
+def test_standard_output_keeps_no_state_and_progress_follows_the_share(capsys):
+    shown, seconds = io.StringIO(), iter(range(0, 1000, 20))
     progress = Progress("rows", None, "rows", stream=shown, clock=lambda: float(next(seconds)), share=0.0)
     write(Rows(), StandardOutput(), None, 0, progress)
+    assert len(capsys.readouterr().out.splitlines()) == 17
     assert "rows: 17 rows" in shown.getvalue()
     assert "(24 %)" in shown.getvalue()
+
+
+def test_progress_with_a_share_says_per_cent_and_time_left():
+    progress = Progress("embed", None, "texts")
+    progress.advance(500, share=0.25)
+    assert progress.line(10.0) == "embed: 500 texts (25 %), 50/s, 0:30 left"
+    resumed = Progress("embed", None, "texts", share=0.5)
+    resumed.advance(500, share=0.75)
+    assert resumed.line(10.0) == "embed: 500 texts (75 %), 50/s, 0:10 left"
+    nothing = Progress("embed", None, "texts", share=0.5)
+    nothing.advance(1, share=0.5)
+    assert nothing.line(10.0) == "embed: 1 texts (50 %), 0/s"

@@ -5,16 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 
-import numpy as np
 import pytest
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.write.outputs import (
-    NpyFile,
-)
+from fastflow.files.write.outputs import NpyFile
 from fastflow.files.write.partial import State, check_unfinished, partial_path, state_path
 
-from support.outputs import META, block, vectors_of, write
+from support.outputs import META, vectors_of, write
 
 
 def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):
@@ -25,23 +22,6 @@ def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_
     with pytest.raises(UsageError, match="is finished, and nothing is left to resume"):
         check_unfinished(target)
     assert list(tmp_path.iterdir()) == [target]
-
-
-@pytest.mark.parametrize("closed_by", ["finished", "killed"])
-def test_a_lock_ends_with_its_run(tmp_path, closed_by):
-    path = tmp_path / "x.npy"
-    with NpyFile(path, META) as first:
-        first.begin()
-        first.write(block(vectors_of("float32")))
-        with pytest.raises(FastflowError, match="is being written by another run"):
-            NpyFile(path, META)
-        if closed_by == "finished":
-            first.finish()
-    with NpyFile(path, META) as second:
-        second.begin()
-        second.write(block(vectors_of("float32")))
-        second.finish()
-    assert np.load(path).shape == (7, 5)
 
 
 def test_a_partial_that_is_renamed_between_opening_and_locking_is_opened_again(tmp_path, monkeypatch):

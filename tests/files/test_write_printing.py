@@ -14,13 +14,14 @@ from hypothesis.extra import numpy as arrays
 
 from fastflow.files.write.printing import Block, StandardOutput, Terminal, json_lines
 
-from support.outputs import block, read_json_lines
+from support.outputs import block
 
 
 @settings(deadline=None, derandomize=True)
 @given(arrays.arrays(np.float32, (3, 4), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
 def test_nine_digits_give_float32_back_exactly(vectors):
-    assert np.array_equal(read_json_lines(json_lines(block(vectors)), "float32"), vectors)
+    rows = [json.loads(line)["embedding"] for line in json_lines(block(vectors)).splitlines()]
+    assert np.array_equal(np.array(rows, np.float32), vectors)
 
 
 def test_json_lines_hold_index_id_text_and_numbers():
@@ -58,3 +59,10 @@ def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
     assert "[ -9.00  -8.98  -8.95 … 256 numbers]" in lines[0]
     assert "\x07" not in lines[2]
     assert "-o FILE, or a pipe, gets whole vectors" in capsys.readouterr().err
+
+
+def test_a_terminal_shows_the_log_density_after_the_numbers(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    (line,) = Terminal().encode(Block([3], ["a text"], None, np.zeros((1, 5)), np.array([-12.34]))).splitlines()
+    assert line.endswith("5 numbers] -12.3")
+    assert len(line) <= 80

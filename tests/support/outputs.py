@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,3 @@ def write(path: Path, vectors: np.ndarray, cut: int = 3, **options: bool) -> Pat
         writer.finish()
     assert sorted(p.name for p in path.parent.iterdir()) == [path.name]
     return path
-
-
-def read_json_lines(data: str, dtype: str) -> np.ndarray:
-    return np.array([json.loads(line)["embedding"] for line in data.splitlines()], dtype)

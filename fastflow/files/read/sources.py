@@ -126,6 +126,10 @@ class Sources:
         self._fresh = False
         return self._current
 
+    def check_unchanged(self) -> None:
+        """Raise a FastflowError if the input that is open was changed while it was read."""
+        self._current.check_unchanged()
+
     def types(self, layout: Layout) -> dict[str, Any]:
         """The Arrow types of id and fields to keep, if the inputs are Parquet; {} of others, whose values are text.
 

@@ -1,0 +1,236 @@
+"""The contract of a command that cannot work: one sentence, an exit code, nothing printed and no file changed.
+
+A row is a command as it is typed in the folder ``desk``, its exit code, and words of its sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fastflow.errors import missing_extra
+
+from support.commands import assert_one_sentence, run
+from support.matrices import make_vector_model, make_vectors
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
+
+FIELDS = {"text": "a", "Text": "b", "VECTOR": 1, "Title": 2, "tItle": 3, "ID": 4}
+WITHOUT_A_MODEL = [
+    ("embed absent.txt", 1, "absent.txt cannot be opened: No such file or directory"),
+    ("embed in.txt --shard 1/2", 2, "--shard needs an output, for a part has a manifest beside it: -o DIR"),
+    ("embed - --shard 1/2 -o new", 2, "--shard counts the rows before it takes its part"),
+    ("embed - --resume -o x.npy", 2, "--resume cannot reread standard input; give a file"),
+    ("embed in.txt --resume", 2, "--resume needs an output file: -o OUT"),
+    ("embed in.txt -o x.xyz", 2, "unknown suffix '.xyz'"),
+    ("embed in.txt -o folder", 2, "folder is a directory; name a file in it, or make a part in it with --shard I/N"),
+    ("embed in.txt -o x.npy --log-prob", 2, "a .npy file has no place for log_prob; write .npz, .safetensors, .jsonl"),
+    ("embed in.txt --prompt a --prompt-name b", 2, "give --prompt or --prompt-name, not both"),
+    ("embed in.txt --prompt-name b --fit", 2, "--fit makes a model without prompts of its own"),
+    ("embed in.txt --fit --shard 1/2 -o new", 2, "--fit and --shard: every shard needs one and the same"),
+    ("embed in.txt --dim 0", 2, "0 is not in the range x>=1"),
+    ("embed in.txt --precision int4", 2, "'int4' is not one of"),
+    ("embed in.txt --format xml", 2, "unknown format 'xml'; known are txt, tsv, csv, jsonl, parquet"),
+    # the output and the cache are no file of the run
+    ("embed in.txt -o in.txt", 2, "unknown suffix '.txt'"),
+    ("embed in.jsonl -o in.jsonl", 2, "in.jsonl is the input; choose another output with -o"),
+    ("embed a.jsonl in.jsonl -o in.jsonl", 2, "in.jsonl is the input; choose another output with -o"),
+    ("embed o.npy.partial -o o.npy --format txt", 2, "o.npy.partial is the input; choose another output with -o"),
+    ("embed o.npy.partial.json -o o.npy --format txt", 2, "o.npy.partial.json is the input; choose another output"),
+    ("embed o.npz.partial.zip -o o.npz --format txt", 2, "o.npz.partial.zip is the input; choose another output"),
+    ("embed in.txt --cache in.txt", 2, "is the input or the output; name a file of its own"),
+    ("embed in.txt --cache x.npy -o x.npy", 2, "is the input or the output; name a file of its own"),
+    ("embed in.txt --cache x.npy.partial -o x.npy", 2, "is the input or the output; name a file of its own"),
+    ("embed in.txt --cache x.npy", 2, "--cache x.npy: a cache is an SQLite file, and .npy is of another format;"),
+    ("embed in.txt --cache mine.TXT", 2, ".TXT is of another format; name a FILE.db"),
+    ("embed in.txt --cache x.db.gz", 2, ".gz is of another format; name a FILE.db"),
+    # fields
+    ("embed in.jsonl", 1, "which field is the text? Use --text-field; the fields are title, body"),
+    ("embed in.jsonl --text-field x", 1, "in.jsonl, line 1: no field 'x'; the fields are title, body"),
+    ("embed in.jsonl --text-field body --keep x", 1, "in.jsonl, line 1: no field 'x' to keep; the fields are title, b"),
+    ("embed in.txt --keep url", 2, "in.txt: a txt file has no fields, so --keep url"),
+    ("embed in.txt --text-field a", 2, "in.txt: a txt file has no fields"),
+    ("embed nan.jsonl --keep n", 1, "field 'n' is no JSON value"),
+    ("embed a.jsonl --keep VECTOR,", 2, "--keep VECTOR,: must name fields, each once"),
+    ("embed a.jsonl --keep ID --keep ID", 2, "--keep ID,ID: must name fields, each once"),
+    ("embed a.jsonl -o x.npy --keep ID", 2, "a .npy file has no place for fields"),
+    ("embed a.jsonl -o x.safetensors --keep ID", 2, "a .safetensors file has no place for fields"),
+    ("embed a.jsonl -o x.npy --id-field ID", 2, "has no place for ids; write .npz, .jsonl, .parquet or .db"),
+    ("embed a.jsonl -o x.safetensors --id-field ID", 2, "has no place for ids; write .npz, .jsonl, .parquet or .db"),
+    ("embed a.jsonl --keep text", 2, "JSON Lines has a field 'text' of its own"),
+    ("embed a.jsonl --keep id --id-field ID -o x.jsonl", 2, "x.jsonl: a .jsonl file has a field 'id' of its own"),
+    ("embed a.jsonl --keep index -o x.npz", 2, "x.npz: a .npz file has a field 'index' of its own"),
+    ("embed a.jsonl --keep Text -o x.db", 2, "has a field 'Text' of its own; rename yours, or leave out --keep Text"),
+    ("embed a.jsonl --keep VECTOR -o x.db", 2, "has a field 'VECTOR' of its own"),
+    ("embed a.jsonl --keep ID --id-field ID -o x.db", 2, "has a field 'ID' of its own"),
+    ("embed a.jsonl --keep Title,tItle -o x.db", 2, "cannot hold 'Title' and 'tItle', which differ in case alone; k"),
+    ("embed a.jsonl --id-field ID --shard 1/2 -o new", 2, "name the part: -o new/part-00001-of-00002.parquet"),
+    ("embed a.jsonl --keep ID --shard 1/2 -o new", 2, "name the part: -o new/part-00001-of-00002.parquet"),
+    ("embed in.txt --log-prob --shard 1/2 -o new", 2, "name the part: -o new/part-00001-of-00002.npz"),
+    # inputs
+    ("embed in.txt a.jsonl", 2, "in.txt is txt and a.jsonl is jsonl: the inputs of a run must be of one format"),
+    ("embed pairs.tsv", 2, "holds pairs of texts; choose one with --text-field sentence1 or sentence2"),
+    ("embed bytes.txt", 1, "bytes.txt, line 1: byte 1 is not UTF-8"),
+    ("embed a.jsonl --null", 2, "--null is for txt, and this file is read as jsonl"),
+    ("embed typed.parquet --keep price", 2, "column 'price' is decimal128(3, 2), which JSON and text cannot hold"),
+    ("embed typed.parquet --keep when -o x.jsonl", 2, "column 'when' is date32[day], which JSON and text cannot hold"),
+    ("embed typed.parquet --keep when -o x.npz", 2, "column 'when' is date32[day], which JSON and text cannot hold"),
+    ("embed typed.parquet other.parquet --keep n", 1, "other.parquet: the column 'n' is string, and int64 in an input"),
+    # on a cluster, before Ray is imported
+    ("embed in.parquet --ray local -o out --resume", 2, "--resume does not work with --ray: leave it out, or leave ou"),
+    ("embed in.parquet --ray local -o out --shard 1/2", 2, "--shard does not work with --ray: Ray divides the rows"),
+    ("embed in.parquet --ray local -o out --fit", 2, "--fit does not work with --ray: fit once with fastflow-train"),
+    ("embed in.parquet --ray local -o out --dedupe", 2, "--dedupe does not work with --ray: leave out one of them"),
+    ("embed in.parquet --ray local -o out --log-prob", 2, "--log-prob does not work with --ray"),
+    ("embed in.parquet --ray local -o out --batch-tokens 9", 2, "--batch-tokens does not work with --ray"),
+    ("embed in.parquet --ray local -o out --truncate error", 2, "--truncate does not work with --ray"),
+    ("embed in.parquet --ray local -o out --errors replace", 2, "--errors does not work with --ray"),
+    ("embed in.parquet --ray local -o out --save-model m", 2, "--save-model does not work with --ray"),
+    ("embed in.parquet --ray local -o out --device cuda", 2, "--ray computes on CPUs: leave out --device cuda"),
+    ("embed in.parquet --ray local -o out --format jsonl", 2, "--ray reads Parquet, not jsonl"),
+    ("embed in.txt --ray local -o out", 2, "--ray reads Parquet, and in.txt is not: leave out --ray, or convert the"),
+    ("embed in.parquet --ray local", 2, "--ray writes a folder of Parquet files: -o"),
+    ("embed in.parquet --ray -o out", 2, "--ray needs ADDRESS or local, and '-o' is neither: give HOST:PORT, auto"),
+    ("embed in.parquet --ray somewhere out", 2, "and 'somewhere' is neither: give HOST:PORT, auto or local"),
+    (
+        "embed in.parquet --ray ray://127.0.0.1:10001 out",
+        2,
+        "Ray Client is not supported: give HOST:6379, or start",
+    ),
+    ("embed in.parquet --ray local -o out", 1, str(missing_extra("ray", "ray.data", "fastflow embed --ray"))),
+    # parts, caches, servers
+    ("merge absent -o x.npy", 2, "absent cannot be read"),
+    ("merge folder -o x.npy", 1, "folder holds no parts; make them with fastflow embed INPUT --shard I/N"),
+    ("status folder", 1, "folder holds no parts; make them with fastflow embed INPUT --shard I/N"),
+    ("merge parts -o x.jsonl", 2, "the parts are .npy files, such as parts/1.npy"),
+    ("merge parts -o x.arrow", 2, "unknown suffix '.arrow'; the output can be .npy"),
+    ("merge parts -o parts/1.npy", 2, "parts/1.npy is one of the parts"),
+    ("cache none.db", 2, "none.db does not exist; name a folder of fastflow-train --cache or a file of embed --cache"),
+    ("cache none.db --clear", 2, "none.db does not exist; name a folder of fastflow-train --cache or a file of embed"),
+    ("serve -m no-such-model", 1, "no-such-model"),
+    ("serve --api-key-file none.txt", 1, "none.txt cannot be read"),
+    ("serve --uds s --port 9000", 2, "--uds takes the place"),
+    ("serve --timeout 0", 2, "--timeout"),
+    ("serve --port 70000", 2, "--port"),
+    ("serve --port 0 --search v.npy", 2, "--search takes a .db with texts, not v.npy"),
+    ("serve --port 0 --search none.db", 1, "none.db cannot be read"),
+]
+WITH_A_MODEL = [
+    ("embed in.txt -m {model} -o x.npy --dim 33", 2, "truncate_dim (--dim) must be 1 to 32"),
+    ("embed in.txt -m {bert} -o x.npz --log-prob", 2, "log_prob needs a flow"),
+    ("embed fault.jsonl -m {model} -o new.d/x.npy", 1, "new.d/x.npy.partial cannot be written: No such file or direc"),
+    ("embed a.jsonl fault.jsonl -m {model} -o x.npy", 1, "fault.jsonl, line 2: field 'text' is not a string"),
+    ("embed - -m {model} -0", 1, "-, text 2: byte 1 is not UTF-8"),
+    ("embed in.txt -m {prompts} --prompt-name no", 2, "no prompt is called 'no': known are query, document, title"),
+    ("embed in.txt -m {prompts} --truncate error --prompt '{long}'", 1, "line 1: longer than the model's 64 tokens"),
+    ("transform v.npy -o x.npy -m {other}", 1, "v.npy holds vectors of 32 numbers, and the model "),
+    ("transform v.npy -o x.npy", 1, "v.npy holds vectors of 32 numbers, and the model default takes 256"),
+    ("transform v.npy -m {vectors}", 2, "Missing option '-o'"),
+    ("transform v.npy -m {vectors} -o v.npy", 2, "v.npy is the input"),
+    ("transform v.npy -m {vectors} -o x.jsonl", 2, "the lines of a .jsonl file hold texts"),
+    ("transform v.npy -m {vectors} -o x.parquet", 2, "the rows of a .parquet file hold texts, and these are vectors;"),
+    ("transform v.npy -m {vectors} -o x.db", 2, "the rows of a .db file hold texts, and these are vectors; write .npy"),
+    ("transform v.npy -m {vectors} -o x.npy --dim 33", 2, "truncate_dim (--dim) must be 1 to 32"),
+    ("transform v.npy -m {vectors} -o x.npy --dtype int8", 2, "Invalid value for '--dtype': 'int8' is not one of"),
+    ("transform v.npy -m {vectors} -o x.npy --precision int4", 2, "'int4' is not one of"),
+    ("transform - -m {vectors} -o x.npy", 2, "vectors come as a .npy file"),
+    ("transform absent.npy -m {vectors} -o x.npy", 1, "absent.npy cannot be opened"),
+    ("transform nan.npy -m {vectors} -o x.npy", 1, "nan.npy, row 77: holds NaN or infinity"),
+    ("embed in.txt -m {vectors}", 2, "calibrates vectors and has no encoder: give vectors to transform"),
+    ("embed in.txt -m {vectors} -o x.npy", 2, "calibrates vectors and has no encoder: give vectors to transform"),
+    ("embed in.txt -m {vectors} -o x.npy --resume", 2, "calibrates vectors and has no encoder: give vectors to trans"),
+    ("embed in.txt -m {vectors} --dedupe", 2, "calibrates vectors and has no encoder: give vectors to transform"),
+    ("eval scored.tsv -m {vectors}", 2, "calibrates vectors and has no encoder: give vectors to transform"),
+    ("bench --suite flow --quick -m {vectors}", 2, "calibrates vectors and has no encoder: give vectors to transform"),
+    ("report {vectors} --html r.html", 2, "calibrates vectors and has no encoder: give vectors to transform"),
+    ('search x.db a -m {model} --where "lang = \'de"', 2, "cannot be used: unrecognized token"),
+    ("search x.db a -m {model} --where '1; DROP TABLE texts'", 2, "cannot be used"),
+    ("search v.npy a -m {model} --where 1", 2, "v.npy has no columns, so no condition can choose its rows"),
+    ("search absent.db a -m {model}", 1, "absent.db cannot be read: No such file"),
+    ("search a.jsonl a -m {model}", 2, "cannot be searched; make a .db with fastflow embed -o OUT.db"),
+    ("search x.db a -m {model} --texts a.jsonl", 2, "x.db has the texts itself: leave out a.jsonl"),
+    ("search v.npy a -m {model} --texts absent.txt", 1, "absent.txt cannot be opened"),
+    ("search x.db a -m {bert} --quiet", 1, "was made with another model, of the fingerprint "),
+    ("serve --port 0 -m {bert} --search x.db", 1, "was made with another model"),
+]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory, model) -> Path:
+    """The files that the commands name; no command may change them."""
+    folder = tmp_path_factory.mktemp("desk")
+    for name, text in {
+        "in.txt": "a dog\n", "in.jsonl": '{"title": "a", "body": "b"}\n', "a.jsonl": json.dumps(FIELDS) + "\n",
+        "nan.jsonl": '{"text": "a", "n": NaN}\n', "fault.jsonl": '{"text": "a"}\n{"text": 3}\n',
+        "pairs.tsv": "sentence1\tsentence2\na\tb\n", "o.npy.partial": "a\n", "o.npy.partial.json": "a\n",
+        "o.npz.partial.zip": "a\n",
+        "scored.tsv": "subset\tscore\tsentence1\tsentence2\na\t1\tthe dog\ta cat\na\t2\tit\tshe\n",
+    }.items():  # fmt: skip
+        (folder / name).write_text(text)
+    (folder / "bytes.txt").write_bytes(b"\xff\n")
+    spoilt = make_vectors(100)
+    np.save(folder / "v.npy", spoilt)
+    spoilt[77, 3] = np.inf
+    np.save(folder / "nan.npy", spoilt)
+    (folder / "folder").mkdir()
+    when, price = pa.array([1], pa.date32()), pa.array(["1.25"]).cast(pa.decimal128(3, 2))
+    pq.write_table(pa.table({"text": ["a"], "n": [1], "when": when, "price": price}), folder / "typed.parquet")
+    pq.write_table(pa.table({"text": ["a"], "n": ["1"]}), folder / "other.parquet")
+    for number in (1, 2):
+        part = ("--shard", f"{number}/2", "-o", folder / "parts" / f"{number}.npy")
+        assert run("embed", folder / "in.txt", "-m", model, "--quiet", *part).exit_code == 0
+    assert run("embed", folder / "in.txt", "-m", model, "--quiet", "-o", folder / "x.db").exit_code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory, model, bert, vector_model) -> dict[str, object]:
+    """The models by the names that a row gives them."""
+    folder = tmp_path_factory.mktemp("models")
+    prompts = {"prompts": {"query": "the old ", "title": "a red "}, "default_prompt_name": "title"}
+    asked = make_directory(folder / "prompts", bert, [pooling("mean"), NORMALIZE], **prompts)
+    other = make_vector_model(folder / "other", "whiten:4", dim=16)
+    known = {"model": model, "bert": bert, "vectors": vector_model, "other": other, "prompts": asked}
+    return {**known, "long": "a " * 70}
+
+
+@pytest.fixture(autouse=True)
+def place(desk, monkeypatch):
+    """The folder of the files; Ray cannot be imported."""
+    monkeypatch.chdir(desk)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+
+
+def named(table: list[tuple[str, int, str]]) -> list[Any]:
+    """A case for each row; the command that imports PyTorch is a slow one."""
+    return [pytest.param(*row, id=row[0], marks=[pytest.mark.slow] * row[0].startswith("bench")) for row in table]
+
+
+def refused(desk: Path, command: str, code: int, message: str) -> None:
+    before = {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()}
+    assert_one_sentence(run(*shlex.split(command), stdin=b"a dog\0\xff\0"), code, message)
+    assert {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()} == before
+    assert not (desk / "new").exists()
+
+
+@pytest.mark.parametrize(("command", "code", "message"), named(WITHOUT_A_MODEL))
+def test_it_is_refused_before_the_model_is_loaded(desk, monkeypatch, command, code, message):
+    def opened(*arguments):
+        raise AssertionError("the model was loaded")
+
+    if not command.startswith("serve"):
+        monkeypatch.setattr("fastflow.commands.embed.open_runtime", opened)
+    refused(desk, command, code, message)
+
+
+@pytest.mark.parametrize(("command", "code", "message"), named(WITH_A_MODEL))
+def test_it_is_refused_with_the_model(desk, names, command, code, message):
+    refused(desk, command.format(**names), code, message)

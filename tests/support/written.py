@@ -1,0 +1,51 @@
+"""What an output file holds, read by the library that its format belongs to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file
+
+from support.databases import read
+
+ROWS = ("row", "index")  # the number of a row, in a .db and elsewhere
+
+
+def read_back(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
+    """(vectors (rows, D'), the other columns by name, values of fields as they were in JSON if the file says so)."""
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False), {}
+    if path.suffix == ".npz":
+        return _npz(path)
+    if path.suffix == ".safetensors":
+        found = load_file(path)
+        return found.pop("embeddings"), {name: array.tolist() for name, array in found.items()}
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        lists = table["embedding"].combine_chunks()
+        vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
+        return vectors, table.drop(["embedding"]).to_pydict()
+    if path.suffix == ".db":
+        rows = read(path)[0]
+        return np.array([row.pop("vector") for row in rows]), _columns(rows)
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return np.array([row.pop("embedding") for row in rows], np.float32), _columns(rows)
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = rows[0] if rows else ()
+    return {"index" if name in ROWS else name: [row[name] for row in rows] for name in names}
+
+
+def _npz(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
+    with np.load(path, allow_pickle=False) as bundle:
+        found = {name: bundle[name] for name in bundle.files}
+    vectors, meta = found.pop("embeddings"), json.loads(str(found.pop("meta")))
+    columns = {"id" if name == "ids" else name: array.tolist() for name, array in found.items()}
+    for name in meta.get("json", []):
+        columns[name] = [json.loads(value) for value in columns[name]]
+    return vectors, columns
