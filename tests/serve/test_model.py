@@ -12,6 +12,7 @@ from fastflow.serve.model import ServedModel
 from fastflow.serve.refusals import Refused
 
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
+from support.servers import serving
 
 PROMPTS = {"query": "query: ", "passage": "passage: "}
 
@@ -83,3 +84,12 @@ def test_vectors_stay_as_they_are_where_the_similarity_is_no_cosine(tmp_path, be
 
 def test_the_speed_is_measured(prompted):
     assert prompted.rate() > 100
+
+
+@pytest.mark.slow
+def test_a_server_has_the_names_it_was_given():
+    with serving(names=("text-embedding-3-small", "b"), rate=50_000.0) as server:
+        names = [each["id"] for each in server.get("/v1/models").json["data"]]
+        answer = server.post("/v1/embeddings", {"input": "a", "model": "b"})
+    assert names == ["text-embedding-3-small", "b", "default"]
+    assert (answer.status, answer.json["model"]) == (200, "text-embedding-3-small")

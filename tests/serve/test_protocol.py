@@ -15,7 +15,7 @@ import pytest
 
 from fastflow.serve import protocol
 
-from support.servers import WAIT, serving
+from support.servers import WAIT, request, serving, until
 
 HEAD = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 
@@ -24,10 +24,6 @@ HEAD = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 def hasty():
     with serving(rate=50_000.0, receive=0.3, send=0.5, max_header=4096, max_connections=3) as server:
         yield server
-
-
-def connect(server) -> socket.socket:
-    return socket.create_connection((server.host, server.port), timeout=WAIT)
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -42,14 +38,14 @@ def everything(connection: socket.socket) -> bytes:
     "start", [b"", b"POST /em", HEAD, HEAD + b"content-length: 100\r\n\r\n{"], ids=["nothing", "line", "head", "body"]
 )
 def test_a_request_that_does_not_arrive_is_given_up(hasty, start):
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(start)
         assert everything(connection).startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.slow
 def test_a_client_that_sends_a_byte_now_and_then_is_given_up_too(hasty):
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(HEAD + b"content-length: 100\r\n\r\n")
         connection.settimeout(0.05)
         end = time.monotonic() + WAIT
@@ -66,8 +62,8 @@ def test_a_client_that_sends_a_byte_now_and_then_is_given_up_too(hasty):
 @pytest.mark.slow
 def test_a_second_request_has_its_own_time(hasty):
     body = b'{"inputs": "a"}'
-    whole = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
-    with connect(hasty) as connection:
+    whole = request("/embed", body)
+    with hasty.connect() as connection:
         for _ in range(3):
             time.sleep(0.15)  # together longer than a request may take
             connection.sendall(whole)
@@ -88,15 +84,15 @@ def test_a_request_that_has_arrived_may_be_computed_for_longer(hasty, monkeypatc
 
 
 def test_headers_that_do_not_end_are_refused(hasty):
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(HEAD + b"x: " + b"y" * 5000)
         assert everything(connection).startswith(b"HTTP/1.1 431 ")
 
 
 def test_connections_are_bounded(hasty):
-    held = [connect(hasty) for _ in range(3)]
+    held = [hasty.connect() for _ in range(3)]
     try:
-        with connect(hasty) as connection:
+        with hasty.connect() as connection:
             answer = everything(connection)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1" in answer
@@ -108,17 +104,14 @@ def test_connections_are_bounded(hasty):
 @pytest.mark.slow
 def test_a_client_that_does_not_read_is_cut_off(hasty):
     body = ('{"inputs": [' + '"a", ' * 2047 + '"a"]}').encode()  # an answer that no buffer of the system holds
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
-        end = time.monotonic() + WAIT
-        while hasty.service.metrics.value("te_embed_success") < 2048 or hasty.service.active:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        connection.sendall(request("/embed", body))
+        until(lambda: hasty.service.metrics.value("te_embed_success") >= 2048 and not hasty.service.active)
 
 
 def test_what_is_no_http_is_400(hasty):
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(b"\x16\x03\x01 tls\r\n\r\n")
         assert everything(connection).startswith(b"HTTP/1.1 400 ")
 
@@ -131,29 +124,26 @@ CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
     ids=["trailers", "one trailer", "chunk extension"],
 )  # fmt: skip
 def test_trailers_and_chunk_extensions_that_do_not_end_are_refused(hasty, start, more):
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(CHUNKED + start)
         time.sleep(0.05)
         with contextlib.suppress(ConnectionError):
             for _ in range(100):
                 connection.sendall(more * 1000)
         assert everything(connection).startswith(b"HTTP/1.1 431 ")
-    end = time.monotonic() + WAIT
-    while hasty.service.active:  # its route has nothing to wait for
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not hasty.service.active)  # its route has nothing to wait for
 
 
 def test_small_chunks_are_no_chunk_extensions(hasty):
     body = b'{"inputs": "a"}' + b" " * 20_000
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(CHUNKED + b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\nx-y: z\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
 
 
 def test_trailers_are_no_headers(hasty):
     body = b'0f\r\n{"inputs": "a"}\r\n0\r\ncontent-type: application/json\r\n\r\n'
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + body)
         assert connection.recv(12) == b"HTTP/1.1 415"
 
@@ -197,7 +187,7 @@ def test_a_client_that_sends_too_much_reads_the_refusal(usual, post):
 
 def test_a_refused_body_is_read_for_a_while_and_not_for_ever(usual, monkeypatch):
     monkeypatch.setattr(protocol, "LINGER", 1_000_000)
-    with connect(usual) as connection:
+    with usual.connect() as connection:
         connection.sendall(HEAD + b"content-length: 1000000000000\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 413"
         sent = 0
@@ -208,7 +198,7 @@ def test_a_refused_body_is_read_for_a_while_and_not_for_ever(usual, monkeypatch)
 
 
 def test_a_request_that_was_refused_is_not_said_to_be_late(hasty):
-    with connect(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(HEAD + b"content-length: 1000000000000\r\n\r\n {")
         found = everything(connection)
     assert found.count(b"HTTP/1.1 ") == 1
@@ -219,10 +209,10 @@ def test_a_request_that_was_refused_is_not_said_to_be_late(hasty):
 def test_what_is_no_http_is_counted_and_logged_once_with_its_sender(caplog):
     with serving(rate=50_000.0) as server, caplog.at_level(logging.WARNING):
         for _ in range(20):
-            with connect(server) as connection:
+            with server.connect() as connection:
                 connection.sendall(b"\x16\x03\x01 tls\r\n\r\n")
                 assert everything(connection).startswith(b"HTTP/1.1 400 ")
-        with connect(server) as connection:
+        with server.connect() as connection:
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
             assert connection.recv(12) == b"HTTP/1.1 200"
         assert server.service.metrics.value("te_request_failure", err="http") == 20

@@ -6,10 +6,12 @@ import contextlib
 import http.client
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +50,10 @@ class Running:
         self.host, self.port, self.service, self.app = host, port, service, app
         self.url = f"http://{host}:{port}"
 
+    def connect(self) -> socket.socket:
+        """A connection for a test that writes to it by itself."""
+        return socket.create_connection((self.host, self.port), timeout=WAIT)
+
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None, raw: Any = None) -> Answer:
         """One request on a connection of its own; ``body`` is sent as JSON, ``raw`` as it is."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT)
@@ -63,6 +69,20 @@ class Running:
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, None, headers)
+
+
+def request(path: str, body: bytes, length: int | None = None) -> bytes:
+    """A request of a JSON body, as it is sent; ``length``: the one that it claims to have."""
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body) if length is None else length}\r\n\r\n".encode() + body
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Return when ``true()`` is; fail the test if that takes WAIT seconds."""
+    end = time.monotonic() + WAIT
+    while not true():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,282 @@
+"""The route contract: what each route answers, and how it refuses each field that is wrong."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+
+from fastflow.serve.refusals import KINDS
+from fastflow.serve.search import MOST_QUERIES, MOST_ROWS
+
+from support.routes import COMPUTED, GETS, POSTS, STATUS, check_refusal, with_field
+
+TEXTS = ["The cat sat on the mat.", "", "A long day in the mountains, and a short one by the sea."]
+OPENAI, EMBED, SIMILARITY, TOKENIZE, COMPARE, SEARCH = POSTS
+LONG = "word " * 500
+
+
+def test_every_route_is_in_the_table_and_in_the_description(librarian):
+    table = {**dict.fromkeys(POSTS, "POST"), **dict.fromkeys(GETS, "GET")}
+    served = {route.path: "".join(route.methods - {"HEAD"}) for route in librarian.app.routes}
+    paths = librarian.get("/openapi.json").json["paths"]
+    assert served == table == {path: "".join(operations).upper() for path, operations in paths.items()}
+
+
+def test_every_reason_is_in_the_table():
+    assert {name: (kind.status, kind.tei_status, kind.tei_type) for name, kind in KINDS.items()} == STATUS
+
+
+@pytest.mark.parametrize("path", [*POSTS, *GETS])
+def test_a_sound_request_is_answered_as_it_is_described(librarian, path):
+    method = "POST" if path in POSTS else "GET"
+    answer = librarian.ask(method, path, POSTS.get(path))
+    described = librarian.get("/openapi.json").json["paths"][path][method.lower()]["responses"]["200"]
+    assert answer.status == 200
+    assert answer.headers["content-type"].split(";")[0] in described["content"]
+
+
+# ---- fields: a value, and the sentence that it gets; one that begins with a space or a bracket follows the field
+
+FLAG = [(value, " must be true or false, not") for value in (1, "true")]
+TEXT = [(value, " must be a string, not") for value in (3, ["a"])]
+CHOICE = [(value, " must be one of") for value in ("hex", [])]
+COUNT = [(value, " must be a whole number of at least 1") for value in (0, 0.0, True, 1.5, "8", 80.5, -1.0)]
+IDS = " holds token ids, and …check_embedding_ctx_length=False"
+LIST = [
+    *((value, " must be a string or a list of strings") for value in ({"text": "a"}, 1)),
+    *((value, IDS) for value in ([1, 2, 3], [[1, 2], [3]])),
+    *((["a", value], "[1] must be a string") for value in (None, 1.5)),
+    (["a"] * 2049, " holds 2049 texts, and a request may hold"),
+]
+NO_PROMPT = [("query", "the model has none")]
+FIELDS = {
+    (OPENAI, "input"): LIST,
+    (OPENAI, "encoding_format"): CHOICE,
+    (OPENAI, "dimensions"): [*COUNT, (257, "from 1 to 256")],
+    (OPENAI, "user"): TEXT,
+    (OPENAI, "model"): TEXT,
+    (OPENAI, "input_type"): CHOICE,
+    (OPENAI, "prompt_name"): [*TEXT, *NO_PROMPT],
+    (OPENAI, "truncate"): FLAG,
+    (OPENAI, "normalize"): FLAG,
+    (EMBED, "inputs"): LIST,
+    (EMBED, "dimensions"): [*COUNT, (1000, "from 1 to 256")],
+    (EMBED, "truncation_direction"): [*CHOICE, ("left", "must be right")],
+    (EMBED, "prompt_name"): [*TEXT, *NO_PROMPT],
+    (EMBED, "truncate"): FLAG,
+    (EMBED, "normalize"): [*FLAG, ("x" * 10_000, " must be true or false")],
+    (SIMILARITY, "inputs"): [(value, "inputs must be an object with source_sentence and") for value in ("a", ["a"])],
+    (SIMILARITY, "inputs.source_sentence"): [*TEXT, (None, "inputs.source_sentence is missing")],
+    (SIMILARITY, "inputs.sentences"): [*LIST, (["a"] * 2048, "may hold 2047"), ("b", "must be a list of strings")],
+    (SIMILARITY, "inputs.x"): [(1, "inputs.x is no field of this request; known are source_sentence, sentences")],
+    (SIMILARITY, "parameters"): [([], "parameters must be a JSON object"), ({"normalize": True}, "is no field")],
+    (SIMILARITY, "parameters.truncate"): FLAG,
+    (SIMILARITY, "parameters.truncation_direction"): [*CHOICE, ("Left", "must be right")],
+    (SIMILARITY, "parameters.prompt_name"): [*TEXT, *NO_PROMPT],
+    (TOKENIZE, "inputs"): [*LIST, ("a" * 500_001, "more than 500000 characters")],
+    (TOKENIZE, "add_special_tokens"): FLAG,
+    (TOKENIZE, "prompt_name"): [*TEXT, *NO_PROMPT],
+    (COMPARE, "pairs"): [
+        ("a", "a list of pairs"), ([["a"]], "pairs[0] must be a list of two strings"),
+        ([["a", "b"], ["a", 1]], "pairs[1] must be a list of two strings"),
+        ([["a", "b"]] * 1025, "holds 2050 texts, and a request may hold 2048"),
+    ],
+    (COMPARE, "prompt_name"): [*TEXT, *NO_PROMPT],
+    (COMPARE, "truncate"): FLAG,
+    (SEARCH, "query"): [*LIST, (["a"] * (MOST_QUERIES + 1), f"and a request may hold {MOST_QUERIES}")],
+    (SEARCH, "k"): [*COUNT, (MOST_ROWS + 1, f"from 1 to {MOST_ROWS}, not 101")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "field"), FIELDS, ids=str)
+def test_a_field_of_a_wrong_value_is_named(librarian, path, field):
+    for value, says in FIELDS[path, field]:
+        answer = librarian.post(path, with_field(path, field, value))
+        sentence = field + says if says[0] in " [" else says
+        check_refusal(librarian, path, answer, "validation", sentence)
+        if path == OPENAI:
+            assert answer.json["error"]["param"].partition("[")[0] == field
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_a_request_that_is_no_object_of_known_fields(librarian, path):
+    needed = next(iter(POSTS[path]))
+    for body, says in (([], "the body must be a JSON object"), ({}, f"{needed} is missing")):
+        check_refusal(librarian, path, librarian.post(path, body), "validation", says)
+    unknown = librarian.post(path, with_field(path, "colour", "red"))
+    check_refusal(librarian, path, unknown, "validation", "colour is no field of this request; known are", "colour")
+
+
+@pytest.mark.parametrize(("path", "field"), [
+    (OPENAI, "input"), (EMBED, "inputs"), (SIMILARITY, "inputs.sentences"), (TOKENIZE, "inputs"), (COMPARE, "pairs"),
+    (SEARCH, "query"),
+])  # fmt: skip
+def test_no_text_and_half_a_surrogate_pair(librarian, path, field):
+    check_refusal(librarian, path, librarian.post(path, with_field(path, field, [])), "empty", f"{field} holds no")
+    half = [["a\ud800", "b"]] if path == COMPARE else ["a\ud800"]
+    check_refusal(librarian, path, librarian.post(path, with_field(path, field, half)), "tokenizer", "surrogate")
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_a_body_that_is_no_json(librarian, path):
+    headers = {"content-type": "application/json; charset=utf-8"}
+    for body in (b"", b"{", b"\xff\xfe", b'{"a": NaN}', b"[Infinity]", b'{"a": 1e}', b"[" * 100_000, b"1" * 5000):
+        answer = librarian.ask("POST", path, headers=headers, raw=body)
+        check_refusal(librarian, path, answer, "malformed", "the body is", None)
+
+
+def test_a_model_of_another_name(librarian):
+    answer = librarian.post(OPENAI, {"input": "a", "model": "text-embedding-3-small"})
+    check_refusal(
+        librarian, OPENAI, answer, "model", "text-embedding-3-small does not exist here; this server has default"
+    )
+
+
+# ---- answers
+
+
+def of_openai(answer):
+    assert [each["index"] for each in answer.json["data"]] == list(range(len(answer.json["data"])))
+    assert {answer.json["object"], *(each["object"] for each in answer.json["data"])} == {"list", "embedding"}
+    return [each["embedding"] for each in answer.json["data"]]
+
+
+def of_base64(answer):
+    return [np.frombuffer(base64.b64decode(row), "<f4") for row in of_openai(answer)]
+
+
+def of_bytes(answer):
+    assert answer.headers["content-type"] == "application/octet-stream"
+    rows, dim = map(int, answer.headers["x-embedding-shape"].split(","))
+    return np.frombuffer(answer.body, "<f4").reshape(rows, dim)
+
+
+def of_json(answer):
+    return answer.json
+
+
+OCTETS = {"accept": "application/octet-stream"}
+VECTORS = [
+    (OPENAI, {}, {}, of_openai, {}),
+    (OPENAI, {"model": "default"}, {}, of_openai, {}),
+    (OPENAI, {"encoding_format": "base64"}, {}, of_base64, {}),
+    (OPENAI, {"encoding_format": "bytes"}, {}, of_bytes, {}),
+    (OPENAI, {}, OCTETS, of_bytes, {}),
+    (OPENAI, {"dimensions": 7}, {}, of_openai, {"truncate_dim": 7}),
+    (OPENAI, {"dimensions": 80.0}, {}, of_openai, {"truncate_dim": 80}),  # a whole number to JSON Schema
+    (OPENAI, {"normalize": False}, {}, of_openai, {"normalize_embeddings": False}),
+    (OPENAI, {"dimensions": None, "encoding_format": None, "user": "u"}, {}, of_openai, {}),  # null is absent
+    *((OPENAI, {"input_type": name}, {}, of_openai, {}) for name in ("query", "document", "passage")),
+    (EMBED, {}, {}, of_json, {}),
+    (EMBED, {}, OCTETS, of_bytes, {}),
+    (EMBED, {"normalize": True, "truncation_direction": "Right"}, {}, of_json, {}),
+    (EMBED, {"normalize": False}, {}, of_json, {"normalize_embeddings": False}),
+    (EMBED, {"dimensions": 5}, {}, of_json, {"truncate_dim": 5}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "headers", "read", "options"), VECTORS)
+def test_vectors_are_the_runtimes_to_the_bit(librarian, runtime, path, fields, headers, read, options):
+    field, want = next(iter(POSTS[path])), runtime.encode(TEXTS, **{"normalize_embeddings": True} | options)
+    for texts, rows in ((TEXTS, want), (TEXTS[0], want[:1])):
+        answer = librarian.post(path, {field: texts} | fields, **headers)
+        assert answer.status == 200
+        assert np.array_equal(np.array(read(answer), np.float32), rows)
+
+
+def test_usage_counts_real_tokens(librarian, runtime):
+    usage = librarian.post(OPENAI, {"input": TEXTS}).json["usage"]
+    tokens = int(runtime.tokenize(TEXTS).offsets[-1])
+    assert usage == {"prompt_tokens": tokens, "total_tokens": tokens, "truncated_texts": 0}
+
+
+def test_similarity_is_the_runtimes(librarian, runtime):
+    body = {"inputs": {"source_sentence": "a cat", "sentences": TEXTS}, "parameters": {"truncate": True}}
+    assert np.allclose(librarian.post(SIMILARITY, body).json, runtime.similarity(["a cat"], TEXTS)[0], atol=1e-6)
+
+
+def test_tokenize_gives_ids_and_places_and_does_not_cut(librarian, runtime):
+    text = "Zürich sees unbelievable cats"
+    pieces = librarian.post(TOKENIZE, {"inputs": text}).json[0]
+    assert [piece["id"] for piece in pieces] == runtime.tokenize([text]).ids.tolist()
+    inner = pieces[1:-1]
+    assert [piece["special"] for piece in pieces] == [True, *[False] * len(inner), True]
+    assert librarian.post(TOKENIZE, {"inputs": [text], "add_special_tokens": False}).json[0] == inner
+    assert text[inner[0]["start"] : inner[0]["stop"]].lower().startswith("z")
+    assert len(librarian.post(TOKENIZE, {"inputs": LONG}).json[0]) == 502
+
+
+CUT = {
+    (OPENAI, "truncate"): {"input": ["short", LONG]},
+    (EMBED, "truncate"): {"inputs": ["short", LONG]},
+    (SIMILARITY, "parameters.truncate"): {"inputs": {"source_sentence": "short", "sentences": [LONG]}},
+    (COMPARE, "truncate"): {"pairs": [["short", LONG]]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:texts longer than")
+@pytest.mark.parametrize(("path", "field"), CUT)
+def test_a_text_that_is_too_long_is_cut_and_counted_or_refused(librarian, runtime, monkeypatch, path, field):
+    counted = librarian.service.metrics.value("fastflow_truncated_texts")
+    answer = librarian.post(path, CUT[path, field])
+    assert answer.status == 200
+    assert librarian.service.metrics.value("fastflow_truncated_texts") == counted + 1
+    if path in (OPENAI, COMPARE):
+        assert answer.json.get("usage", answer.json)["truncated_texts"] == 1
+    if path != COMPARE:
+        assert answer.headers["x-truncated-texts"] == "1"
+    if path == OPENAI:
+        assert np.array_equal(np.float32(of_openai(answer)[1]), runtime.encode(LONG, normalize_embeddings=True))
+    monkeypatch.setitem(POSTS, path, CUT[path, field])
+    strict = librarian.post(path, with_field(path, field, False))
+    check_refusal(librarian, path, strict, "validation", "text 1 has more than 128 tokens")
+
+
+@pytest.mark.parametrize("path", COMPUTED)
+def test_each_request_is_counted_and_its_times_are_told(librarian, path):
+    metrics = librarian.service.metrics
+    texts = 2 if path in (SIMILARITY, COMPARE) else 1
+    method = {"method": "batch" if texts == 2 else "single"}
+    names = [("te_request_count", method), ("te_request_success", method), ("te_embed_success", {})]
+    before = [metrics.value(name, **labels) for name, labels in names]
+    failed = metrics.value("te_request_failure", err="validation")
+    answer = librarian.post(path, POSTS[path])
+    assert [metrics.value(name, **labels) for name, labels in names] == [
+        before[0] + 1,
+        before[1] + 1,
+        before[2] + texts,
+    ]
+    if path != COMPARE:
+        told = {"x-compute-tokens", "x-queue-time", "x-inference-time", "x-tokenization-time"}
+        assert told <= set(answer.headers)
+        assert int(answer.headers["x-compute-tokens"]) == 3 * texts
+    librarian.post(path, {})
+    assert metrics.value("te_request_failure", err="validation") == failed + 1
+
+
+def test_pages_about_the_server(librarian, runtime):
+    info = librarian.get("/info").json
+    assert (info["model_id"], info["fingerprint"]) == ("default", runtime.fingerprint)
+    assert (info["max_input_length"], info["dim"], info["max_client_batch_size"]) == (128, 256, 2048)
+    assert info["auto_truncate"] is True
+    assert info["max_batch_tokens"] > 0
+    assert librarian.get("/health").json == {"status": "ok"}
+    metrics = librarian.get("/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain")
+    assert b'te_request_count{method="single"}' in metrics.body
+
+
+def test_the_limits_are_described(librarian):
+    found = librarian.get("/openapi.json").json
+    assert found["openapi"].startswith("3.1")
+    schemas = {
+        path: found["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"] for path in POSTS
+    }
+    fields = schemas[OPENAI]
+    assert (fields["required"], fields["additionalProperties"]) == (["input"], False)
+    assert fields["properties"]["dimensions"]["anyOf"][0]["maximum"] == 256
+    assert fields["properties"]["input"]["anyOf"][1]["maxItems"] == 2048
+    assert schemas[SEARCH]["properties"]["k"]["anyOf"][0]["maximum"] == MOST_ROWS
+    assert schemas[SEARCH]["properties"]["query"]["anyOf"][1]["maxItems"] == MOST_QUERIES
