@@ -38,33 +38,21 @@ def train(
 ) -> None:
     """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie next to it meanwhile.
 
-    ``ray``: the address of a cluster that counts and embeds, ``local`` for this machine, None for this process.
+    ``ray``: the address of a cluster whose actors count and embed, ``local`` for this machine, None for this process.
     """
     names = [Path(path).name for path in paths]
-    if ray is not None:
-        _train_on(ray, paths, layout, encoder, out, options, run, pairs)
+    if ray is None:
+        _finish(
+            lambda run: calibrate(read_texts(paths, layout), names, encoder, options, run, pairs), out, options, run
+        )
         return
-    _finish(lambda run: calibrate(read_texts(paths, layout), names, encoder, options, run, pairs), out, options, run)
-
-
-def _train_on(
-    ray: str,
-    paths: Sequence[str],
-    layout: Layout,
-    encoder: str,
-    out: Path,
-    options: Options,
-    run: Run,
-    pairs: Sequence[Path],
-) -> None:
-    """``train`` with the actors of a cluster."""
     from fastflow.integrations.ray_cluster import check_address, cluster, ray_data, sentences
 
     check_address(ray)
     ray_data("fastflow-train --ray")
     if "-" in paths:
         raise UsageError("--ray reads the corpus twice, which standard input cannot be: give a file")
-    names, options = [Path(path).name for path in paths], settled(options)
+    options = settled(options)
     place = str(Path(encoder).absolute()) if Path(encoder).is_dir() else encoder
 
     def calibrated(run: Run) -> Fit | None:
