@@ -17,7 +17,7 @@ from fastflow.bench.measure.subject import Subject
 from fastflow.bench.peers.encoder import excuse, left_out, said
 from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.peers.pytorch import settings
-from fastflow.bench.peers.texts import Embed, TextCandidate, plain_layers
+from fastflow.bench.peers.text_engines import Embed, TextCandidate, plain_layers
 from fastflow.bench.report.ratios_gpu import text_ratios
 from fastflow.bench.suites import encoder_gpu
 from fastflow.bench.suites.encoder_gpu import latency_quantiles

@@ -12,7 +12,7 @@ import numpy as np
 from fastflow.bench.measure.compare import Agreement, Candidate, agreement
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.peers.pooled import reference
-from fastflow.bench.peers.texts import Embed, TextCandidate
+from fastflow.bench.peers.text_engines import Embed, TextCandidate
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens

@@ -311,12 +311,12 @@ def transform(
     fastflow transform VECTORS.npy -m my-model -o OUT.npy
     """
     from fastflow.files.read.ranges import read_ranges
-    from fastflow.files.transform import Settings, transform_file
+    from fastflow.files.transform import TransformOptions, transform_file
 
     options["ranges"] = read_ranges(ranges, options["precision"])
     runtime = open_runtime(model, device, dtype, threads, quiet)
     start = time.monotonic()
-    done = transform_file(runtime, vectors, output, Settings(**options), resume, quiet)
+    done = transform_file(runtime, vectors, output, TransformOptions(**options), resume, quiet)
     if not quiet:
         rate = done.vectors / max(time.monotonic() - start, 1e-9)
         before = f" ({done.resumed} done before)" * bool(done.resumed)

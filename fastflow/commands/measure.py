@@ -122,7 +122,7 @@ def report(
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
     """
-    from fastflow.report.make import Settings, check_matplotlib, make_report, write_page
+    from fastflow.report.make import ReportOptions, check_matplotlib, make_report, write_page
     from fastflow.train.methods.against import fit_named
 
     if html is None and json_file is None:
@@ -134,7 +134,7 @@ def report(
         made = make_report(
             runtime,
             [name.strip() for name in against.split(",") if name.strip()],
-            Settings(**options),
+            ReportOptions(**options),
             fit_named,
             lambda path: open_runtime(path, device, dtype, threads, quiet=True),
         )

@@ -30,7 +30,7 @@ ROWS = 4096  # vectors calibrated at a time
 
 
 @dataclass(frozen=True)
-class Settings:
+class TransformOptions:
     """The options of ``fastflow transform`` that shape rows: all must agree for a run to be resumed."""
 
     precision: str = "float32"
@@ -48,7 +48,7 @@ class Summary:
 
 
 def transform_file(
-    runtime: Runtime, source: str, target: Path, settings: Settings, resume: bool = False, quiet: bool = False
+    runtime: Runtime, source: str, target: Path, settings: TransformOptions, resume: bool = False, quiet: bool = False
 ) -> Summary:
     """Calibrate the vectors of ``source``, a .npy file, into ``target``, which appears only when whole (``growing``).
 
@@ -86,7 +86,7 @@ def transform_file(
 class Transformed:
     """The rows of ``source`` after the first ``rows``, calibrated."""
 
-    def __init__(self, runtime: Runtime, source: MatrixFile, settings: Settings, rows: int) -> None:
+    def __init__(self, runtime: Runtime, source: MatrixFile, settings: TransformOptions, rows: int) -> None:
         self._runtime, self._source, self._settings, self.rows = runtime, source, settings, rows
 
     def before(self, rows: int) -> Iterator[Block]:

@@ -25,7 +25,7 @@ from fastflow.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class Settings:
+class ReportOptions:
     """The data of a report: paths as given, ``sample`` texts at most, ``queries`` sentences to seek neighbours of."""
 
     sts: Sequence[Path] = ()
@@ -57,7 +57,9 @@ class Report:
         return {**self.head, "sections": {s.id: s.data for s in self.sections}, "left_out": self.left_out}
 
 
-def make_report(runtime: Runtime, against: Sequence[str], settings: Settings, fit: Fit, open_model: Open) -> Report:
+def make_report(
+    runtime: Runtime, against: Sequence[str], settings: ReportOptions, fit: Fit, open_model: Open
+) -> Report:
     """Read the data, embed each text once, and make every section there is data for.
 
     ``fit(method, pooled, seed)`` fits a baseline, ``open_model(path)`` opens another model named in ``against``.
@@ -104,7 +106,7 @@ def _unlabelled(
     columns: Sequence[Subject],
     texts: list[str],
     has_corpus: bool,
-    settings: Settings,
+    settings: ReportOptions,
     sections: list[Section],
     leave_out: Any,
 ) -> None:
@@ -151,7 +153,7 @@ def _headed(
     return Report(f"fastflow report: {name}", verdict, facts, sections, left_out, head)
 
 
-def _source(settings: Settings, count: int, has_corpus: bool) -> str:
+def _source(settings: ReportOptions, count: int, has_corpus: bool) -> str:
     if not count:
         return ""
     names = ", ".join(shown_name(path) for path in (settings.corpus if has_corpus else settings.sts))

@@ -11,7 +11,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files import transform as module
-from fastflow.files.transform import Settings, Summary, transform_file
+from fastflow.files.transform import Summary, TransformOptions, transform_file
 from fastflow.stages.vectors import PRECISIONS
 
 from support.commands import run
@@ -41,7 +41,7 @@ def runtime(vector_model):
 
 
 def transform(runtime, source, target, *settings, **options):
-    return transform_file(runtime, str(source), target, Settings(*settings, **options), quiet=True)
+    return transform_file(runtime, str(source), target, TransformOptions(*settings, **options), quiet=True)
 
 
 def test_a_mapped_file_of_several_blocks_is_what_transform_gives(vector_model, runtime, x, npy, target):

@@ -20,7 +20,7 @@ from fastflow.train.choice.selection import Choice
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_out, check_reference, export, export_vectors
-from fastflow.train.ship.vectors import card_of_vectors
+from fastflow.train.ship.vectors_card import card_of_vectors
 
 
 @dataclass(frozen=True, repr=False)

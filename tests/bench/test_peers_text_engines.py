@@ -7,9 +7,9 @@ import json
 import pytest
 
 from fastflow.bench.peers import encoder as peers_encoder
-from fastflow.bench.peers import texts as peers_texts
+from fastflow.bench.peers import text_engines
 from fastflow.bench.peers.encoder import PEERS, missing
-from fastflow.bench.peers.texts import open_texts, plain_layers
+from fastflow.bench.peers.text_engines import open_texts, plain_layers
 from fastflow.bench.suites.texts import Check, tokenizer_of
 from fastflow.bench.suites.workbench import Workbench
 
@@ -52,7 +52,7 @@ def test_who_is_missing_or_fails_is_named(tmp_path, bert, monkeypatch):
     def refuse(*args):
         raise ValueError("not this model\nand more")
 
-    monkeypatch.setattr(peers_texts, "sentence_transformers", refuse)
+    monkeypatch.setattr(text_engines, "sentence_transformers", refuse)
     both = [("sentence-transformers", "bfloat16"), ("fastembed", "int8")]
     assert list(open_texts(subject, both, 1, skipped)) == []
     assert [(entry["name"], entry["reason"]) for entry in skipped] == [
@@ -72,7 +72,7 @@ def test_fastembed_reads_the_length_limit_from_its_folder(tmp_path, bert):
     saved = make_directory(tmp_path / "st", bert, [pooling("cls")], length=9)
     subject, graph = Workbench(tmp_path, str(saved)).named(), tmp_path / "graph.onnx"
     graph.write_bytes(b"graph")
-    folder = peers_texts._fastembed_folder(subject, graph)
+    folder = text_engines._fastembed_folder(subject, graph)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert (settings["model_max_length"], settings["max_length"]) == (9, 9)
     assert {path.name for path in folder.iterdir()} >= {"model.onnx", "tokenizer.json", "special_tokens_map.json"}
