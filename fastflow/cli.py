@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import click
 
-from fastflow.commands.embed import embed, transform
-from fastflow.commands.keep import cache, info, verify
-from fastflow.commands.measure import bench, eval_command, report
-from fastflow.commands.search import search
-from fastflow.commands.serve import serve
-from fastflow.commands.shards import merge, status
 from fastflow.console import Commands
 from fastflow.version import __version__
 
+MODULES = {  # of fastflow.commands, and the commands in each: one is imported when it runs
+    "embed": ("embed", "transform"),
+    "keep": ("cache", "info", "verify"),
+    "measure": ("bench", "eval", "report"),
+    "search": ("search",),
+    "serve": ("serve",),
+    "shards": ("merge", "status"),
+}
+LATER = {
+    name: f"fastflow.commands.{module}:{'eval_command' if name == 'eval' else name}"
+    for module, names in MODULES.items()
+    for name in names
+}
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=Commands, later=LATER, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
@@ -32,7 +40,3 @@ def main(debug: bool) -> None:
 
     A model is trained with fastflow-train.
     """
-
-
-for command in (embed, search, merge, status, transform, eval_command, report, info, verify, bench, cache, serve):
-    main.add_command(command)

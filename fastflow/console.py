@@ -9,14 +9,14 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.replacing import replace_text
 
 if TYPE_CHECKING:
     from fastflow.model.kinds import Model
@@ -72,7 +72,25 @@ def drop_pending(stream: TextIO) -> None:
 
 
 class Commands(click.Group):
-    """A group whose failures are one plain sentence: exit 1, or 2 for wrong usage; --debug shows the traceback."""
+    """A group whose failures are one plain sentence: exit 1, or 2 for wrong usage; --debug shows the traceback.
+
+    ``later``: name -> "module:function" of commands that are imported when they are asked for.
+    """
+
+    def __init__(self, *args: Any, later: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.later = dict(later or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, sorted."""
+        return sorted({*self.later, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported if it is one of ``later``; None if there is none."""
+        if cmd_name in self.later:
+            module, _, function = self.later[cmd_name].partition(":")
+            return cast("click.Command", getattr(import_module(module), function))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
@@ -187,6 +205,8 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
 
 def write_json(path: str, value: Any) -> None:
     """``value`` as indented JSON to a file, by way of a temporary name, or standard output for ``-``; NaN is null."""
+    from fastflow.replacing import replace_text  # embed and serve write no JSON file
+
     text = json.dumps(_without_nan(value), indent=2)
     if path == "-":
         emit(text)

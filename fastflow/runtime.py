@@ -7,20 +7,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.ahead import ahead
 from fastflow.backends.base import Backend, Calibrator
 from fastflow.backends.choose import open_backend, open_calibrator
-from fastflow.backends.info import describe
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import DEFAULT, Opening, located
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
-from fastflow.model.likelihood import Likelihood
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.progress import Progress
 from fastflow.prompting import Prompting
@@ -37,6 +34,9 @@ from fastflow.stages.vectors import (
 )
 from fastflow.streaming import StreamOptions
 from fastflow.values import short
+
+if TYPE_CHECKING:
+    from fastflow.model.likelihood import Likelihood
 
 
 class Runtime(Prompting):
@@ -234,7 +234,11 @@ class Runtime(Prompting):
         o = o.settled(self._width, self._model)
         windows = o.windows(in_order(iterable), self.tokenize, self._seen.add)
         several = not isinstance(iterable, Sized) or len(iterable) > o.size
-        return self._blocks(ahead(windows) if several and self._backend.overlaps else windows, o, embed)
+        if several and self._backend.overlaps:
+            from fastflow.backends.ahead import ahead  # of a GPU
+
+            windows = ahead(windows)
+        return self._blocks(windows, o, embed)
 
     def _blocks(
         self, windows: Iterator[Tokens], o: StreamOptions, embed: Callable[..., tuple[NDArray[Any], ...]]
@@ -483,6 +487,8 @@ class Runtime(Prompting):
             Backend, dtype, pooling with layer numbers, calibration, limits and more, as data that json can write.
             ``notes`` are sentences for the user, ``details`` how this machine runs the model.
         """
+        from fastflow.backends.info import describe  # few programs ask
+
         found = describe(self._model, self._calibrator, self._arguments[0] is None)
         return found if self._tokenizer is None else found | {"notes": found["notes"] + self._seen.notes(self.tokenize)}
 

@@ -134,8 +134,8 @@ def main(
         raise click.MissingParameter(ctx=ctx, param=next(p for p in main.params if p.name == "encoder"))
     check_extra("fastflow-train")
     from fastflow.files.read.records import Layout
-    from fastflow.files.read.tables import check_delimiter
     from fastflow.files.reuse.cache import cache_directory
+    from fastflow.files.settings import check_delimiter
     from fastflow.train.fits.vectors import vector_options
     from fastflow.train.reading import Run
     from fastflow.train.run import train, train_vectors

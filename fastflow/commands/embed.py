@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,11 +24,10 @@ from fastflow.commands.options import (
     NO_HEADER,
     NULL,
     QUIET,
+    RAY,
     THREADS,
     output_option,
 )
-from fastflow.commands.ray import RAY, embed_on_ray
-from fastflow.commands.shards import arguments, checked_output
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
 
@@ -167,22 +167,24 @@ def embed(
     """
     from fastflow.files.checks import check_inputs, check_target
     from fastflow.files.embed import embed_file
-    from fastflow.files.parts.manifest import make_folder
     from fastflow.files.read.inputs import Input
-    from fastflow.files.read.ranges import read_ranges
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import expanded
-    from fastflow.files.read.tables import check_delimiter
     from fastflow.files.run import Run
-    from fastflow.files.settings import Settings, parse_keep, parse_shard
+    from fastflow.files.settings import Settings, check_delimiter, parse_keep, parse_shard
 
     if ray is not None:
+        from fastflow.commands.ray import embed_on_ray  # the options of a cluster
+
         embed_on_ray(click.get_current_context())
         return
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
     paths = expanded(inputs)
-    options["ranges"] = read_ranges(ranges, options["precision"])
+    if ranges is not None:
+        from fastflow.files.read.ranges import read_ranges  # few runs have any
+
+        options["ranges"] = read_ranges(ranges, options["precision"])
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
@@ -195,10 +197,17 @@ def embed(
         )
     if prompt_name is not None and settings.prompt is not None:
         raise UsageError("give --prompt or --prompt-name, not both")
-    output = checked_output(output, settings.shard)
+    given: list[str] = []
+    if settings.shard is not None:
+        from fastflow.commands.shards import arguments  # few runs make a part
+        from fastflow.files.parts.manifest import make_folder, part_path
+
+        given, output = arguments(), output and part_path(output, settings.shard)
+    elif output is not None and os.path.isdir(output):  # False for a name that no file can have
+        raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     check_target(output, paths, settings, resume, cache)
     check_inputs(output, paths, settings, resume)
-    if shard is not None and output is not None:
+    if settings.shard is not None and output is not None:
         make_folder(output)
     with contextlib.ExitStack() as stack:
         opened: Callable[[str], Input] = Input
@@ -213,7 +222,7 @@ def embed(
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-            run = Run(resume, quiet, not fit, opened, arguments(), cache)
+            run = Run(resume, quiet, not fit, opened, given, cache)
             done = embed_file(runtime, paths, output, settings, run)
     if not quiet:
         rate = done.texts / max(time.monotonic() - start, 1e-9)

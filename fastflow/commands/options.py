@@ -52,6 +52,13 @@ ERRORS = click.option(
     help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
 )
 
+RAY = click.option(
+    "--ray",
+    metavar="ADDRESS|local",
+    help="Embed Parquet files on the cluster of Ray at ADDRESS, or on the cores of this machine, into the folder -o. "
+    "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/ray.md.",
+)
+
 
 def output_option(help: str) -> Callable[[Any], Any]:
     """-o OUT, a file that the command writes."""

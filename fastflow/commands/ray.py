@@ -12,12 +12,6 @@ from click.core import ParameterSource
 from fastflow.console import say
 from fastflow.errors import UsageError
 
-RAY = click.option(
-    "--ray",
-    metavar="ADDRESS|local",
-    help="Embed Parquet files on the cluster of Ray at ADDRESS, or on the cores of this machine, into the folder -o. "
-    "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/ray.md.",
-)
 TAKEN = (
     "inputs", "ray", "output", "model", "format", "text_field", "id_field", "keep", "dtype", "precision", "dim",
     "normalize", "threads", "device", "prompt", "prompt_name", "quiet",

@@ -1,8 +1,7 @@
-"""``fastflow status`` and ``fastflow merge``, and the output and arguments of the command that makes a part."""
+"""``fastflow status`` and ``fastflow merge``, and the arguments of the command that makes a part."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -10,7 +9,6 @@ from click.core import ParameterSource
 
 from fastflow.commands.options import QUIET, output_option
 from fastflow.console import emit, say
-from fastflow.errors import UsageError
 
 
 @click.command()
@@ -41,17 +39,6 @@ def status(folder: Path) -> None:
     from fastflow.files.parts.status import report
 
     emit("\n".join(report(folder)))
-
-
-def checked_output(output: Path | None, shard: tuple[int, int] | None) -> Path | None:
-    """The file to write: with --shard, a folder stands for the part's .npy file in it."""
-    from fastflow.files.parts.manifest import part_path
-
-    if output is not None and shard is not None:
-        return part_path(output, shard)
-    if output is not None and os.path.isdir(output):  # False for a name that no file can have
-        raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
-    return output
 
 
 def arguments() -> list[str]:

@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import UsageError
-from fastflow.files.parts.counting import not_countable
-from fastflow.files.read.compressed import SUFFIXES
-from fastflow.files.read.parquet import check_json
+from fastflow.files.read.inputs import PACKED
 from fastflow.files.read.sources import Sources, check_formats
 from fastflow.files.read.texts import FORMATS
 from fastflow.files.settings import Settings
 from fastflow.files.windows import one_text
-from fastflow.files.write.database import DatabaseFile
-from fastflow.files.write.partial import check_output, check_unfinished, partial_path
 from fastflow.files.write.printing import StandardOutput
-from fastflow.files.write.writers import WRITERS, writer_for
 
 
 def check_target(
@@ -37,6 +32,9 @@ def check_target(
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
+    from fastflow.files.write.partial import check_output, check_unfinished  # not of standard output
+    from fastflow.files.write.writers import writer_for
+
     kind = writer_for(target)
     kind.check_extra(target)
     if settings.layout.id_field is not None and not kind.keeps_ids:
@@ -55,7 +53,7 @@ def check_target(
             f"leave out --log-prob{named(target, settings, '.npz')}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
-    if settings.ranges is not None and kind is DatabaseFile:
+    if settings.ranges is not None and target.suffix == ".db":
         raise UsageError(
             f"{target}: fastflow search compares int8 vectors of one range about 0, and --ranges makes others; write "
             ".npy, or leave out --ranges"
@@ -73,12 +71,16 @@ def named(target: Path, settings: Settings, suffix: str = ".parquet") -> str:
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
     """Raise a UsageError for a --cache that is another file of the run, or has the suffix of texts or vectors."""
-    written = [] if target is None else [str(target), str(partial_path(target))]
-    for path in [] if cache is None else [*paths, *written]:
+    if cache is None:
+        return
+    from fastflow.files.write.partial import partial_path  # few runs have a cache
+    from fastflow.files.write.writers import WRITERS
+
+    for path in [*paths, *([] if target is None else [str(target), str(partial_path(target))])]:
         if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
             raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
-    others = {*WRITERS, *SUFFIXES, *(f".{name}" for name in FORMATS)} - {".db"}
-    if cache is not None and cache.suffix.lower() in others:
+    others = {*WRITERS, *PACKED, *(f".{name}" for name in FORMATS)} - {".db"}
+    if cache.suffix.lower() in others:
         raise UsageError(
             f"--cache {cache}: a cache is an SQLite file, and {cache.suffix} is of another format; name a FILE.db"
         )
@@ -102,6 +104,8 @@ def check_types(sources: Sources, target: Path | None, settings: Settings) -> di
     """The types of the inputs' columns; raises for one that the output cannot hold."""
     types = sources.types(settings.layout)
     if types and (target is None or target.suffix != ".parquet"):
+        from fastflow.files.read.parquet import check_json  # the one format with types
+
         check_json(types, sources.paths[0], settings.layout)
     return types
 
@@ -113,6 +117,8 @@ def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, 
     """
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:
+            from fastflow.files.parts.counting import not_countable  # of shards alone
+
             raise not_countable("-")
         if "-" in paths and resume:
             raise not_resumable("-")

@@ -6,30 +6,28 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastflow.console import say
 from fastflow.files.checks import check_resumable, check_target, check_types
 from fastflow.files.encoding import Encoder, open_store
-from fastflow.files.parts.counting import Split, split_of
-from fastflow.files.parts.manifest import check_beside, is_done, manifest_of
-from fastflow.files.read.ranges import Ranges
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Row, Sources
-from fastflow.files.reuse.store import Store
-from fastflow.files.reuse.vector_cache import VectorCache
 from fastflow.files.run import Run, write
 from fastflow.files.settings import Settings, Summary
-from fastflow.files.unlike import Unlike
 from fastflow.files.windows import characters, looked_at, one_text, windows
-from fastflow.files.write.growing import growing
-from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.partial import State
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
-from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
 from fastflow.streaming import WINDOW, windowed
+
+if TYPE_CHECKING:
+    from fastflow.files.parts.counting import Split
+    from fastflow.files.read.ranges import Ranges
+    from fastflow.files.reuse.store import Store
+    from fastflow.files.unlike import Unlike
+    from fastflow.files.write.outputs import OutputFile
+    from fastflow.files.write.partial import State
 
 
 def embed_file(
@@ -50,33 +48,16 @@ def embed_file(
         types = check_types(sources, target, settings)
         if run.resume:
             check_resumable(sources)
-        split = None if settings.shard is None else split_of(sources, settings.layout, settings.shard)
+        split = None
+        if settings.shard is not None:
+            from fastflow.files.parts.counting import split_of  # few runs make a part
+
+            split = split_of(sources, settings.layout, settings.shard)
         embedded = Embedded(runtime, sources, settings, split, run)
         if target is None:
             with open_store(runtime, settings, run.cache, None) as store:
                 return embedded.into(_standard_output(), None, 0, store)
-        key = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
-        options = settings.recorded()
-        if runtime.backend == "cpu":  # no size of batch changes its bits: a run may go on with another
-            options["batch_tokens"] = None
-        state, part = State(target, sources.identity, key | {"options": options}, paths), None
-        if settings.shard is not None and split is not None:
-            part = manifest_of(target, settings.shard, paths, split.inputs, key | {"options": options}, list(run.given))
-            check_beside(target, part)
-            if not run.quiet:
-                say(f"fastflow: {part.describe()}")
-            if run.resume and is_done(target, part):
-                state.forget()  # of a run that was killed right after the part got its name
-                return Summary(resumed=split.stop - split.start)
-        with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
-            writer.types, writer.id_field = types, settings.layout.id_field
-            writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
-            if part is not None:
-                begun, writer.of_shard = part, True
-                writer.started = lambda: begun.write(target)
-                writer.seal = lambda whole: begun.sealed(whole).write(target)
-            with growing(writer, state, run.resume) as rows:
-                return embedded.into(writer, state, rows, store)
+        return embedded.into_file(target, types)
 
 
 def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
@@ -106,9 +87,13 @@ class Embedded:
     """The rows of ``source``, or of one shard, with their embeddings; counted, and judged if the run asks for that."""
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
-        self._runtime, self._source, self._settings, self._quiet = runtime, source, settings, run.quiet
+        self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
         likelihood = runtime.likelihood if run.judge and not run.quiet else None
-        self._unlike = None if likelihood is None else Unlike(likelihood)
+        self._unlike: Unlike | None = None
+        if likelihood is not None:
+            from fastflow.files.unlike import Unlike  # few models can judge texts
+
+            self._unlike = Unlike(likelihood)
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
         self._counts = Summary()
 
@@ -118,15 +103,48 @@ class Embedded:
         """Write the rows after the ``finished`` ones of an earlier run; pooled vectors come from ``store`` if there."""
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.overlaps)
         self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store)
-        shown = not self._quiet and not isinstance(writer, Terminal)
+        shown = not self._run.quiet and not isinstance(writer, Terminal)
         progress = Progress("embed", None, "texts", shown, share=self._source.share())
         write(self, writer, state, finished, progress)
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
-        counts.cache = store.describe() if isinstance(store, VectorCache) else ""
+        counts.cache = "" if store is None else store.describe()
         if self._unlike is not None and (warning := self._unlike.warning()):
             say(f"fastflow: {warning}")
         return counts
+
+    def into_file(self, target: Path, types: dict[str, Any]) -> Summary:
+        """Write all rows to ``target``, of which an earlier run may have finished some; ``types`` of the columns."""
+        from fastflow.files.write.growing import growing  # standard output needs neither locks nor formats
+        from fastflow.files.write.partial import State
+        from fastflow.files.write.writers import writer_for
+
+        runtime, settings, run, paths = self._runtime, self._settings, self._run, self._source.paths
+        key = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
+        options = settings.recorded()
+        if runtime.backend == "cpu":  # no size of batch changes its bits: a run may go on with another
+            options["batch_tokens"] = None
+        state, part = State(target, self._source.identity, key | {"options": options}, paths), None
+        if settings.shard is not None and self._split is not None:
+            from fastflow.files.parts.manifest import check_beside, is_done, manifest_of
+
+            found, whole_run = self._split, key | {"options": options}
+            part = manifest_of(target, settings.shard, paths, found.inputs, whole_run, list(run.given))
+            check_beside(target, part)
+            if not run.quiet:
+                say(f"fastflow: {part.describe()}")
+            if run.resume and is_done(target, part):
+                state.forget()  # of a run that was killed right after the part got its name
+                return Summary(resumed=found.stop - found.start)
+        with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
+            writer.types, writer.id_field = types, settings.layout.id_field
+            writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
+            if part is not None:
+                begun, writer.of_shard = part, True
+                writer.started = lambda: begun.write(target)
+                writer.seal = lambda whole: begun.sealed(whole).write(target)
+            with growing(writer, state, run.resume) as rows:
+                return self.into(writer, state, rows, store)
 
     def before(self, rows: int) -> Iterator[Block]:
         """See ``Made``."""
@@ -141,7 +159,7 @@ class Embedded:
         """See ``Made``."""
         s, unlike, counts = self._settings, self._unlike, self._counts
         coming = windows(self._rows, self._runtime, self._source, s, WINDOW)
-        if not self._quiet:
+        if not self._run.quiet:
             coming = looked_at(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
         for (rows, texts, share), made in self._encoder.over(coming, self._source):
             yield self._block(rows, texts, *made), share

@@ -6,19 +6,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.files.read.ranges import values_of
 from fastflow.files.read.sources import Sources
-from fastflow.files.reuse.repeats import Repeats
-from fastflow.files.reuse.store import Store, decides, keys_of, packed, unpacked
-from fastflow.files.reuse.vector_cache import VectorCache
 from fastflow.files.settings import Settings
 from fastflow.files.windows import Window
 from fastflow.runtime import Runtime
+
+if TYPE_CHECKING:
+    from fastflow.files.reuse.store import Store
 
 
 class Made(NamedTuple):
@@ -52,9 +51,9 @@ class Encoder:
         self, runtime: Runtime, settings: Settings, scored: bool, window: int, store: Store | None = None
     ) -> None:
         self._runtime, self._settings, self.scored, self._window = runtime, settings, scored, window
-        self._store, self._decided = store, decides(runtime, settings.prompt)
+        self._store = store
         self._before, self._cut = runtime.truncated, 0
-        self._ranges = values_of(settings.ranges)
+        self._ranges = None if settings.ranges is None else settings.ranges.values
         self.reused = 0
 
     @property
@@ -106,7 +105,11 @@ class Encoder:
 
     def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
         """(B, D) pooled vectors; those that ``store`` lacks are computed and added to it."""
-        runtime, s, keys = self._runtime, self._settings, keys_of(texts, self._decided)
+        from fastflow.files.reuse.store import decides, keys_of, packed, unpacked  # few runs have a store
+
+        runtime, s = self._runtime, self._settings
+        decided = decides(runtime, s.prompt)
+        keys = keys_of(texts, decided)
         distinct = dict(zip(keys, texts, strict=True))
         found = store.find(list(distinct))
         new = {key: text for key, text in distinct.items() if key not in found}
@@ -114,7 +117,7 @@ class Encoder:
         pooled = runtime.pool(listed, prompt=s.prompt, batch_tokens=s.batch_tokens)
         cut: Iterable[int] = ()
         if runtime.truncated > before:
-            cut = runtime.tokenize([self._decided["prompt"] + text for text in listed]).cut
+            cut = runtime.tokenize([decided["prompt"] + text for text in listed]).cut
         fresh = dict(zip(new, packed(pooled, cut), strict=True))
         store.add(fresh)
         self.reused += len(texts) - len(new)
@@ -142,6 +145,10 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
     if cache is None and not settings.dedupe:
         yield None
         return
+    from fastflow.files.reuse.repeats import Repeats
+    from fastflow.files.reuse.store import decides
+    from fastflow.files.reuse.vector_cache import VectorCache
+
     none = runtime.pool([])
     size = 1 + none.shape[1] * none.itemsize
     store: Store

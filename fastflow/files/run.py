@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fastflow.files.read.inputs import Input
-from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.partial import State
 from fastflow.files.write.printing import Block, StandardOutput
 from fastflow.progress import Progress
+
+if TYPE_CHECKING:
+    from fastflow.files.write.outputs import OutputFile
+    from fastflow.files.write.partial import State
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,14 @@ def write(
     made: Made, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
 ) -> None:
     """Write every block of ``made`` after the ``finished`` rows of an earlier run; ``state`` follows each block."""
-    if isinstance(writer, OutputFile):
+    if not isinstance(writer, StandardOutput):
         for block in made.before(finished):
             writer.skip(block)
     writer.write(made.empty())  # an empty input still gives a file of the right width and dtype
     with progress:
         for block, share in made.blocks():
             writer.write(block)
-            if state is not None and isinstance(writer, OutputFile):
+            if state is not None and not isinstance(writer, StandardOutput):
                 state.save(writer.rows, writer.sync())
             progress.advance(len(block.rows), share=share)
     writer.finish()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import UsageError
-from fastflow.files.read.ranges import Ranges, digest_of
 from fastflow.files.read.records import Layout
+
+if TYPE_CHECKING:
+    from fastflow.files.read.ranges import Ranges
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """The options as a run records them, in JSON."""
-        return vars(self) | {"layout": self.layout._asdict(), "ranges": digest_of(self.ranges)}
+        digest = None if self.ranges is None else self.ranges.sha256
+        return vars(self) | {"layout": self.layout._asdict(), "ranges": digest}
 
 
 @dataclass
@@ -59,3 +62,12 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/3")
     return int(part), int(parts)
+
+
+def check_delimiter(given: str | None) -> str | None:
+    """The character that ``--delimiter`` means, tab also as the two characters \\t; raises a UsageError for another."""
+    if given is None or given in ("\\t", "tab"):
+        return given and "\t"
+    if len(given) != 1 or given in '"\r\n':
+        raise UsageError(f"--delimiter {given!r}: must be one character that separates columns, such as ';' or '\\t'")
+    return given

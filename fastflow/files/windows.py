@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.read.texts import unit_of
 from fastflow.files.settings import Settings
-from fastflow.files.unlike import Unlike
 from fastflow.model.fragmentation import unsuited
-from fastflow.runtime import Runtime
 from fastflow.streaming import windowed
+
+if TYPE_CHECKING:
+    from fastflow.files.unlike import Unlike
+    from fastflow.runtime import Runtime
 
 
 class Window(NamedTuple):

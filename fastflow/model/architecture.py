@@ -11,7 +11,6 @@ from fastflow.kernels.encoder.distances import BUCKETS
 from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.model.fields import number
 from fastflow.model.fields import whole_number as whole_number
-from fastflow.model.modernbert import modernbert_shape
 from fastflow.values import read_object, short
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -69,8 +68,12 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
     if config.get("position_embedding_type", "absolute") != "absolute":
         # no step down: transformers 5 ignores this field and would give wrong vectors
         raise FastflowError(f"{where}: only absolute position embeddings are supported")
-    read = modernbert_shape if family == "modernbert" else _post_norm_shape
-    shape = read(config, where, ACTIVATIONS[activation])
+    if family == "modernbert":
+        from fastflow.model.modernbert import modernbert_shape  # few encoders are one
+
+        shape = modernbert_shape(config, where, ACTIVATIONS[activation])
+    else:
+        shape = _post_norm_shape(config, where, ACTIVATIONS[activation])
     if shape.hidden % shape.heads:
         raise FastflowError(f"{where / 'config.json'}: {shape.heads} heads do not divide {shape.hidden} dimensions")
     _check_positions(max_tokens(shape), where)

@@ -30,7 +30,6 @@ from fastflow.model.hashing import (
     encoder_files,
     is_file,
 )
-from fastflow.model.hub import hub_model, referenced_encoder
 from fastflow.model.int8 import read_int8
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.likelihood import read_likelihood
@@ -76,7 +75,11 @@ def located(model: str | Path | None, allow_download: bool = False) -> Path:
     directory = named(model)
     if str(model).startswith(("./", "../")):  # a Path has lost it, and a Hub id has none
         return directory
-    return directory if os.path.exists(directory) else hub_model(str(directory), allow_download) or directory
+    if os.path.exists(directory):
+        return directory
+    from fastflow.model.hub import hub_model  # most models are a directory
+
+    return hub_model(str(directory), allow_download) or directory
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
@@ -196,6 +199,7 @@ class Opening:
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
+        from fastflow.model.hub import referenced_encoder
         from fastflow.model.sentence_transformers import encoder_folder
 
         found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))

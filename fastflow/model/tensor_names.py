@@ -10,7 +10,6 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.distances import BUCKETS
 from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.model.fields import whole_number
-from fastflow.model.modernbert import biases
 
 _BERT_LAYER = {
     "q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value",
@@ -87,6 +86,8 @@ def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -
 
 
 def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
+    from fastflow.model.modernbert import biases  # few encoders are one
+
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 
     def denied(name: str, why: str) -> None:

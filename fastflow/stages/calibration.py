@@ -5,7 +5,7 @@ A stage is plain data, so that training (PyTorch), the model directory and every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.flow import equations
 from fastflow.values import is_whole, short
 
 KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
@@ -46,26 +45,22 @@ class Stage:
 
 def apply(stages: Sequence[Stage], x: Any) -> Any:
     """Run the chain of stages on pooled vectors ``x`` (B, D), a NumPy array or PyTorch tensor of the stages' dtype."""
+    from fastflow.kernels.flow import equations  # backends run the folded plan instead
+
     for stage in stages:
         if stage.kind == "flow":
             x, _ = apply_with_log_det(stage, x)
         else:
-            x = _LINEAR[stage.kind](x, **stage.params)
+            x = getattr(equations, stage.kind)(x, **stage.params)
     return x
 
 
 def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
     """z (B, D) and log|det dz/dx| (B,) of a flow stage."""
+    from fastflow.kernels.flow import equations  # as in apply
+
     s = stage.settings
     return equations.flow(x, stage.params, s["levels"], s["depth"], s["coupling"], s["permutation"])
-
-
-_LINEAR: dict[str, Callable[..., Any]] = {
-    "standardize": equations.standardize,
-    "nullspace": equations.nullspace,
-    "whiten": equations.whiten,
-    "recolour": equations.recolour,
-}
 
 
 def output_dim(stages: Sequence[Stage], inputs: int) -> int:

@@ -7,15 +7,17 @@ variance; raw vectors and those without their leading directions do not, and so 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage
-from fastflow.stages.rows import Rows
 from fastflow.stages.truncation import sampled
+
+if TYPE_CHECKING:
+    from fastflow.stages.rows import Rows
 
 SPREAD = "spread"  # the array of calibration.safetensors
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply, output_dim
-from fastflow.stages.rows import Rows
+
+if TYPE_CHECKING:
+    from fastflow.stages.rows import Rows
 
 SAMPLE = 16384  # texts that embeddings are measured on, evenly spaced
 BLOCK = 2048

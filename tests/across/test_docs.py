@@ -215,7 +215,7 @@ def help_texts() -> dict[str, str]:
     from fastflow.train.cli import main as train
 
     runs = {"fastflow": (main, []), "fastflow-train": (train, [])}
-    runs |= {f"fastflow {name}": (main, [name]) for name in main.commands}
+    runs |= {f"fastflow {name}": (main, [name]) for name in main.later}
     return {name: CliRunner().invoke(command, [*words, "--help"]).stdout for name, (command, words) in runs.items()}
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from fastflow.files.parts.manifest import manifest_path
 from fastflow.files.write.partial import partial_path
-from fastflow.files.write.writers import WRITERS
+from fastflow.files.write.writers import WRITERS, writer_for
 
 CODE = "import sys; import fastflow.files.embed as e; e.WINDOW = 64; from fastflow.cli import main; main(sys.argv[1:])"
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]
@@ -74,7 +74,7 @@ class Round:
 
     def run(self) -> None:
         """Raises a Fault."""
-        kind = WRITERS[self._suffix]
+        kind = writer_for(self._out.with_suffix(self._suffix))
         options = ["--keep", "n"] if kind.keeps_ids else ["--log-prob"] * kind.keeps_log_prob
         options += ["--precision", self._rng.choice(["float32", "int8"])]
         source, other = self._write("in.jsonl"), self._write("other.jsonl")

@@ -10,7 +10,8 @@ import pytest
 import zstandard
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.compressed import unpacked, without_packing
+from fastflow.files.read.compressed import unpacked
+from fastflow.files.read.inputs import without_packing
 from fastflow.files.read.records import Layout
 from fastflow.files.read.texts import read_records
 

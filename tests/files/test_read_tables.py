@@ -6,8 +6,8 @@ import pytest
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.records import Layout
-from fastflow.files.read.tables import check_delimiter
 from fastflow.files.read.texts import read_records
+from fastflow.files.settings import check_delimiter
 
 
 def texts(tmp_path, content: str, name: str = "x.csv", **options: object) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any, BinaryIO, Protocol
 
 from fastflow.errors import missing_extra
 
-SUFFIXES = (".gz", ".zst")
 MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # the first bytes of a packed file
 CUT_SHORT = "the file is cut short; fetch it again"
 PIECE = 1024  # bytes that are unpacked at once: zstd makes at most 32,768 of each
@@ -27,11 +26,6 @@ def unpacked(path: str, file: BinaryIO) -> Readable:
     if path.endswith(".gz"):
         return Gzip(file)
     return Zstd(path, file) if path.endswith(".zst") else file  # type: ignore[return-value]
-
-
-def without_packing(path: str) -> str:
-    """``path`` without .gz or .zst at its end."""
-    return next((path.removesuffix(suffix) for suffix in SUFFIXES if path.endswith(suffix)), path)
 
 
 def _not_packed(suffix: str, file: BinaryIO) -> OSError:

@@ -8,11 +8,14 @@ import stat
 import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.compressed import unpacked
 
+if TYPE_CHECKING:
+    from fastflow.files.read.compressed import Readable
+
+PACKED = (".gz", ".zst")  # suffixes
 CHUNK = 1 << 16  # bytes read at a time
 LONGEST = 1 << 24  # bytes of a line: 16 MiB, hundreds of times what the largest limit of tokens can use
 PATIENCE = 50  # milliseconds in which the next line of a pipe still belongs to the lines before it
@@ -32,7 +35,7 @@ class Input:
         self.done: float | None = None  # the share that has been read, of a file that is not read from start to end
         try:
             self._file = self._open(path)
-            self._handle = unpacked(path, self._file)
+            self._handle = self._unpacked()
             self.identity = self._stat()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -147,3 +150,15 @@ class Input:
         if sys.stdin is None:
             raise FastflowError("standard input is closed; name a file instead of -")
         return sys.stdin.buffer
+
+    def _unpacked(self) -> Readable:
+        if not self.path.endswith(PACKED):
+            return self._file  # type: ignore[return-value]
+        from fastflow.files.read.compressed import unpacked  # most inputs are not packed
+
+        return unpacked(self.path, self._file)
+
+
+def without_packing(path: str) -> str:
+    """``path`` without .gz or .zst at its end."""
+    return next((path.removesuffix(suffix) for suffix in PACKED if path.endswith(suffix)), path)

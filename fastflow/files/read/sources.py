@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.parquet import agreed_types
 from fastflow.files.read.records import Layout, Record
 from fastflow.files.read.texts import format_of, records_of
 
@@ -137,6 +136,8 @@ class Sources:
         """
         if format_of(self.paths[0], layout.format) != "parquet":
             return {}
+        from fastflow.files.read.parquet import agreed_types  # the one format with types
+
         found: dict[str, Any] = {}
         for path in self.paths:
             with self._opened(path) as source:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator
 from itertools import chain
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.files.read.inputs import LONGEST
 from fastflow.files.read.records import Layout, Record, known_fields, listed, text_fields
 
@@ -77,15 +77,6 @@ class _Ended:
                 f"{self._path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not closed?"
             )
         return line
-
-
-def check_delimiter(given: str | None) -> str | None:
-    """The character that ``--delimiter`` means, tab also as the two characters \\t; raises a UsageError for another."""
-    if given is None or given in ("\\t", "tab"):
-        return given and "\t"
-    if len(given) != 1 or given in '"\r\n':
-        raise UsageError(f"--delimiter {given!r}: must be one character that separates columns, such as ';' or '\\t'")
-    return given
 
 
 def _delimiter(line: str, path: str, layout: Layout) -> str:

@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read.compressed import without_packing
-from fastflow.files.read.inputs import Input
-from fastflow.files.read.parquet import parquet_records
+from fastflow.files.read.inputs import Input, without_packing
 from fastflow.files.read.records import Identity, Layout, Record, listed, text_fields
-from fastflow.files.read.tables import table_records
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
 TABLES = ("tsv", "csv")
@@ -64,6 +61,8 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
     if kind == "parquet":
+        from fastflow.files.read.parquet import parquet_records  # as tables below: one format a run
+
         return parquet_records(source, layout, skip)
     return islice(_line_records(source, kind, layout), skip, None)
 
@@ -76,6 +75,8 @@ def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
     elif kind == "jsonl":
         yield from _json_records(lines, path, layout)
     else:
+        from fastflow.files.read.tables import table_records
+
         yield from table_records(lines, path, kind, layout)
 
 

@@ -34,6 +34,10 @@ class Store(ABC):
     def add(self, rows: Mapping[bytes, bytes]) -> None:
         """Keep ``rows``, whose keys ``find`` has just not found."""
 
+    def describe(self) -> str:
+        """The content in words; empty if nothing is kept after the run."""
+        return ""
+
     @abstractmethod
     def close(self) -> None:
         """Let go of files."""

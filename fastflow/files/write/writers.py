@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from fastflow.errors import UsageError
-from fastflow.files.write.database import DatabaseFile
-from fastflow.files.write.npz import NpzFile
-from fastflow.files.write.outputs import JsonLinesFile, NpyFile, OutputFile, SafetensorsFile
-from fastflow.files.write.parquet_output import ParquetOutput
+from fastflow.files.write.outputs import OutputFile
 
-WRITERS: dict[str, type[OutputFile]] = {
-    ".npy": NpyFile,
-    ".npz": NpzFile,
-    ".jsonl": JsonLinesFile,
-    ".safetensors": SafetensorsFile,
-    ".parquet": ParquetOutput,
-    ".db": DatabaseFile,
+WRITERS = {  # suffix -> module of this room, imported when it is asked for, and class
+    ".npy": ("outputs", "NpyFile"),
+    ".npz": ("npz", "NpzFile"),
+    ".jsonl": ("outputs", "JsonLinesFile"),
+    ".safetensors": ("outputs", "SafetensorsFile"),
+    ".parquet": ("parquet_output", "ParquetOutput"),
+    ".db": ("database", "DatabaseFile"),
 }
 
 
@@ -24,4 +23,5 @@ def writer_for(target: Path) -> type[OutputFile]:
     """The class that writes ``target``, by its suffix."""
     if target.suffix not in WRITERS:
         raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(WRITERS)}")
-    return WRITERS[target.suffix]
+    module, name = WRITERS[target.suffix]
+    return cast("type[OutputFile]", getattr(import_module(f"fastflow.files.write.{module}"), name))
