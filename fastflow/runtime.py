@@ -18,7 +18,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import DEFAULT, Opening, located
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.tokens import Loading, Tokenizer, Tokens
 from fastflow.progress import Progress
 from fastflow.prompting import Prompting
 from fastflow.stages.calibration import output_dim
@@ -87,8 +87,11 @@ class Runtime(Prompting):
             if isinstance(opening.model, VectorModel):
                 self._opened = open_calibrator(opening.model, backend, device, dtype, threads)
             else:
-                self._tokenizer = opening.model.tokenizer()
-                self._opened = open_backend(opening.model, backend, device, dtype, threads)
+                loading = Loading(opening.model.tokenizer)
+                try:
+                    self._opened = open_backend(opening.model, backend, device, dtype, threads)
+                finally:  # a tokenizer's error goes before one of the backend
+                    self._tokenizer = loading()
         self._model = opening.model
         self._seen = Seen()
         self.truncated = 0  # texts cut at max_length so far

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastflow.errors import UsageError
 from fastflow.model.kinds import Model, VectorModel
@@ -32,8 +31,7 @@ def windowed(items: Iterator[Item], size: int, characters: Callable[[Item], int]
         yield window
 
 
-@dataclass(frozen=True)
-class StreamOptions:
+class StreamOptions(NamedTuple):
     """The options of ``Runtime.stream``, which explains them."""
 
     batch_size: int | None = None
@@ -60,8 +58,7 @@ class StreamOptions:
         """The options as ``model``, of ``dim`` dimensions, completes them. Raises as ``check`` does."""
         self.check(dim)
         kept = model.truncate_dim if self.truncate_dim is None else self.truncate_dim
-        return replace(
-            self,
+        return self._replace(
             prompt=model.prompts.resolve(self.prompt, self.prompt_name),
             pooled=model.prompts.pooled,
             truncate_dim=kept,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.distances import BUCKETS
@@ -34,8 +33,7 @@ SHORTEST = 2  # tokens of an empty text: [CLS] and [SEP]
 DEEPEST = 1000  # layers that PyTorch may be asked to build; native layers are counted in the file
 
 
-@dataclass(frozen=True)
-class EncoderSize:
+class EncoderSize(NamedTuple):
     """The size of an encoder for every backend: transformer layers, width D, and the longest text it can take."""
 
     layers: int

@@ -70,7 +70,7 @@ class Calibrated:
         return "first dimensions, which lead" if ordered else "first dimensions, in no order"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model(Calibrated):
     """A checked model of texts: where its encoder lies, how to pool, and the calibration of the pooled vectors."""
 
@@ -101,7 +101,7 @@ class Model(Calibrated):
         return Tokenizer(self.encoder, self.max_length, lower, proved=bool(self.manifest))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class VectorModel(Calibrated):
     """A checked model without an encoder: it calibrates vectors of ``input_dim`` numbers that were made elsewhere."""
 

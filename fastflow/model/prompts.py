@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fastflow.errors import UsageError
 from fastflow.values import short
@@ -12,11 +12,10 @@ from fastflow.values import short
 TASKS = ("query", "document")  # prompts that every model of Sentence Transformers has, empty if it stores none
 
 
-@dataclass(frozen=True)
-class Prompts:
+class Prompts(NamedTuple):
     """``texts`` by name; ``default`` names the one for a call without any; ``pooled``: their tokens are pooled too."""
 
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = MappingProxyType({})
     default: str | None = None
     pooled: bool = True
 

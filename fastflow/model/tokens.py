@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,6 +197,32 @@ class Tokenizer:
         unknown = {self._tokenizer.token_to_id(name) for name in UNKNOWN}
         ids = [i for encoding in encodings for i in encoding.ids]
         return len(ids), sum(i in unknown for i in ids)
+
+
+class Loading:
+    """A tokenizer that a thread of its own makes by ``make``; calling this waits, and raises what ``make`` raised.
+
+    The library reads a vocabulary without holding the interpreter, so that weights are packed in the same time.
+    """
+
+    def __init__(self, make: Callable[[], Tokenizer]) -> None:
+        self._make = make
+        self._found: Tokenizer | BaseException
+        self._thread = Thread(target=self._run, name="fastflow-tokenizer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._make()
+        except BaseException as error:  # raised again where it is waited for
+            self._found = error
+
+    def __call__(self) -> Tokenizer:
+        """The tokenizer."""
+        self._thread.join()
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found
 
 
 def no_utf8(text: str) -> FastflowError:

@@ -25,7 +25,7 @@ SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what eac
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stage:
     """One fitted transform: ``kind`` of KINDS, its settings, its arrays by name (see ``kernels.flow.equations``)."""
 

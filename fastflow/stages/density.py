@@ -9,9 +9,8 @@ the embedding alone. A closed form in front of a flow is affine, so that its log
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from fastflow.stages.calibration import Stage, apply, apply_with_log_det, descri
 Densities = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Density:
+class Density(NamedTuple):
     """``stages`` are f; ``log_det`` is the constant that the closed forms among them add to log|det dz/dx|."""
 
     stages: tuple[Stage, ...]

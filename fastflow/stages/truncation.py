@@ -9,8 +9,7 @@ embedding costs nothing more, and k dimensions some k x D products.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,7 @@ BLOCK = 2048
 ORTHOGONAL = 1e-4  # float32 columns are orthonormal to within this
 
 
-@dataclass(frozen=True)
-class Truncation:
+class Truncation(NamedTuple):
     """``basis`` (D', D'): orthonormal columns, leading first; ``deviation`` (D',): of the embedding along each."""
 
     basis: NDArray[Any]

@@ -7,10 +7,10 @@ dtype of the weights (float32 or float64). No argument is changed; no token is p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from math import erf as exact_erf
 from math import pi, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ Watch = Callable[[str, Array], None]
 LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
 
 
-@dataclass(frozen=True)
-class EncoderShape:
+class EncoderShape(NamedTuple):
     """The parameters of the equations besides the weights: D hidden width, heads, layers and the variants of the
     architecture.
 

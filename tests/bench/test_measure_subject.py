@@ -22,7 +22,7 @@ def test_matrices_are_four_squares_and_two_rectangles_a_layer(subject):
 
 
 def test_a_gate_is_one_more_rectangle(subject):
-    gated = replace(subject, shape=replace(subject.shape, gated=True))
+    gated = replace(subject, shape=subject.shape._replace(gated=True))
     assert gated.matrix_weights() == 2 * (4 * 8 * 8 + 3 * 8 * 20)
 
 

@@ -77,7 +77,7 @@ def test_llama_cpp_has_the_benchs_threads_and_room_for_the_longest_text(subject,
     assert (params.embedding, params.embd_normalize, params.flash_attn_type) == (True, -1, "flash")
     assert (params.n_batch, params.n_ubatch, params.n_ctx) == (512, 512, subject.shape.positions)
     assert params.model.path == str(subject.folder / "int8.gguf")
-    long = replace(subject, shape=replace(subject.shape, positions=2048))
+    long = replace(subject, shape=subject.shape._replace(positions=2048))
     assert llama.settings(long, subject.folder, 1).n_ubatch == 2048
 
 
@@ -112,7 +112,7 @@ def test_another_pooling_is_refused(subject, change, reason):
     llama.check(subject)
     with pytest.raises(ValueError, match=reason):
         llama.check(replace(subject, **change))
-    relu = replace(subject, shape=replace(subject.shape, activation="relu"))
+    relu = replace(subject, shape=subject.shape._replace(activation="relu"))
     with pytest.raises(ValueError, match="not of bert with relu"):
         llama.check(relu)
 

@@ -19,6 +19,7 @@ from fastflow.files.run import Run
 from fastflow.files.settings import Settings
 from fastflow.files.write import parquet_output
 from fastflow.files.write.json_columns import as_text, cast, joined, look, marked, typed
+from fastflow.files.write.partial import State
 
 from support.commands import assert_one_sentence, run
 
@@ -125,8 +126,8 @@ def test_values_that_an_interrupted_run_wrote_count_too(model, desk, tmp_path, m
     whole = target.read_bytes()
     target.unlink()
     with monkeypatch.context() as patch:
-        saved = module.State.save
-        patch.setattr(module.State, "save", lambda self, *args: (saved(self, *args), (_ for _ in ()).throw(KeyError())))
+        saved = State.save
+        patch.setattr(State, "save", lambda self, *args: (saved(self, *args), (_ for _ in ()).throw(KeyError())))
         with pytest.raises(KeyError):
             embed_file(Runtime(model), ["in.jsonl"], target, settings, Run(quiet=True))
     assert embed_file(Runtime(model), ["in.jsonl"], target, settings, Run(resume=True, quiet=True)).resumed == 16

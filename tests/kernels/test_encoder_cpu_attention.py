@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -132,7 +130,7 @@ def test_an_encoder_whose_layers_have_windows_and_biases(isa, threads):
     """As steps of an encoder: hidden states against the reference, and the same bits in any company."""
     weights, shape = random_encoder(3, 2, 72, 3, 100)
     weights |= {"relative": np.random.default_rng(0).normal(0, 2, (32, 3)).astype(np.float32)}
-    shape = replace(shape, windows=(20, 7))
+    shape = shape._replace(windows=(20, 7))
     ids, offsets = pack([17, 130, 1, 64, 2, 100], seed=5)
     encoder = CpuEncoder(weights, shape, "mean", (2,), threads=threads, isa=isa)
     found = encoder.states(ids, offsets)[2]
@@ -150,7 +148,7 @@ def test_a_long_text_has_the_same_bits_however_many_threads_share_it(monkeypatch
     monkeypatch.setattr("support.packed.POSITIONS", 1100)
     weights, shape = random_encoder(3, 2, 32, 2, 64)
     weights |= {"relative": np.random.default_rng(9).normal(0, 2, (32, 2)).astype(np.float32)}
-    shape = replace(shape, windows=(300, 300))
+    shape = shape._replace(windows=(300, 300))
     ids, offsets = pack([193, 200, 5, 1100, 192, 700], seed=5)
     encoder = CpuEncoder(weights, shape, "mean", (2,), dtype, threads=1, isa=isa)
     want = encoder(ids, offsets)

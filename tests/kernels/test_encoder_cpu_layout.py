@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -144,7 +142,7 @@ def test_results_of_bfloat16_need_a_product_that_rounds(float_isa):
 def test_tanh_is_not_applied_to_results_of_bfloat16():
     weights, shape = random_encoder(0, 1, 32, 4, 64)
     with pytest.raises(ValueError, match=r"'layer\.0\.up' applies tanh to results of float32 alone"):
-        assemble(weights, replace(shape, activation="tanh"), "mean", (1,), 32, BF16)
+        assemble(weights, shape._replace(activation="tanh"), "mean", (1,), 32, BF16)
 
 
 def test_smoothing_is_obeyed_or_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow import Runtime
+from fastflow.errors import FastflowError
+from fastflow.model.tokens import Loading, Tokenizer, Tokens
 
 from support.builders import FAMILIES, VOCABULARY, WORDS, vocabulary_only
 
@@ -130,3 +133,23 @@ def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
     ours, want = Tokenizer(tmp_path, 128)(texts), Tokenizer(model, 128)(texts)
     assert len(ours.ids) > 20_000
     assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
+
+
+def test_a_tokenizer_that_is_loading_is_made_in_another_thread():
+    made = []
+    loading = Loading(lambda: made.append(threading.current_thread()) or "tokenizer")
+    assert loading() == "tokenizer"
+    assert loading() == "tokenizer"
+    assert len(made) == 1
+    assert made[0] is not threading.current_thread()
+
+
+def test_an_error_of_a_tokenizer_goes_before_one_of_the_backend(bert_copy):
+    (bert_copy / "tokenizer.json").write_text("{")
+    with pytest.raises(FastflowError, match=r"tokenizer\.json cannot be read as a tokenizer"):
+        Runtime(bert_copy)
+    with pytest.raises(FastflowError, match=r"tokenizer\.json cannot be read as a tokenizer"):
+        Runtime(bert_copy, dtype="float64", backend="cpu")  # which the backend refuses too
+    (bert_copy / "tokenizer.json").unlink()
+    with pytest.raises(FastflowError, match="has no tokenizer"):
+        Runtime(bert_copy)
