@@ -17,7 +17,7 @@ from click.testing import Result
 from fastflow import Runtime
 from fastflow.files import embed, transform
 from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.writers import WRITERS
+from fastflow.files.write.writers import WRITERS, writer_for
 
 from support.builders import make_sentences
 from support.commands import run
@@ -28,7 +28,7 @@ ROWS = 70  # of an input; a shard of 35 rows has four blocks and a part of one
 SENTENCES = make_sentences(ROWS)
 TEXTS = [*SENTENCES[:30], "", *SENTENCES[:9], *SENTENCES[40:]]  # some come again, one is empty
 VECTORS = make_vectors(ROWS)
-SCORED = tuple(suffix for suffix, kind in WRITERS.items() if kind.keeps_log_prob)
+SCORED = tuple(suffix for suffix in WRITERS if writer_for(Path(f"x{suffix}")).keeps_log_prob)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Subject:
 
     def command(self, model: Path, target: Path) -> list[str]:
         """All words; ids and fields are kept if the format has a place for them."""
-        keeps = WRITERS[target.suffix].keeps_ids and self.words[0] == "embed"
+        keeps = writer_for(target).keeps_ids and self.words[0] == "embed"
         kept = ["--id-field", "id", "--keep", "n,title"] if keeps else []
         return [*self.words, *kept, "-m", str(model), "-o", str(target)]
 
