@@ -26,8 +26,8 @@ def section(columns: list[str]) -> list[str]:
     lines = [
         "## Published figures on other encoders",
         "",
-        "Not measured here, and not comparable in level: far larger encoders, `wmean` only. What compares is the",
-        "gain of a calibration over its encoder. Sources: "
+        "Not measured here, and not comparable in level: far larger encoders, `wmean` only. Only the gain of a",
+        "calibration over its encoder can be compared. Sources: "
         + "; ".join(f"({mark}) {source}" for mark, source in SOURCES.items())
         + ".",
         "",

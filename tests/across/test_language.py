@@ -1,4 +1,4 @@
-"""Plain English: how often docstrings and comments use idioms that a newcomer has to decode, for 10,000 words."""
+"""Plain English: how often docstrings, comments and pages use idioms to be decoded, for 10,000 words."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("fastflow", "kernels", "train", "bench")
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "kernels/README.md", "bench/results/*.md")
 PRONOUNS = "it|there|none|they|that|one|a|an|the|nothing|no|neither|its|each|all|this|these|both"
 IDIOMS = {  # pattern -> the most for 10,000 words
     "where for if": (rf"\bwhere (?:{PRONOUNS}|\w+ (?:is|are|has|have|was|were))\b", 8),
@@ -50,19 +51,31 @@ def texts() -> str:
     return "\n".join(found)
 
 
-TEXTS = texts()
-WORDS = len(re.findall(r"[A-Za-z']+", TEXTS))
+def pages() -> str:
+    """The pages for engineers and those of results; README and docs/ are for users."""
+    paths = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
+    return "\n\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def words(text: str) -> int:
+    return len(re.findall(r"[A-Za-z']+", text))
+
+
+TEXTS = {"code": texts(), "pages": pages()}
 
 
 def test_docstrings_and_comments_are_found():
     source = '"""One."""\nx = "two"  # three\ndef f():\n    """Four."""\n'
     assert of_python(source) == ["One.", "Four.", "three"]
     assert of_c('/* five\n   six */ char *s = "seven";') == [" five\n   six "]
-    assert WORDS > 50_000
+    assert words(TEXTS["code"]) > 50_000
+    assert words(TEXTS["pages"]) > 8_000
+    assert all(list(ROOT.glob(pattern)) for pattern in PAGES)
 
 
+@pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("idiom", IDIOMS)
-def test_idioms_are_rare(idiom):
-    pattern, most = IDIOMS[idiom]
-    found = [TEXTS[max(0, m.start() - 30) : m.end() + 30] for m in re.finditer(pattern, TEXTS, re.MULTILINE)]
-    assert len(found) * 10_000 / WORDS <= most, found
+def test_idioms_are_rare(idiom, kind):
+    (pattern, most), text = IDIOMS[idiom], TEXTS[kind]
+    found = [text[max(0, m.start() - 30) : m.end() + 30] for m in re.finditer(pattern, text, re.MULTILINE)]
+    assert len(found) * 10_000 / words(text) <= most, found

@@ -164,7 +164,7 @@ def test_the_page_says_where_the_default_is_not_the_choice():
         rows = {label: dict.fromkeys((*GROUPS, "mean"), value) for label, value in table.items()}
         page = markdown(result | {"choice": {"table": rows, "chosen": chosen, "best": 61.04, "left_out": []}})
         assert ("**The default does not follow the choice**" in page) == said
-        assert ("The flow is 0.08 behind it." in page) == said
+        assert ("The flow is 0.08 below it." in page) == said
 
 
 def test_a_gain_is_over_the_same_seed_where_it_has_one_and_over_seed_0_else():
