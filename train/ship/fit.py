@@ -19,8 +19,8 @@ from fastflow.stages.rows import Rows
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.ship import summary
+from fastflow.train.ship.card import card_of_texts, card_of_vectors
 from fastflow.train.ship.export import check_out, check_reference, export, export_vectors
-from fastflow.train.ship.vectors_card import card_of_vectors
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +105,7 @@ class Fit:
             return export_vectors(out, self.choice.fitted, self.training, about, self.pooled)
         if reference_encoder:
             check_reference(self.encoder)
-        card = summary.card(self.encoder, self.stages, self.training, self.measures, reference_encoder)
+        card = card_of_texts(self.encoder, self.stages, self.training, self.measures, reference_encoder)
         fitted = self.choice.fitted
         return export(out, self.encoder, fitted, self.training, card, self.texts, self.pooled, reference_encoder)
 

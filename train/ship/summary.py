@@ -1,4 +1,4 @@
-"""The end of a training run: the table of raw, weighted and calibrated embeddings, loud warnings, the model card."""
+"""The end of a training run: the table of raw, weighted and calibrated embeddings, and loud warnings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.chain import Fitted, sample
 
-SPREAD_OUT = (
-    0.2  # an untuned encoder: 0.43 and more; the output of a tuned one: 0.18 at most (bench/results/superseded.md)
-)
+# mean cosine: 0.43 and more of an untuned encoder, 0.18 at most of the output of a tuned one (bench/results/superseded.md)
+SPREAD_OUT = 0.2
 
 
 def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
@@ -147,57 +146,3 @@ def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "tex
                 "use --token-weights none here"
             )
     return out
-
-
-def card(
-    encoder: FrozenEncoder,
-    stages: Sequence[Stage],
-    training: dict[str, Any],
-    measures: dict[str, Any],
-    reference: bool = False,
-) -> str:
-    """The model's README.md; ``reference`` as for ``export``."""
-    chain = calibration.describe(stages)
-    lines = [
-        "# A calibrated sentence encoder",
-        "",
-        "Made with fastflow: a frozen masked language model, calibrated without labels.",
-        "",
-    ]
-    lines += ["| | |", "| --- | --- |"]
-    lines += [
-        f"| encoder | {_whence(encoder, reference)} (sha256 {encoder.hash[:16]}) |",
-        f"| pooling | {encoder.pooling.describe()} |",
-    ]
-    lines += [f"| longest text | {encoder.max_length} tokens |", f"| calibration | {chain} |"]
-    kind = "texts, read once" if training.get("streamed") else "distinct texts"
-    beside = training.get("background")
-    words = f", and {beside} sentences of random English words" if beside else ""
-    lines += [f"| corpus | {', '.join(training['corpus'])}: {training['texts']} {kind}{words} |"]
-    lines += ["| licence | that of the encoder and of the corpus; the calibration adds none |", ""]
-    if training.get("reasons"):
-        lines += ["Why this calibration:", "", *(f"- {reason}" for reason in training["reasons"]), ""]
-    head, *measured = cells(measures, source_of(encoder))
-    lines += [f"| measured | {' | '.join(head[1:])} |", "| --- " * len(head) + "|"]
-    lines += [f"| {' | '.join(line)} |" for line in measured]
-    lines += ["", *notes(measures, stages)]
-    if reference:
-        lines += [
-            "",
-            "This directory holds no encoder, only the Hub id and the revision of one. Before it is loaded for the",
-            "first time on a machine, fetch the encoder into the local Hub cache:",
-            "",
-            "```bash",
-            f"hf download {encoder.hub_id} --revision {encoder.revision}",
-            "```",
-        ]
-    lines += ["", "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", ""]
-    return "\n".join(lines)
-
-
-def _whence(encoder: FrozenEncoder, reference: bool) -> str:
-    """The card's entry for the encoder."""
-    origin = f"{encoder.hub_id} of the Hugging Face Hub, revision {encoder.revision}" if encoder.hub_id else ""
-    if reference:
-        return f"{origin}, not in this directory"
-    return f"in 0_Transformer, with its own licence{'; a copy of ' * bool(origin)}{origin}"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fastflow.stages.calibration import Stage
-from fastflow.train.ship.vectors_card import card_of_vectors
+from fastflow.train.ship.card import card_of_vectors
 
 
 def test_the_card_names_the_vectors_and_their_hash():
