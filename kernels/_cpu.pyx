@@ -106,7 +106,7 @@ cdef extern from "encoder/encoder.h":
     ctypedef struct ff_linear:
         int64_t weights, bias, scale, shift, columns, steps, format, apart, result
     ctypedef struct ff_embed_step:
-        int64_t kind, target, width, scale, bias
+        int64_t kind, target, width, scale, bias, mean
     ctypedef struct ff_linear_step:
         int64_t kind, source, target, texts, product, activation, add
     ctypedef struct ff_attend_step:
@@ -299,7 +299,8 @@ cdef class Encoder:
     """A packed encoder, ready to run. Immutable, so safe from several threads at once.
 
     memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n, STEP_NUMBERS)
-    int64, each a record of ``STEPS``, and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (longest text or more, E) float32, or None: none are added;
+    int64, each a record of ``STEPS``, and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (position_rows, E) float32, a row
+    more if a step of EMBED has ``mean``, or None: none are added;
     words (vocabulary, E) float32, or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token
     counts equally.
     """
@@ -336,8 +337,9 @@ cdef class Encoder:
             raise ValueError(f"attention's format cannot be computed on instruction set {isa} here")
         if words.shape[0] == 0 or position_rows < 1:
             raise ValueError("an encoder needs words and positions")
-        if positions is not None and (words.shape[1] != positions.shape[1] or positions.shape[0] != position_rows):
-            raise ValueError(f"the table of positions must have {position_rows} rows, as wide as those of words")
+        rows = position_rows + any(step[i].kind == FF_EMBED and step[i].embed.mean for i in range(steps.shape[0]))
+        if positions is not None and (words.shape[1] != positions.shape[1] or positions.shape[0] != rows):
+            raise ValueError(f"the table of positions must have {rows} rows, as wide as those of words")
         if token_weights is not None and token_weights.shape[0] != words.shape[0]:
             raise ValueError(f"{token_weights.shape[0]} token weights do not fit {words.shape[0]} words")
         if words.itemsize == 2:

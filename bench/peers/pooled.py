@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fastflow.backends.words import words_of
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.errors import missing_extra
+from fastflow.kernels.encoder.reference import WORDS
+from fastflow.model.architecture import max_tokens
 
 
 @contextmanager
@@ -49,6 +52,9 @@ class Pooled(torch.nn.Module):
         self.layers = subject.layers if layers is None else layers
         self.mode = subject.mode if layers is None else "mean"
         self.last = self.layers == (subject.depth,)
+        self.words: torch.nn.Module | None = None
+        if WORDS in self.layers:
+            self.words = words_of(self.encoder, max_tokens(subject.shape), subject.encoder)
         table = subject.weights if layers is None else None
         # a column, looked up as the encoder's own tables are, which every exporter and compiler supports
         self.token_weights: torch.Tensor | None
@@ -68,7 +74,8 @@ class Pooled(torch.nn.Module):
         if self.last:
             hidden = self.encoder(**given).last_hidden_state
         else:
-            states = self.encoder(**given, output_hidden_states=True).hidden_states
+            states = dict(enumerate(self.encoder(**given, output_hidden_states=True).hidden_states))
+            states[WORDS] = states[0] if self.words is None else self.words(given["input_ids"])
             hidden = sum(states[layer] for layer in self.layers) / len(self.layers)
         if self.mode == "cls":
             return hidden[:, 0].to(torch.float32)

@@ -120,9 +120,8 @@ class States:
     def _states(self, backend: TorchBackend, tokens: Tokens) -> NDArray[np.float16]:
         out: NDArray[np.float16] | None = None
         for rows in tokens.batches(512, 16384):
-            output, mask = backend.hidden_states(tokens.select(rows))
-            layers = [output.hidden_states[i] for i in self.encoder.pooling.layers]
-            found = (sum(layers) / len(layers))[mask].numpy().astype(np.float16)
+            states, mask = backend.hidden_states(tokens.select(rows))
+            found = (sum(states.values()) / len(states))[mask].numpy().astype(np.float16)
             if out is None:
                 out = np.empty((len(tokens.ids), found.shape[1]), np.float16)
             out[_places(tokens, rows)] = found

@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Floats
 from fastflow.backends.reference import pool_states
+from fastflow.backends.words import words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.panels import LARGEST
-from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import BAD, load_weights
 from fastflow.stages import calibration
 from fastflow.stages.density import Densities, Density, log_normal
+from fastflow.stages.pooling import WORDS
 from fastflow.stages.vectors import shorten
 from fastflow.values import panics, reason
 
@@ -118,27 +120,34 @@ class TorchBackend(Backend):
         self._calibration = TorchCalibration(model, dtype, self.device, threads)
         self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
         self._flow_dtype = self._calibration.dtype
+        config = read_config(model.encoder)
         with suppress(
             UnsupportedArchitecture
         ):  # if the native reader supports the weights, its error is the better one
-            config = read_config(model.encoder)
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)
+        self._words: Any = None
+        if WORDS in self._pooling.layers:
+            longest = encoder_size(config, model.encoder).max_tokens
+            self._words = words_of(self._encoder, longest, model.encoder)
 
     def train_mode(self, dropout: float | None = None) -> None:
         """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
-        self._encoder.train()
-        if dropout is not None:
-            for module in self._encoder.modules():
-                if isinstance(module, self._torch.nn.Dropout):
-                    module.p = dropout
+        for part in (self._encoder, self._words or self._encoder):
+            part.train()
+            if dropout is not None:
+                for module in part.modules():
+                    if isinstance(module, self._torch.nn.Dropout):
+                        module.p = dropout
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors of one batch."""
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> Any:
-        """transformers' output with hidden states (B, T, D), and the padding mask (B, T)."""
+        """{layer: (B, T, D)} hidden states of the layers that pooling needs, or (B, D) of a pooler, and the padding mask
+        (B, T).
+        """
         torch = self._torch
         self._calibration.mind_fork()
         tokens.check(self._encoder.get_input_embeddings().num_embeddings)
@@ -149,18 +158,24 @@ class TorchBackend(Backend):
         mask = torch.from_numpy(mask).to(self.device)
         with torch.inference_mode():
             ids = torch.from_numpy(ids).to(self.device)
-            return self._encoder(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True), mask
+            states = {} if self._words is None else {WORDS: self._words(ids)}
+            if len(states) < len(self._pooling.layers):
+                output = self._encoder(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True)
+                if self._pooling.mode == "pooler":
+                    return {self._pooling.layers[0]: output.pooler_output}, mask
+                others = (layer for layer in self._pooling.layers if layer not in states)
+                states |= {layer: output.hidden_states[max(layer, 0)] for layer in others}
+            return states, mask
 
     def pooling(self, hidden: Any, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors, summed in float32 or better."""
-        output, mask = hidden
+        found, mask = hidden
         if self._pooling.mode == "pooler":
-            return self._calibration.numpy(output.pooler_output)
+            return self._calibration.numpy(found[self._pooling.layers[0]])
         if not self._pooling.plain or tokens.skip or self._head:
-            layers = self._pooling.layers
-            packed = {i: self._calibration.numpy(output.hidden_states[i][mask]) for i in layers}
+            packed = {layer: self._calibration.numpy(state[mask]) for layer, state in found.items()}
             return pool_states(packed, tokens, self._pooling, self._head)
-        states = [output.hidden_states[i].to(self._flow_dtype) for i in self._pooling.layers]
+        states = [found[layer].to(self._flow_dtype) for layer in self._pooling.layers]
         if self._pooling.mode == "cls":
             return self._calibration.numpy(states[0][:, 0])
         weights = mask[:, :, None].to(self._flow_dtype)

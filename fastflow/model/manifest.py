@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.kernels.encoder.reference import WORDS
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
@@ -128,7 +129,8 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
         mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary, where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
-    exist = bool(chosen) and all(is_whole(i, 0, depth) for i in chosen) and len(set(chosen)) == len(chosen)
+    least = WORDS if mode == "mean" else 0  # the first token is the same in every text: WORDS has nothing to say of it
+    exist = bool(chosen) and all(is_whole(i, least, depth) for i in chosen) and len(set(chosen)) == len(chosen)
     if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
         return Pooling(mode, chosen, weights)
     raise FastflowError(

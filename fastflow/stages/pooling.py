@@ -1,7 +1,8 @@
 """Pooling: hidden states of chosen layers -> one vector a text. Layer numbers are explicit, names only a shorthand.
 
-Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``. A mean may weigh its tokens:
-frequent ones less (SIF, Arora et al., ICLR 2017).
+Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``. Layer WORDS, -1, is the
+embedding layer with the mean position in place of each token's own: a token's state depends on its id alone. A mean may
+weigh its tokens: frequent ones less (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST
+from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, WORDS
 
 HELP = (
-    "first-last, embedding-first-last, last, cls, pooler, mean-of-layers:I,J,...; "
-    "historical names are accepted as aliases"
+    "first-last, embedding-first-last, words, words-first-last, last, cls, pooler, mean-of-layers:I,J,... (words is an "
+    "item too); historical names are accepted as aliases"
 )
 WEIGHTED = "weighted-mean"  # as saved; a reader without weights must refuse it, not leave them out
 SAID = {
@@ -30,6 +31,8 @@ SAID = {
     "weightedmean": "mean weighted by position",
     "lasttoken": "last token's state",
 }
+WORDS_SAID = "word embeddings without positions"
+_ITEM = r"(?:words|\d+)"
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,14 @@ class Pooling:
 
     def describe(self) -> str:
         """The pooling in words: ``masked mean of layers 1 and 12``."""
-        *others, last = map(str, self.layers)
-        layers = f"{', '.join(others)} and {last}" if others else last
+        numbers = [str(layer) for layer in self.layers if layer != WORDS]
+        layers = [WORDS_SAID] if WORDS in self.layers else []
+        if numbers:
+            *others, last = numbers
+            layers.append(f"layers {', '.join(others)} and {last}" if others else f"layer {last}")
         what = " and ".join(SAID[part] for part in self.parts)
         weighted = "" if self.weights is None else "weighted "
-        return f"{weighted}{what} of layer{'s' if len(self.layers) > 1 else ''} {layers}"
+        return f"{weighted}{what} of {' and of '.join(layers)}"
 
 
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
@@ -88,8 +94,9 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     """The Pooling called ``name`` on an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
     ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``); ``embedding-first-last`` takes
-    the embedding layer with them: 0, 1 and L. The historical names keep the
-    layers of the official code (UKP and early SimCSE averaged the embedding layer and the last):
+    the embedding layer with them: 0, 1 and L. ``words`` is the layer WORDS alone, ``words-first-last`` takes it with 1
+    and L. The historical names keep the layers of the official code (UKP and early SimCSE averaged the embedding layer
+    and the last):
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
     """
@@ -99,6 +106,10 @@ def parse_pooling(name: str, depth: int) -> Pooling:
         return Pooling("mean", _unique(1, depth))
     if name == "embedding-first-last":
         return Pooling("mean", _unique(0, 1, depth))
+    if name == "words":
+        return Pooling("mean", (WORDS,))
+    if name == "words-first-last":
+        return Pooling("mean", _unique(WORDS, 1, depth))
     if name == "first-last-avg":
         return Pooling("mean", (0, depth))
     if name in ("cls", "pooler"):
@@ -110,13 +121,14 @@ def parse_pooling(name: str, depth: int) -> Pooling:
             raise UsageError(f"pooling {name!r} asks for more layers than the {depth} of this encoder")
         # the official loop indexes all_encoder_layers[-i] for i = 0..N-1, and -0 is the first layer
         return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
-    if match := re.fullmatch(r"mean-of-layers:(\d+(?:,\d+)*)", name):
-        return _mean(name, depth, *map(int, match[1].split(",")))
+    if match := re.fullmatch(rf"mean-of-layers:({_ITEM}(?:,{_ITEM})*)", name):
+        layers = (WORDS if item == "words" else int(item) for item in match[1].split(","))
+        return _mean(name, depth, *layers, least=WORDS)
     raise UsageError(f"unknown pooling {name!r}; use {HELP}")
 
 
-def _mean(name: str, depth: int, *layers: int) -> Pooling:
-    if not layers or min(layers) < 0 or max(layers) > depth:
+def _mean(name: str, depth: int, *layers: int, least: int = 0) -> Pooling:
+    if not layers or min(layers) < least or max(layers) > depth:
         raise UsageError(f"pooling {name!r} asks for a layer outside 0 to {depth}, the layers of this encoder")
     return Pooling("mean", _unique(*layers))
 

@@ -27,7 +27,7 @@ from fastflow.kernels._cpu import (
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Stored, parts_of
 from fastflow.kernels.encoder.cpu_texts import head_weights
-from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, EncoderShape
+from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, WORDS, EncoderShape, mean_position
 from fastflow.kernels.encoder.texts import Head
 from fastflow.kernels.isa import forced_isa, usable_isas
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
@@ -110,7 +110,8 @@ class CpuEncoder:
     A text has the same bits whatever its company, the order and the number of threads. ``dtype`` is of the products in
     the layers (below float32 the table of words is held as float16); sums, LayerNorm, softmax and activations are
     float32 always. ``weights``: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
-    ``mode``: pooler, or one of ``texts.MODES`` or several joined by ``+``, over ``layers``, 0 being the embeddings;
+    ``mode``: pooler, or one of ``texts.MODES`` or several joined by ``+``, over ``layers``, 0 being the embeddings and
+    WORDS the same with the mean position;
     ``shares``: of the layers in their sum, None for a mean; ``head``: what follows the pooling; ``threads``: at most
     this many, None for ``default_threads()``; ``release`` is called now and then while weights are read, to release
     what was.
@@ -148,6 +149,8 @@ class CpuEncoder:
         positions = None
         if "position" in weights:
             positions = _floats(weights, "position", self.threads)
+            if WORDS in self.layers:
+                positions = np.vstack([positions, mean_position(positions, shape.position_start)])
             positions += program.vector("segment")
         for name in weights.keys() - program.used - {"position"}:
             _check(weights, name, self.threads)

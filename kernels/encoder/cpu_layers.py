@@ -24,7 +24,7 @@ from fastflow.kernels._cpu import (
 from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, Array, EncoderProgram, Stored
 from fastflow.kernels.encoder.cpu_texts import TEXT, add_head, add_pool, check_pooling, text_widths
 from fastflow.kernels.encoder.distances import relative_bias
-from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.reference import WORDS, EncoderShape
 from fastflow.kernels.encoder.texts import Head
 
 
@@ -55,11 +55,17 @@ def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
     """Add the steps from tokens to pooled vectors, up to the highest of ``layers``."""
     hidden, width, heads = program.shape.hidden, program.parts("word")[0].shape[1], program.shape.heads * program.head
     wide = 2 * program.pad(program.shape.intermediate) if program.shape.gated else program.shape.intermediate
-    program.buffers(x=hidden, y=max(hidden, width), context=max(hidden, heads), wide=max(3 * heads, wide))
-    if program.shape.pre_norm:
-        program.buffers(z=hidden)
-    _embed(program, width)
-    _pool(program, mode, layers, 0)
+    program.buffers(x=hidden, y=max(hidden, width))
+    if max(layers) > 0:
+        program.buffers(context=max(hidden, heads), wide=max(3 * heads, wide))
+        if program.shape.pre_norm:
+            program.buffers(z=hidden)
+    if WORDS in layers:
+        _embed(program, width, WORDS)
+        _pool(program, mode, layers, WORDS)
+    if max(layers) >= 0:
+        _embed(program, width, 0)
+        _pool(program, mode, layers, 0)
     for layer in range(1, max(layers) + 1):
         add = _pre_norm_layer if program.shape.pre_norm else _post_norm_layer
         add(program, layer - 1, f"layer.{layer - 1}.")
@@ -68,10 +74,11 @@ def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
         _pool(program, mode, layers, layer)
 
 
-def _embed(program: EncoderProgram, width: int) -> None:
+def _embed(program: EncoderProgram, width: int, layer: int) -> None:
+    """The embedding layer in x: layer 0, or WORDS."""
     projected = "projection.weight" in program.weights
     norm = program.norm("embed_norm", width)
-    program.step(EMBED, target="y" if projected else "x", width=width, **norm)
+    program.step(EMBED, target="y" if projected else "x", width=width, mean=int(layer == WORDS), **norm)
     if projected:
         program.linear("projection", "y", "x")
 

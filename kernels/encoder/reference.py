@@ -22,6 +22,7 @@ Ints = NDArray[np.integer]
 Weights = Mapping[str, Array]
 Watch = Callable[[str, Array], None]
 
+WORDS = -1  # a layer below 0: the embedding layer with the mean position in place of each token's own
 LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
 
 
@@ -135,11 +136,33 @@ def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
     return np.where(real, counted - before + shape.position_start - 1, shape.pad_id)
 
 
+def mean_position(table: Array, start: int) -> Array:
+    """(E,) the mean of the rows of the position ``table`` (positions, E) that texts use, from ``start`` on.
+
+    Summed in float64, returned in the table's dtype. RoBERTa's rows before ``position_start`` are of padding.
+    """
+    return np.asarray(table[start:].mean(axis=0, dtype=np.float64)).astype(table.dtype)
+
+
 def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Word + position + segment-0 embedding, LayerNorm, and ELECTRA's projection where present: ids (N,) -> (N, D)."""
+    """Layer 0: word + position + segment-0 embedding, LayerNorm, ELECTRA's projection if it has one; (N,) -> (N, D)."""
+    place = weights["position"][positions(ids, offsets, shape)] if "position" in weights else None
+    return _embed(weights, ids, place, shape, dtype)
+
+
+def embed_words(weights: Weights, ids: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
+    """Layer WORDS: as ``embed_tokens``, with the mean position for every token: ids (N,) -> (N, D).
+
+    A token's state depends on its id alone. Without a position table it is layer 0.
+    """
+    place = mean_position(weights["position"], shape.position_start) if "position" in weights else None
+    return _embed(weights, ids, place, shape, dtype)
+
+
+def _embed(weights: Weights, ids: Ints, place: Array | None, shape: EncoderShape, dtype: np.dtype) -> Array:
     x = weights["word"][ids].astype(dtype)
-    if "position" in weights:
-        x = x + weights["position"][positions(ids, offsets, shape)] + weights["segment"]
+    if place is not None:
+        x = x + place + weights["segment"]
     x = layer_norm(x, weights["embed_norm.scale"], weights.get("embed_norm.bias"), shape.eps)
     if "projection.weight" in weights:
         x = x @ weights["projection.weight"].T + weights["projection.bias"]
@@ -185,13 +208,18 @@ def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
     watch: Watch | None = None,
 ) -> dict[int, Array]:  # fmt: skip
-    """Hidden states of the wanted layers, {layer: (N, D)}; 0 is the embedding layer. Stops after the highest wanted.
+    """Hidden states of the wanted layers, {layer: (N, D)}; 0 is the embedding layer, WORDS the same without positions.
+    Stops after the highest wanted.
 
     A LayerNorm after the last layer is part of that layer's state alone. ``watch`` is called with the name and the
     operand (N, columns) of every product of a layer.
     """
+    wanted = {WORDS: embed_words(weights, ids, shape, dtype)} if WORDS in layers else {}
+    if max(layers) < 0:
+        return wanted
     x = embed_tokens(weights, ids, offsets, shape, dtype)
-    wanted = {0: x} if 0 in layers else {}
+    if 0 in layers:
+        wanted[0] = x
     for layer in range(1, max(layers) + 1):
         x = encoder_layer(x, weights, layer - 1, offsets, shape, watch)
         if layer == shape.layers and "final_norm.scale" in weights:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.encoder.reference import EncoderShape, Weights
+from fastflow.kernels.encoder.reference import WORDS, EncoderShape, Weights, mean_position
 from fastflow.kernels.encoder.triton_table import (
     DTYPES,
     WIDEST,
@@ -43,8 +43,8 @@ class TritonEncoder:
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} does not run in the Triton encoder; usable are {', '.join(DTYPES)}")
-        if min(layers) < 0 or max(layers) > shape.layers:
-            raise ValueError(f"layers {tuple(layers)} lie outside 0 to {shape.layers}, the layers of this encoder")
+        if min(layers) < WORDS or max(layers) > shape.layers:
+            raise ValueError(f"layers {tuple(layers)} lie outside {WORDS} to {shape.layers}, the layers of this encoder")
         head = shape.hidden // shape.heads
         if head > WIDEST:
             raise ValueError(
@@ -68,7 +68,8 @@ class TritonEncoder:
     def _load(self, weights: Weights) -> dict[str, Tensor]:
         """The arrays that the wanted layers need, on the device: matrices in the dtype, vectors in float32."""
         last = max(self.layers)
-        found = {"place": self._tensor(weights["position"] + weights["segment"], self.torch.float32)}
+        places = np.vstack([weights["position"], mean_position(weights["position"], self.shape.position_start)])
+        found = {"place": self._tensor(places + weights["segment"], self.torch.float32)}
         for name, array in weights.items():
             part, _, rest = name.partition(".")
             if name in ("position", "segment") or (part == "layer" and int(rest.partition(".")[0]) >= last):
@@ -97,7 +98,11 @@ class TritonEncoder:
         kept = self.torch.empty(len(self.layers), count, shape.hidden, dtype=self.dtype, device=self.device)
         if not count or len(offsets) < 2:
             return kept
-        x = self._embed(ids, positions, self._place(kept, 0))
+        if WORDS in self.layers:  # the row that follows those of positions is their mean
+            mean = self.torch.full_like(positions, shape.positions)
+            x = self._embed(ids, mean, self._place(kept, WORDS))
+        if max(self.layers) >= 0:
+            x = self._embed(ids, positions, self._place(kept, 0))
         for layer in range(max(self.layers)):
             x = self._layer(x, f"layer.{layer}.", offsets, longest, self._place(kept, layer + 1))
         return kept

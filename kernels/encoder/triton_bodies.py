@@ -34,8 +34,8 @@ def embed(
 ) -> None:
     """y (N, D) = LayerNorm(word[id] + place[position]); id, position (N,) int32; grid (N,).
 
-    word (vocabulary, D) of any float dtype; place (positions, D) float32 holds position + segment 0. BD: the power of
-    two that holds D; VEC divides D.
+    word (vocabulary, D) of any float dtype; place (rows, D) float32 holds position + segment 0. BD: the power of two
+    that holds D; VEC divides D.
     """
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
     inside = cols < pitch

@@ -31,6 +31,13 @@ def test_every_family_equals_the_reference(standin, encoders, family, sentences)
     assert_same(on_standin(encoders(family)).encode(sentences[:50]), Runtime(encoders(family)).encode(sentences[:50]))
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+def test_words_without_positions(standin, encoders, family, sentences, tmp_path):
+    model = make_model(tmp_path / "m", encoders(family), sentences[:64], "none", pooling="words-first-last")
+    for texts in (sentences[:3], sentences[:50]):
+        assert_same(on_standin(model).encode(texts), Runtime(model, backend="reference").encode(texts))
+
+
 @pytest.mark.parametrize("family", CPU_ONLY)
 def test_an_architecture_for_the_cpu_is_refused_and_auto_goes_on_without(standin, encoders, family, monkeypatch):
     with pytest.raises(UnsupportedArchitecture, match=f"'{family}' is not supported by the triton backend"):
@@ -55,7 +62,7 @@ def test_on_a_gpu_pytorch_runs_an_architecture_that_triton_does_not(standin, enc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["cls", "pooler", "first-last", "first-last-avg", "mean-of-layers:2", "avg-last-3"])
+@pytest.mark.parametrize("pooling", ["cls", "pooler", "first-last", "first-last-avg", "mean-of-layers:2", "avg-last-3", "words"])
 def test_every_pooling_equals_the_reference(standin, bert, sentences, tmp_path, pooling):
     model = make_model(tmp_path, bert, sentences[:64], "standardize", pooling=pooling)
     ours, exact = on_standin(model), Runtime(model, backend="reference")

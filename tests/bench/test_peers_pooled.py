@@ -41,6 +41,14 @@ def test_named_layers_are_averaged_plainly(weighted_subject, sentences, bert):
 
 
 @pytest.mark.slow
+def test_the_reference_leaves_positions_out_as_the_model_does(tmp_path, bert, sentences):
+    made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling="words-first-last", weighted=True)
+    subject = Workbench(tmp_path, str(made)).named()
+    found = texts.padded(reference(subject), texts.tokenizer_of(subject))(sentences[:9])
+    assert np.abs(found - Runtime(made, backend="reference").pool(sentences[:9])).max() <= 1e-5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cls", "pooler"])
 def test_the_reference_takes_the_first_token_where_the_model_does(tmp_path, bert, sentences, mode):
     made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling=mode)

@@ -23,6 +23,9 @@ def kinds(mode: str, layers: tuple[int, ...], depth: int = 2) -> list[int]:
     ("layers", "steps"),
     [
         ((0,), [EMBED, POOL]),
+        ((-1,), [EMBED, POOL]),
+        ((-1, 0), [EMBED, POOL, EMBED, POOL]),
+        ((1, -1), [EMBED, POOL, EMBED, *LAYER, POOL]),
         ((1,), [EMBED, *LAYER, POOL]),
         ((2,), [EMBED, *LAYER, *LAYER, POOL]),
         ((0, 2), [EMBED, POOL, *LAYER, *LAYER, POOL]),
@@ -31,6 +34,15 @@ def kinds(mode: str, layers: tuple[int, ...], depth: int = 2) -> list[int]:
 )
 def test_layers_are_computed_as_far_as_the_highest_that_is_pooled(layers, steps):
     assert kinds("mean", layers) == steps
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_an_embedding_layer_alone_needs_neither_products_nor_their_buffers(layer):
+    weights, shape = random_encoder(5, 2, 64, 4, 97)
+    memory, linears, _, strides = assemble(weights, shape, "mean", (layer,), 32, FLOAT).arrays()
+    assert len(linears) == 0
+    assert len(strides) == 2
+    assert len(memory) < 1024  # LayerNorm and the layer's share
 
 
 def test_the_pooler_is_a_product_on_the_first_tokens():

@@ -10,16 +10,17 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
+from fastflow.kernels.encoder.reference import WORDS
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.pooling import Pooling
 
 from support.exact import exact_and_plain
-from support.packed import VOCABULARY, pack, random_encoder, token_weights
+from support.packed import VOCABULARY, pack, random_encoder, random_modernbert, token_weights
 from support.tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
 
 LENGTHS = [17, 1, 64, 33, 2, 16, 130, 15, 63, 1, 31, 65, 32]
-LAYERS = [(3,), (0,), (1, 3), (3, 0, 2)]
+LAYERS = [(3,), (0,), (WORDS,), (1, 3), (3, 0, 2), (3, WORDS, 1)]
 
 
 def pooled(states, offsets, table, ids, layers):
@@ -88,6 +89,38 @@ def test_without_weights_the_bits_are_those_of_a_plain_mean(isa, layers):
         for i, text in enumerate(np.split(states[layer], offsets[1:-1])):
             want[i] += plain_mean(text) * np.float32(1 / len(layers))
     assert np.array_equal(encoder(ids, offsets), want)
+
+
+def words_defined(weights, start, ids):
+    """(N, D) in float64: the mean of the position table from row ``start`` on for every token."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    x = w["word"][ids] + w["position"][start:].sum(axis=0) / (len(w["position"]) - start) + w["segment"]
+    x = x - x.mean(axis=1, keepdims=True)
+    x = x / x.std(axis=1, keepdims=True) * w["embed_norm.scale"] + w["embed_norm.bias"]
+    return x @ w["projection.weight"].T + w["projection.bias"] if "projection.weight" in w else x
+
+
+@pytest.mark.parametrize("layers", [(WORDS,), (0, WORDS, 2)])
+@pytest.mark.parametrize("hidden", [104, 7])  # as above
+@pytest.mark.parametrize("settings", [{}, {"pad_id": 1}, {"width": 40}, {"width": 9, "half": True}])
+def test_words_have_the_mean_position(isa, settings, hidden, layers):
+    weights, shape = random_encoder(3, 2, hidden, 1, 130, **settings)
+    weights["position"][: shape.position_start] = 1000  # rows of padding, which no text uses
+    ids, offsets = pack(LENGTHS, seed=4)
+    found = CpuEncoder(weights, shape, "mean", layers, isa=isa).states(ids, offsets)
+    want = words_defined(weights, shape.position_start, ids)
+    exact, plain = exact_and_plain(weights, shape, ids, offsets, layers)
+    assert largest(exact[WORDS] - want) <= 1e-10
+    assert largest(found[WORDS] - want) <= FUSED_FACTOR * largest(plain[WORDS] - want) + FUSED_FLOOR
+    same = [found[WORDS][ids == token] for token in np.unique(ids)]
+    assert all((rows == rows[0]).all() for rows in same)  # whatever its place
+    assert largest(want - exact.get(0, 0)) > 0.5
+
+
+def test_without_a_position_table_words_are_layer_0(isa):
+    weights, shape = random_modernbert(5, 2, 64, 4, 97)
+    states = CpuEncoder(weights, shape, "mean", (WORDS, 0), isa=isa).states(*pack(LENGTHS, seed=2))
+    assert np.array_equal(states[WORDS], states[0])
 
 
 def test_only_ratios_of_weights_count(isa):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import reference
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
-from fastflow.stages.pooling import Pooling, parse_pooling
+from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 
 from support.builders import make_model
 
@@ -40,6 +38,11 @@ NAMES = [
     ("first-last-avg", 12, (0, 12)),
     ("embedding-first-last", 12, (0, 1, 12)),
     ("embedding-first-last", 1, (0, 1)),
+    ("words", 12, (WORDS,)),
+    ("words-first-last", 12, (WORDS, 1, 12)),
+    ("words-first-last", 1, (WORDS, 1)),
+    ("mean-of-layers:words", 12, (WORDS,)),
+    ("mean-of-layers:4,words,1,words", 12, (4, WORDS, 1)),
     ("mean-of-layers:4", 12, (4,)),
     ("mean-of-layers:0,3,7,12", 12, (0, 3, 7, 12)),
     ("avg-last-2", 2, (1, 2)),
@@ -62,6 +65,7 @@ def test_modes_of_the_first_token(name):
     [
         ("mean", 12), ("", 12), ("First-Last", 12), ("mean-of-layers:", 12), ("mean-of-layers:1,,2", 12),
         ("mean-of-layers:13", 12), ("mean-of-layers:-1", 12), ("avg-last-last-14", 12), ("avg-last-0", 12),
+        ("mean-of-layers:word", 12), ("mean-of-layers:words,13", 12), ("words-last", 12),
         ("avg-last-last-0", 12), ("avg-last-13", 12), ("avg-last-4", 3),
     ],
 )  # fmt: skip
@@ -73,6 +77,10 @@ def test_names_that_mean_nothing_here(name, depth):
 def test_descriptions_name_the_layers():
     assert parse_pooling("first-last", 12).describe() == "masked mean of layers 1 and 12"
     assert parse_pooling("embedding-first-last", 12).describe() == "masked mean of layers 0, 1 and 12"
+    assert parse_pooling("words", 12).describe() == "masked mean of word embeddings without positions"
+    said = "masked mean of word embeddings without positions and of layer 4"
+    assert parse_pooling("mean-of-layers:4,words", 12).describe() == said
+    assert parse_pooling("words-first-last", 12).describe() == f"{said[:-7]}layers 1 and 12"
     assert parse_pooling("last", 12).describe() == "masked mean of layer 12"
     assert parse_pooling("cls", 4).describe() == "[CLS] state of layer 4"
     assert parse_pooling("pooler", 4).describe() == "tanh pooler over [CLS] of layer 4"
@@ -87,8 +95,7 @@ def constant_layers(kind: type, lengths: list[int], dim: int = 32) -> object:
     if kind is ReferenceBackend:
         return {i: np.full((sum(lengths), dim), 10.0**i, np.float32) for i in range(4)}
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-    states = [torch.where(mask[:, :, None], 10.0**i, -777.0).expand(-1, -1, dim) for i in range(4)]
-    return SimpleNamespace(hidden_states=states), mask
+    return {i: torch.where(mask[:, :, None], 10.0**i, -777.0).expand(-1, -1, dim) for i in range(4)}, mask
 
 
 @pytest.mark.parametrize("kind", [ReferenceBackend, TorchBackend])

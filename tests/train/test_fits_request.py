@@ -15,6 +15,8 @@ import fastflow
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.files import embed as embed_module
+from fastflow.model.kinds import Model
+from fastflow.stages.pooling import parse_pooling
 from fastflow.train.fits import request as fit_input
 
 from support.builders import make_encoder, make_model, make_sentences
@@ -244,3 +246,8 @@ def test_nothing_is_imported_from_training_without_fit(run_python, source, weigh
     )
     done = run_python(code, "embed", source, "-m", weighted_model, "-o", tmp_path / "out.npy", "--quiet")
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("name", ["mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:0,1,3", "cls"])
+def test_a_pooling_has_the_name_that_asks_for_it(bert, name):
+    assert fit_input._pooling_name(Model(bert, bert, parse_pooling(name, 3), 64, (), "")) == name

@@ -57,6 +57,9 @@ WHOLE = {
     "odd heads": ((1,), {"layers": 1, "hidden": 72, "heads": 3, "activation": "gelu_tanh"}, [18, 2]),
     "electra": ((0, 2), {"width": 24}, [7]),
     "roberta": ((0,), {"pad_id": 1}, [9, 4]),
+    "words": ((-1, 2), {}, [5, 9]),
+    "words alone": ((-1,), {"pad_id": 1}, [9, 4]),
+    "words of electra": ((0, -1), {"width": 24}, [7]),
     "stored in half": ((1,), {"half": True}, [8]),
 }
 

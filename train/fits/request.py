@@ -16,7 +16,7 @@ from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence_weights import files_of
 from fastflow.stages import calibration
-from fastflow.stages.pooling import parse_pooling
+from fastflow.stages.pooling import WORDS, parse_pooling
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.fits.fitting import calibrate
@@ -101,7 +101,8 @@ def _wanted(request: Request) -> tuple[str, Options]:
 def _pooling_name(model: Model) -> str:
     """The name by which a fit asks for the same pooling; raises a UsageError if there is none."""
     pooling, layers = model.pooling, encoder_size(read_config(model.encoder), model.encoder).layers
-    name = f"mean-of-layers:{','.join(map(str, pooling.layers))}" if pooling.mode == "mean" else pooling.mode
+    items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]
+    name = f"mean-of-layers:{','.join(items)}" if pooling.mode == "mean" else pooling.mode
     if parse_pooling(name, layers) != pooling:
         raise UsageError(f"--fit cannot pool as {model.path} does, by the {pooling.describe()}: give another -m")
     return name

@@ -101,7 +101,8 @@ def export(
 def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: str, vectors: Rows) -> str:
     """Write a model without an encoder, fitted on ``vectors`` (n, D), to ``out``, as ``export`` does and proves it."""
     with _growing(out) as partial:
-        _save_arrays(partial / CALIBRATION, _arrays(fitted, vectors))
+        if arrays := _arrays(fitted, vectors):
+            _save_arrays(partial / CALIBRATION, arrays)
         (partial / CARD).write_text(card, encoding="utf-8")
         dim = vectors.shape[1]
         entries = {"format_version": VECTORS_VERSION, "encoder": None, "input_dim": dim}
@@ -151,9 +152,10 @@ def _write(
     if encoder.pooling.weights is not None and encoder.head is None:
         arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
     precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
-    _save_arrays(directory / CALIBRATION, arrays)
+    if arrays:
+        _save_arrays(directory / CALIBRATION, arrays)
     if precision.int8 is not None:
-        _save_arrays(directory / INT8_FILE, precision.int8.arrays())
+        _save_arrays(directory / INT8_FILE, precision.int8.arrays())  # none if only embedding layers are pooled
     (directory / CARD).write_text(card, encoding="utf-8")
     entries: dict[str, Any] = {
         "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
@@ -188,8 +190,7 @@ def _arrays(fitted: Fitted, pooled: Rows | None) -> dict[str, NDArray[Any]]:
 def _save_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     from safetensors.numpy import save
 
-    if arrays:
-        path.write_bytes(save(arrays))
+    path.write_bytes(save(arrays))
 
 
 def _entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, Any]:

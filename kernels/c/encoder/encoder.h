@@ -29,7 +29,10 @@ void ff_trim(void);  /* give freed memory back to the system, if the C library k
      texts           1: the buffers hold a row a text, not a row a token
      width           true columns; FF_CONVERT and FF_GLU: padded columns
      scale, bias ... names of float32 vectors are their offsets in the encoder's memory, in bytes */
-typedef struct { int64_t kind, target, width, scale, bias; } ff_embed_step;
+typedef struct {
+    int64_t kind, target, width, scale, bias;
+    int64_t mean;        /* 1: every token has the row of positions that follows `position_rows` others */
+} ff_embed_step;
 typedef struct {
     int64_t kind, source, target, texts;
     int64_t product;     /* which of the encoder's `linears` */
@@ -96,7 +99,8 @@ typedef struct {
     const ff_linear *linears;
     const ff_step *steps;
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
-    const float *positions;   /* (position rows, width of the embeddings), segment 0 added; NULL: none are added */
+    const float *positions;   /* (position rows, width of the embeddings), segment 0 added, and a row more if a step of
+                                 FF_EMBED has `mean`; NULL: none are added */
     const void *words;        /* (vocabulary, width) */
     const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all count equally */
     int32_t half;             /* words are IEEE half, not float32 */

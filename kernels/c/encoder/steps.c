@@ -24,7 +24,8 @@ static void embed(const ff_call *c, const ff_embed_step *s, const ff_group *g, i
         for (int64_t i = text[0]; i < text[1]; i++) {
             const int32_t id = c->in->ids[i];
             float *x = row_of(c, g, s->target, i - g->row);
-            c->body->embed(e, id, id == e->pad_id ? e->pad_id : next++, s->width, x);
+            const int32_t own = id == e->pad_id ? e->pad_id : next++;
+            c->body->embed(e, id, s->mean ? e->position_rows : own, s->width, x);
             c->body->norm(x, x, s->width, scale, bias, e->eps);
         }
     }

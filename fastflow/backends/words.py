@@ -1,0 +1,46 @@
+"""The layer WORDS of an encoder of transformers: its own embedding layer, all rows of its position table the mean."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from fastflow.errors import UsageError
+
+TABLE = "embeddings.position_embeddings"
+PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # of ELECTRA and ALBERT, to the hidden width
+
+
+def words_of(encoder: Any, longest: int, where: object) -> Any:
+    """A torch.nn.Module, ids (B, T) -> the layer WORDS (B, T, D); None for an encoder whose layer 0 has no positions.
+
+    It shares the table of words with ``encoder``. ``longest``: tokens of the longest text, for which the position
+    table has its last rows. Whether the embedding layer is one that can be computed is tried, not looked up: raises a
+    UsageError that names ``where`` if it is not.
+    """
+    import torch
+
+    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)  # three times one token
+    modules = dict(encoder.named_modules())
+    projection = [modules[name] for name in PROJECTIONS if name in modules]
+    with torch.inference_mode():
+        first = encoder(input_ids=ids, output_hidden_states=True).hidden_states[0]
+        if (first == first[:, :1]).all():
+            return None
+        found = torch.nn.Sequential(modules["embeddings"], *projection)(ids) if TABLE in modules else None
+        if not torch.is_tensor(found) or not torch.equal(found, first):
+            raise UsageError(
+                f"{where}: the torch backend cannot leave the positions out of the embedding layer of a "
+                f"{type(encoder).__name__}; choose a pooling without words"
+            )
+    return torch.nn.Sequential(_without_positions(modules["embeddings"], longest), *projection)
+
+
+def _without_positions(layer: Any, longest: int) -> Any:
+    """A copy of the embedding ``layer`` but for its table of words, with the mean in all rows of the position table."""
+    words = layer.word_embeddings
+    copy = deepcopy(layer, {id(words): words})
+    table = copy.position_embeddings.weight
+    mean = table[len(table) - longest :].double().mean(dim=0)
+    table.copy_(mean.to(table.dtype).expand_as(table))
+    return copy

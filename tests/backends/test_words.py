@@ -1,0 +1,148 @@
+"""The layer of words without positions, on every backend, against transformers with the mean in the position table."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from fastflow import Runtime
+from fastflow.backends.cpu import CpuBackend
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.backends.torch import TorchBackend, load_torch_encoder
+from fastflow.backends.words import words_of
+from fastflow.errors import UsageError
+from fastflow.kernels.encoder.reference import WORDS
+from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.artifact import load_model
+from fastflow.model.kinds import Model
+from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.stages.pooling import Pooling
+
+from support.builders import FAMILIES, OTHERS, make_model
+from support.states import random_tokens
+from support.tolerances import EMBEDDING, UNIT
+
+LENGTHS = (65, 1, 2, 3, 7, 8, 9, 9, 15, 16, 17, 31, 32, 33, 63, 64)
+EXACT = 1e-12
+
+
+def pooled_by(kind: type, directory, tokens: Tokens, layers=(WORDS,), dtype="float64") -> np.ndarray:
+    return kind(Model(directory, directory, Pooling("mean", layers), 64, (), ""), dtype, "cpu", None).pool(tokens)
+
+
+def defined(directory, tokens: Tokens) -> np.ndarray:
+    """(B, D) means of layer 0 of transformers' model, every row of whose position table is the mean of those in use."""
+    model = transformers.AutoModel.from_pretrained(directory).eval().double()
+    table = getattr(model.embeddings, "position_embeddings", None)
+    if table is not None:
+        longest = encoder_size(read_config(directory), directory).max_tokens
+        assert longest == 128
+        table.weight.data[:] = table.weight.data[len(table.weight) - longest :].mean(dim=0)
+    out = []
+    for ids in np.split(tokens.ids.astype(np.int64), tokens.offsets[1:-1]):
+        with torch.inference_mode():
+            out.append(model(torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states[0][0].mean(dim=0))
+    return torch.stack(out).numpy()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_on_the_backends_of_a_processor(encoders, family):
+    directory = encoders(family)
+    tokens = random_tokens(directory, LENGTHS)
+    tokens.ids[[3, 70, 75]] = 1  # RoBERTa's padding, in a text
+    want = defined(directory, tokens)
+    assert want.std() > 0.1
+    assert np.abs(pooled_by(ReferenceBackend, directory, tokens) - want).max() <= EXACT
+    assert np.abs(pooled_by(TorchBackend, directory, tokens) - want).max() <= EXACT
+    assert np.abs(pooled_by(CpuBackend, directory, tokens, dtype="float32") - want).max() <= UNIT
+    first = pooled_by(ReferenceBackend, directory, tokens, (0,))
+    assert (np.abs(first - want).max() <= EXACT) == (family == "modernbert")  # which has no table of positions
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_encoders_that_pytorch_alone_runs(encoders, family):
+    tokens = random_tokens(encoders(family), (9, 1, 30))
+    found = pooled_by(TorchBackend, encoders(family), tokens)
+    assert np.abs(found - defined(encoders(family), tokens)).max() <= EXACT
+
+
+@pytest.mark.parametrize("layers", [(WORDS, 1, 3), (3, 0, WORDS)])
+def test_with_other_layers(forced_isa, bert, layers):
+    tokens = random_tokens(bert, LENGTHS)
+    want = np.mean([pooled_by(ReferenceBackend, bert, tokens, (layer,)) for layer in layers], axis=0)
+    assert np.abs(pooled_by(ReferenceBackend, bert, tokens, layers) - want).max() <= EXACT
+    assert np.abs(pooled_by(TorchBackend, bert, tokens, layers) - want).max() <= 1e-9
+    assert np.abs(pooled_by(CpuBackend, bert, tokens, layers, "float32") - want).max() <= UNIT
+
+
+def test_the_order_of_the_tokens_has_no_effect(forced_isa, bert):
+    tokens = random_tokens(bert, LENGTHS)
+    turned = np.concatenate([part[::-1] for part in np.split(tokens.ids, tokens.offsets[1:-1])])
+    turned = Tokens(turned, tokens.offsets, tokens.cut)
+    for kind, dtype, bound in ((ReferenceBackend, "float64", EXACT), (CpuBackend, "float32", UNIT)):
+        one, other = (pooled_by(kind, bert, given, dtype=dtype) for given in (tokens, turned))
+        assert np.abs(one - other).max() <= bound
+        assert np.abs(pooled_by(kind, bert, tokens, (0,), dtype) - pooled_by(kind, bert, turned, (0,), dtype)).max() > 0.1
+
+
+def test_dropout_reaches_the_words_in_training_and_spares_the_encoder(bert):
+    tokens = random_tokens(bert, (9, 1, 30))
+    model = Model(bert, bert, Pooling("mean", (WORDS,)), 64, (), "")
+    backend = TorchBackend(model, "float32", "cpu", None)
+    once = backend.pool(tokens)
+    backend.train_mode(0.5)
+    assert np.abs(backend.pool(tokens) - backend.pool(tokens)).max() > 0.01
+    backend.train_mode(0.0)
+    assert np.array_equal(backend.pool(tokens), once)
+
+
+def test_the_encoder_keeps_its_positions(bert):
+    tokens = random_tokens(bert, (9, 1, 30))
+    both = pooled_by(TorchBackend, bert, tokens, (WORDS, 0))
+    apart = [pooled_by(TorchBackend, bert, tokens, (layer,)) for layer in (WORDS, 0)]
+    assert np.array_equal(both, sum(apart) / 2)
+    encoder = load_torch_encoder(bert)
+    words = words_of(encoder, 128, bert)
+    assert words[0].word_embeddings is encoder.embeddings.word_embeddings  # one table in memory
+    assert words[0].position_embeddings is not encoder.embeddings.position_embeddings
+
+
+def test_positions_that_cannot_be_left_out_are_refused(tmp_path):
+    config = transformers.GPT2Config(vocab_size=9, n_positions=8, n_embd=4, n_layer=1, n_head=1)
+    with pytest.raises(UsageError, match="cannot leave the positions out of the embedding layer of a GPT2Model; choose"):
+        words_of(transformers.GPT2Model(config).eval(), 8, tmp_path)
+
+
+def test_an_embedding_layer_that_does_not_give_layer_0_is_refused(bert):
+    encoder = load_torch_encoder(bert).eval()
+    assert words_of(encoder, 128, bert) is not None
+    encoder.embeddings_project = torch.nn.Linear(32, 32)  # of ELECTRA, and BERT never calls it
+    with pytest.raises(UsageError, match=f"{bert}: the torch backend cannot leave the positions out"):
+        words_of(encoder, 128, bert)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_saved_model_has_the_layer(tmp_path, bert, sentences, weighted):
+    made = make_model(
+        tmp_path / "m", bert, sentences[:64], "standardize", pooling="words-first-last", weighted=weighted
+    )
+    assert json.loads((made / "fastflow.json").read_text())["pooling"]["layers"] == [-1, 1, 3]
+    assert load_model(made).pooling.layers == (WORDS, 1, 3)
+    want = Runtime(made, backend="reference", dtype="float64").encode(sentences[:20])
+    for backend in ("cpu", "torch", "reference"):
+        found = Runtime(made, backend=backend, dtype="float32").encode(sentences[:20])
+        assert np.abs(found - want).max() <= EMBEDDING * np.abs(want).max()
+    said = "masked mean of word embeddings without positions and of layers 1 and 3"
+    assert Runtime(made).info()["pooling"] == ("weighted " if weighted else "") + said
+
+
+def test_words_alone_in_every_dtype(tmp_path, bert, sentences):
+    made = make_model(tmp_path / "m", bert, sentences[:64], "standardize", pooling="words", ordered=True)
+    want = Runtime(made, backend="reference").encode(sentences[:20])
+    for dtype in ("float32", "bfloat16", "int8"):  # below float32 the table of words is float16
+        found = Runtime(made, backend="cpu", dtype=dtype).encode(sentences[:20])
+        assert np.abs(found - want).max() <= (EMBEDDING if dtype == "float32" else 2e-3) * np.abs(want).max()
