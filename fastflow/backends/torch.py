@@ -14,6 +14,7 @@ from fastflow.backends.base import Backend, Floats
 from fastflow.backends.reference import pool_states
 from fastflow.backends.words import words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.kernels.encoder.reference import WORDS
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.kinds import Calibrated, Model
@@ -21,7 +22,6 @@ from fastflow.model.tokens import Tokens
 from fastflow.model.weights import BAD, load_weights
 from fastflow.stages import calibration
 from fastflow.stages.density import Densities, Density, log_normal
-from fastflow.stages.pooling import WORDS
 from fastflow.stages.vectors import shorten
 from fastflow.values import panics, reason
 
@@ -145,9 +145,7 @@ class TorchBackend(Backend):
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> Any:
-        """{layer: (B, T, D)} hidden states of the layers that pooling needs, or (B, D) of a pooler, and the padding mask
-        (B, T).
-        """
+        """{layer: (B, T, D)} hidden states that pooling needs, or (B, D) of a pooler, and the padding mask (B, T)."""
         torch = self._torch
         self._calibration.mind_fork()
         tokens.check(self._encoder.get_input_embeddings().num_embeddings)

@@ -8,7 +8,7 @@ from typing import Any
 from fastflow.errors import UsageError
 
 TABLE = "embeddings.position_embeddings"
-PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # of ELECTRA and ALBERT, to the hidden width
+PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # of ELECTRA and ALBERT
 
 
 def words_of(encoder: Any, longest: int, where: object) -> Any:

@@ -44,7 +44,9 @@ class TritonEncoder:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} does not run in the Triton encoder; usable are {', '.join(DTYPES)}")
         if min(layers) < WORDS or max(layers) > shape.layers:
-            raise ValueError(f"layers {tuple(layers)} lie outside {WORDS} to {shape.layers}, the layers of this encoder")
+            raise ValueError(
+                f"layers {tuple(layers)} lie outside {WORDS} to {shape.layers}, the layers of this encoder"
+            )
         head = shape.hidden // shape.heads
         if head > WIDEST:
             raise ValueError(

@@ -62,7 +62,9 @@ def test_on_a_gpu_pytorch_runs_an_architecture_that_triton_does_not(standin, enc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["cls", "pooler", "first-last", "first-last-avg", "mean-of-layers:2", "avg-last-3", "words"])
+@pytest.mark.parametrize(
+    "pooling", ["cls", "pooler", "first-last", "first-last-avg", "mean-of-layers:2", "avg-last-3", "words"]
+)
 def test_every_pooling_equals_the_reference(standin, bert, sentences, tmp_path, pooling):
     model = make_model(tmp_path, bert, sentences[:64], "standardize", pooling=pooling)
     ours, exact = on_standin(model), Runtime(model, backend="reference")

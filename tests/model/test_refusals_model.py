@@ -39,7 +39,8 @@ OF_TEXTS = [
     *(({"pooling": value}, "field pooling") for value in ({}, {"mode": "mean"})),
     *((pooled(layers), "field pooling: … does not fit the encoder's 3 layers")
       for layers in ([], [4], [-2], [-1, -1], 3, ["1"], [1, 1], [1, 3, 1], [True], [1.0])),
-    *((pooled(layers, mode), "field pooling") for mode, layers in (("max", [3]), ("cls", [1, 3]), ("cls", [-1]), ("pooler", [1]))),
+    *((pooled(layers, mode), "field pooling")
+      for mode, layers in (("max", [3]), ("cls", [1, 3]), ("cls", [-1]), ("pooler", [1]))),
     *(({"calibration": value}, "calibration") for value in ([3], [{}], [{"kind": "flow"}], [FLOW, FLOW])),
     ({"calibration": [{"kind": "magic"}]}, "unknown calibration"),
     ({"calibration": [{"kind": "whiten"}] * 10_000}, "field calibration: 10000 stages"),

@@ -188,7 +188,7 @@ def test_nothing_to_do_and_wrong_arguments():
         encoder(none, none, start.long(), 0)
     with pytest.raises(ValueError, match="0 ids and 1 positions"):
         encoder(none, start, start, 0)
-    for dtype, layers, words in (("float64", (1,), "float32, float16, bfloat16"), ("float32", (2,), "outside 0 to 1")):
+    for dtype, layers, words in (("float64", (1,), "float32, float16, bfloat16"), ("float32", (2,), "outside -1 to 1")):
         with pytest.raises(ValueError, match=words):
             TritonEncoder(*random_encoder(5, 1, 64, 4, 64), layers, dtype, DEVICE)
     with pytest.raises(ValueError, match="512 channels are too wide"):

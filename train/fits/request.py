@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder.reference import WORDS
 from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.artifact import load_model, located
 from fastflow.model.hashing import encoder_files, file_hash
@@ -16,7 +17,7 @@ from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence_weights import files_of
 from fastflow.stages import calibration
-from fastflow.stages.pooling import WORDS, parse_pooling
+from fastflow.stages.pooling import parse_pooling
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.fits.fitting import calibrate
