@@ -16,18 +16,17 @@ ATTACKS = TESTS / "attacks"
 @pytest.mark.parametrize(
     "command",
     [
-        "writers.py --rounds 3 --seed 1",
-        "kills.py --rounds 3 --seed 1",
+        "writers.py --rounds 12 --seed 1",
         "memory.py --rounds 20 --seed 1",
         "inputs.py --count 150 --seed 1",
         "outputs.py --count 250 --seed 1",
-        "models.py --count 60 --seconds 120 --bases {bases}",
+        "models.py --count 60 --seed 1",
     ],
 )
-def test_no_fault_is_found(command, tmp_path):
-    name, *options = command.format(bases=tmp_path / "bases").split()
+def test_no_fault_is_found(command):
+    name, *options = command.split()
     done = subprocess.run(
         [sys.executable, ATTACKS / name, *options], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " 0 faults" in done.stdout or "60  in all, 0 of them findings" in done.stdout
+    assert " 0 faults" in done.stdout

@@ -1,4 +1,4 @@
-"""Cases of an attack, each in a process of its own with a limit on memory and on time, and the count of their outcomes.
+"""How an attack runs: its cases, each in a process of its own with a limit on memory and on time, or its rounds.
 
 An outcome that is a finding begins with a capital.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import signal
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -34,9 +36,13 @@ def sentence(said: str, sound: bool) -> tuple[str, str]:
 def boxed(judge: Judge, memory: int) -> tuple[str, str]:
     """What ``judge`` finds in a process that may take ``memory`` bytes more than this one holds."""
     read, write = os.pipe()
+    log = os.memfd_create("stderr")
     if (pid := os.fork()) == 0:
+        os.dup2(log, 2)  # Rust writes its panics there
+        warnings.simplefilter("ignore")
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + memory, held + memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.alarm(SECONDS)
         try:
             answer = judge()
@@ -49,25 +55,33 @@ def boxed(judge: Judge, memory: int) -> tuple[str, str]:
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         said = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    if not said:
-        return "Killed", f"by signal {os.waitstatus_to_exitcode(status)}, after {SECONDS} s at most"
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with os.fdopen(log, "rb") as file:
+        file.seek(0)
+        if not said:
+            return "Killed", f"by signal {status}, after {SECONDS} s at most: {file.read(300)!r}"
     outcome, details = json.loads(said)
     return outcome, details
 
 
-def attack(description: str, case: Callable[[int, int, Path], Judge], memory: int) -> int:
+def asked(doc: str, **counts: int) -> argparse.Namespace:
+    """The options of an attack: how many cases or rounds, in how many seconds, from which seed."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, count in counts.items():
+        parser.add_argument(f"--{name}", type=int, default=count)
+    parser.add_argument("--seconds", type=float, default=300, help="begin nothing after that many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of one case, with its traceback")
+    return parser.parse_args()
+
+
+def attack(doc: str, case: Callable[[int, int, Path], Judge], memory: int) -> int:
     """Run the cases that the command line asks for; 1 if there are findings.
 
     ``case(number, seed, folder)`` makes the input of a case below ``folder`` and returns what judges it.
     """
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int)
-    given = parser.parse_args()
-    outcomes, began = Counter(), time.monotonic()
+    given = asked(doc, count=2000)
+    outcomes, began = Counter[str](), time.monotonic()
     for number in [given.only] if given.only is not None else range(given.count):
         if time.monotonic() - began > given.seconds:
             break
@@ -80,3 +94,20 @@ def attack(description: str, case: Callable[[int, int, Path], Judge], memory: in
     findings = sum(count for outcome, count in outcomes.items() if outcome[0].isupper())
     print(f"{sum(outcomes.values())} cases: {dict(outcomes)}; {findings} faults")
     return 1 if findings else 0
+
+
+def rounds(doc: str, count: int, one: Callable[[Path, random.Random, int, Counter[str]], list[str]]) -> int:
+    """Run the rounds that the command line asks for; 1 if there are faults.
+
+    ``one(folder, rng, number, counts)`` counts what it did and returns its faults as sentences.
+    """
+    given = asked(doc, rounds=count)
+    counts, began, faults, done = Counter[str](), time.monotonic(), 0, 0
+    while done < given.rounds and time.monotonic() - began < given.seconds:
+        with tempfile.TemporaryDirectory() as folder:
+            for fault in one(Path(folder), random.Random(f"{given.seed}.{done}"), done, counts):
+                print(f"round {done} (--seed {given.seed}): {fault}", flush=True)
+                faults += 1
+        done += 1
+    print(f"{done} rounds in {time.monotonic() - began:.0f} s: {dict(counts)}; {faults} faults")
+    return 1 if faults or not done else 0

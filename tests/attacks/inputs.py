@@ -148,4 +148,4 @@ def case(number: int, seed: int, folder: Path) -> Judge:
 
 
 if __name__ == "__main__":
-    sys.exit(attack(__doc__.split("\n")[0], case, MEMORY))
+    sys.exit(attack(__doc__, case, MEMORY))

@@ -9,7 +9,6 @@ first rounds. Exit code 1 and the seed of the round for anything else.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import socket
@@ -28,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
+from boxed import asked
 
 import fastflow
 
@@ -202,11 +202,7 @@ class Watch:
 
 def main() -> int:
     """Run the rounds and print what came of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=300, help="begin no round after that many")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = asked(__doc__ or "", rounds=40)
     start, rounds = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "keys").write_text(KEY)

@@ -9,22 +9,13 @@ printed with the number that repeats it.
 
 from __future__ import annotations
 
-import argparse
-import json
+import atexit
 import os
 import random
-import resource
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
-import warnings
-from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +24,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np  # after the environment, on which it depends what they all start
+from boxed import Judge, attack, sentence
 from mutations import mutate
 
 from fastflow import Runtime
@@ -47,10 +39,8 @@ TEXTS = [
     "a dog " * 200,
 ]
 BACKENDS = ("cpu", "reference")
-SECONDS = 10  # for one case
-MEMORY = 2 << 30  # bytes of address space for one case
+MEMORY = 2 << 30  # bytes that a case may take beyond what its process holds at its start
 AGREE, CONDITIONED = 0.999, 0.9999
-LONGEST = 1200  # characters of a message
 
 BUILD = """
 import json, sys
@@ -92,17 +82,6 @@ make_directory(out / "st-mpnet", out / "mpnet", [pooling("mean"), residual], fol
 """
 
 
-@dataclass
-class Case:
-    """A case that runs: its number, process, the pipe it answers on, and when it has to be done."""
-
-    number: int
-    pid: int
-    pipe: int
-    until: float
-    answer: bytes = b""
-
-
 def run(directory: Path, backend: str, dtype: str = "float32") -> Any:
     """The vectors of TEXTS, or the sentence with which they are refused."""
     try:
@@ -116,8 +95,8 @@ def judge(directory: Path) -> tuple[str, str]:
     """(outcome, details) of a spoilt directory; outcomes that are findings begin with a capital."""
     found = {backend: run(directory, backend) for backend in BACKENDS}
     for backend, got in found.items():
-        if isinstance(got, str) and (not got or "\n" in got or len(got) > LONGEST):
-            return "Not a sentence", f"{backend}: {got[:400]!r}"
+        if isinstance(got, str) and (judged := sentence(got, False))[1]:
+            return judged
         if not isinstance(got, str) and not np.isfinite(got).all():
             return "NaN in silence", backend
     refused = [got for got in found.values() if isinstance(got, str)]
@@ -144,107 +123,29 @@ def agreement(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.where(zero, 1, paired_cosine(a / scale, b / scale)).min(initial=1))
 
 
-def prepare(bases: Path, work: Path, seed: int, number: int) -> tuple[Path, str]:
-    """The spoilt directory of case ``number``, and what was done to it."""
+def bases() -> list[Path]:
+    """The sound directories, which the first case makes for all."""
+    folder = Path(tempfile.gettempdir()) / f"fastflow-bases-{os.getpid()}"
+    if not folder.is_dir():
+        folder.mkdir()
+        atexit.register(shutil.rmtree, folder)
+        subprocess.run([sys.executable, "-c", BUILD, folder], check=True, cwd=Path(__file__).parent.parent)
+    return sorted(folder.iterdir())
+
+
+def case(number: int, seed: int, folder: Path) -> Judge:
+    """The judge of a case, whose details say what was done to the directory."""
     rng = random.Random(f"{seed}:{number}")
-    base = rng.choice(sorted(bases.iterdir()))
-    directory = work / f"case{number}"
-    shutil.copytree(base, directory)
-    return directory, f"{base.name}: {mutate(directory, rng)}"
+    base = rng.choice(bases())
+    directory = Path(shutil.copytree(base, folder / "case"))
+    done = mutate(directory, rng)
 
+    def judged() -> tuple[str, str]:
+        outcome, details = judge(directory)
+        return outcome, f"{details} ({base.name}: {done})"
 
-def start(bases: Path, work: Path, seed: int, number: int) -> Case:
-    """Fork the process of a case."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return Case(number, pid, reading, time.monotonic() + SECONDS)
-    try:
-        os.dup2(os.open(work / f"stderr{number}", os.O_WRONLY | os.O_CREAT), 2)  # Rust writes its panics there
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        warnings.simplefilter("ignore")
-        try:
-            directory, done = prepare(bases, work, seed, number)
-            os.write(writing, json.dumps(["did", done]).encode() + b"\n")
-            outcome, details = judge(directory)
-        except BaseException as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            outcome = f"{type(error).__name__} instead of a sentence"
-            details = f"{str(error)[:200]!r} at {Path(where.filename).name}:{where.lineno}"
-        os.write(writing, json.dumps([outcome, details[:1500]]).encode() + b"\n")
-    finally:
-        os._exit(0)
-
-
-def collect(case: Case, work: Path, late: bool) -> tuple[str, str, str]:
-    """(what was done, outcome, details) of a case that has ended, or is ended now because it is ``late``."""
-    if late:
-        os.kill(case.pid, signal.SIGKILL)
-    status = os.waitpid(case.pid, 0)[1]
-    os.close(case.pipe)
-    lines = [json.loads(line) for line in case.answer.splitlines()]  # what was done, and what came of it
-    did = lines[0][1] if lines else "nothing: the spoiling itself failed"
-    said = (work / f"stderr{case.number}").read_text(errors="replace")[:300] if not late else ""
-    for path in (work / f"case{case.number}", work / f"stderr{case.number}"):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    if late:
-        return did, "Hang", f"over {SECONDS} s"
-    if len(lines) < 2:
-        return did, "Crash", f"status {status}: {said}"
-    return did, lines[1][0], lines[1][1]
-
-
-def attack(bases: Path, work: Path, seed: int, count: int, seconds: float, jobs: int) -> tuple[Counter[str], int]:
-    """Run the cases, print findings as they come; (how often each outcome was seen, findings)."""
-    counts: Counter[str] = Counter()
-    running: dict[int, Case] = {}
-    findings, number, stop = 0, 0, time.monotonic() + seconds
-    while running or (number < count and time.monotonic() < stop):
-        while len(running) < jobs and number < count and time.monotonic() < stop:
-            case = start(bases, work, seed, number)
-            running[case.pipe], number = case, number + 1
-        ready = select.select(list(running), [], [], 0.5)[0]
-        for pipe in list(running):
-            case = running[pipe]
-            if pipe in ready and (data := os.read(pipe, 65536)):
-                case.answer += data
-            elif pipe in ready or time.monotonic() > case.until:
-                did, outcome, details = collect(running.pop(pipe), work, pipe not in ready)
-                counts[outcome] += 1
-                if outcome[0].isupper():
-                    findings += 1
-                    print(f"--seed {seed} --only {case.number}: {outcome}: {details}\n    {did}", flush=True)
-    return counts, findings
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", type=int, help="run the case of this number here, with its traceback")
-    parser.add_argument("--bases", type=Path, help="keep the directories that are spoilt here, and take them from here")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        work, bases = Path(folder), options.bases or Path(folder) / "bases"
-        if not bases.is_dir():
-            bases.mkdir()
-            subprocess.run([sys.executable, "-c", BUILD, bases], check=True, cwd=Path(__file__).parent.parent)
-        if options.only is not None:
-            directory, done = prepare(bases, work, options.seed, options.only)
-            print(done)
-            print(*judge(directory), sep=": ")
-            return 0
-        begun = time.monotonic()
-        counts, findings = attack(bases, work, options.seed, options.count, options.seconds, options.jobs)
-    for outcome, count in counts.most_common():
-        print(f"{count:7}  {outcome}")
-    print(f"{counts.total():7}  in all, {findings} of them findings, {time.monotonic() - begun:.0f} s")
-    return 1 if findings else 0
+    return judged
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(attack(__doc__, case, MEMORY))

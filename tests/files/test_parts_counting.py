@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 
 import pyarrow as pa
@@ -12,19 +11,26 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.files.parts.counting import counted, span, split_of
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import read_records
 
-CONTENTS = {
-    "x.txt": [b"", b"\n", b"a", b"a\n\nb", b"a\r\nb\n\n"],
-    "x.jsonl": [b"", b'"a"\n"b"\n\n \n', b'"a"\n{"text": "b"}'],
-    "x.csv": [b"", b"text,n\n", b'text,n\n"a\nb",1\nc,2\n\n'],
-    "x.tsv": [b"text\tn\na\t1\nb\t2"],
-}
+MANY = [f"line {i} of a file" for i in range(20_000)]
+CONTENTS = [  # a file and its texts
+    ("x.txt", b"", []), ("x.txt", b"\n", [""]), ("x.txt", b"a", ["a"]), ("x.txt", b"a\n\nb", ["a", "", "b"]),
+    ("x.txt", b"a\r\nb\n\n", ["a", "b", ""]), ("x.txt", "\n".join(MANY).encode(), MANY),
+    ("x.jsonl", b"", []), ("x.jsonl", b'"a"\n"b"\n\n \n', ["a", "b"]), ("x.jsonl", b'"a"\n{"text": "b"}', ["a", "b"]),
+    ("x.csv", b"", []), ("x.csv", b"text,n\n", []), ("x.csv", b'text,n\n"a\nb",1\nc,2\n\n', ["a\nb", "c"]),
+    ("x.tsv", b"text\tn\na\t1\nb\t2", ["a", "b"]), ("x.tsv", b"text\tn\na\t1\nb\t2\n\n\n", ["a", "b"]),
+]  # fmt: skip
+
+
+def halves(pack, data: bytes) -> bytes:
+    """Two members or frames, one after the other."""
+    return pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :])
 
 
 def count(path, layout=Layout()):  # noqa: B008 (immutable)
@@ -32,16 +38,18 @@ def count(path, layout=Layout()):  # noqa: B008 (immutable)
         return counted(source, layout)
 
 
-@pytest.mark.parametrize(("name", "data"), [(name, data) for name, each in CONTENTS.items() for data in each])
-def test_the_count_is_that_of_the_records_and_packing_changes_nothing(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data)
-    found = count(tmp_path / name)
-    assert found.rows == sum(1 for _ in read_records(str(tmp_path / name)))
-    assert (found.size, found.sha256) == (len(data), hashlib.sha256(data).hexdigest())
-    for suffix, pack in ((".gz", gzip.compress), (".zst", zstandard.compress)):
-        (tmp_path / (name + suffix)).write_bytes(pack(data))
-        again = count(tmp_path / (name + suffix))
-        assert (again.rows, again.sha256) == (found.rows, found.sha256)
+@pytest.mark.parametrize(("name", "data", "texts"), CONTENTS)
+def test_texts_and_their_count_are_those_of_the_plain_file_however_it_is_packed(tmp_path, name, data, texts):
+    gz, zst = gzip.compress, zstandard.compress
+    forms = {"": data, ".gz": gz(data), ".zst": zst(data), ".b.gz": halves(gz, data), ".b.zst": halves(zst, data)}
+    for suffix, content in forms.items():
+        path = tmp_path / (f"two.{name}" if suffix.startswith(".b") else name)
+        path = path.with_name(path.name + suffix.removeprefix(".b"))
+        path.write_bytes(content)
+        assert [record.texts for record in read_records(str(path))] == [(text,) for text in texts]
+        found = count(path)
+        assert (found.rows, found.sha256) == (len(texts), hashlib.sha256(data).hexdigest())
+        assert suffix or found.size == len(data)
 
 
 def test_texts_that_end_with_nul_are_counted(tmp_path):
@@ -57,15 +65,10 @@ def test_parquet_is_counted_by_its_footer(tmp_path):
     assert found.sha256 != other.sha256  # the statistics of its columns are in it
 
 
-def test_faults_are_found_by_the_count(tmp_path, monkeypatch):
+def test_a_fault_is_found_by_the_count(tmp_path):
     (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
     with pytest.raises(FastflowError, match=r"x\.txt, line 2: byte 1 is not UTF-8"):
         count(tmp_path / "x.txt")
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
-    with pytest.raises(
-        UsageError, match="--shard counts the rows before it takes its part, and cannot read standard in"
-    ):
-        count("-")
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 10, 101])

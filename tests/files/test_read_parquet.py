@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import io
 import json
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fastflow import Runtime
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.files.read import parquet
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import footer, parquet_records, row_count
 from fastflow.files.read.records import Layout
 
-from support.commands import assert_one_sentence, run
+from support.commands import run
 
 
 @pytest.fixture
@@ -77,80 +75,10 @@ def test_only_the_columns_asked_for_are_read_and_one_group_at_a_time(tmp_path, p
     assert grown < 50_000
 
 
-@pytest.mark.parametrize(
-    ("column", "layout", "message"),
-    [
-        (
-            {"a": ["x"], "b": ["y"]},
-            Layout(),
-            r"in\.parquet: which field is the text\? Use --text-field; the fields are a, b",
-        ),
-        ({"text": ["x"]}, Layout(field="b"), r"in\.parquet: no field 'b'; the fields are text"),
-        ({"text": [1]}, Layout(), r"in\.parquet: the column 'text' is int64, not text"),
-        (
-            {"text": ["x", None]},
-            Layout(),
-            r"in\.parquet, row 1: field 'text' is null, not a text; fill it or remove the row$",
-        ),
-        ({"text": ["x"]}, Layout(keep=("b",)), r"in\.parquet: no column 'b' to keep; the columns are text"),
-        ({"text": ["x"]}, Layout(id_field="b"), r"in\.parquet: no column 'b' to take the id from"),
-        (
-            {"text": ["x"], "b": [[1]]},
-            Layout(id_field="b"),
-            r"the column 'b' is list<.*>; an id must be text, a number",
-        ),
-        (
-            {"text": ["x"], "b": [np.inf]},
-            Layout(id_field="b"),
-            r"in\.parquet, row 0: field 'b' must be a finite number",
-        ),
-    ],
-)
-def test_columns_that_are_refused(tmp_path, column, layout, message):
-    pq.write_table(pa.table(column), tmp_path / "in.parquet")
-    with pytest.raises(FastflowError, match=message):
-        read(tmp_path / "in.parquet", layout)
-
-
-def test_a_column_that_comes_twice(tmp_path):
-    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
-    pq.write_table(table, tmp_path / "in.parquet")
-    with pytest.raises(FastflowError, match="the column 'text' comes 2 times: text, text"):
-        read(tmp_path / "in.parquet")
-
-
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int8(), pa.string()), pa.string_view()])
 def test_every_way_to_store_text_is_text(tmp_path, kind):
     pq.write_table(pa.table({"text": pa.array(["a", "ü", "a"], kind)}), tmp_path / "in.parquet")
     assert [record.texts[0] for record in read(tmp_path / "in.parquet")] == ["a", "ü", "a"]
-
-
-def test_files_that_are_none_or_damaged(tmp_path, path):
-    (tmp_path / "no.parquet").write_bytes(b"plain text, no table")
-    with pytest.raises(FastflowError, match=r"no\.parquet is no Parquet file, or damaged: "):
-        read(tmp_path / "no.parquet")
-    data = bytearray(path.read_bytes())
-    data[200:2000] = bytes(1800)
-    (tmp_path / "no.parquet").write_bytes(data)
-    with pytest.raises(FastflowError, match=r"no\.parquet, row \d+: cannot be read: "):
-        read(tmp_path / "no.parquet")
-
-
-def test_a_pipe_is_refused(model, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"PAR1")))
-    with pytest.raises(UsageError, match="Parquet is read from its end"):
-        read("-")
-
-
-def test_without_pyarrow_the_command_to_install_it_is_said(model, path, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    result = run("embed", path, "-m", model, "--quiet")
-    assert_one_sentence(
-        result, 1, "reading Parquet needs pyarrow, which is not installed: run pip install -e '.[parquet]'"
-    )
-    (tmp_path / "x.txt").write_text("a\n")
-    result = run("embed", tmp_path / "x.txt", "-m", model, "-o", tmp_path / "x.parquet", "--quiet")
-    assert_one_sentence(result, 1, "writing Parquet needs pyarrow, which is not installed: run pip install -e")
 
 
 def test_the_count_and_the_footer_are_those_of_the_file(path):
@@ -222,13 +150,3 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     assert 1 <= sizes[0] <= 20
     monkeypatch.setattr(parquet, "BYTES", 1)
     assert [record.line for record in read(tmp_path / "in.parquet", Layout(field="text"))] == list(range(200))
-
-
-def test_a_damaged_file_is_one_line(tmp_path, path):
-    content = bytearray(path.read_bytes())
-    for place in range(4, len(content) - 600, 97):
-        content[place] ^= 0xFF
-    (tmp_path / "bad.parquet").write_bytes(content)
-    with pytest.raises(FastflowError, match=r"bad\.parquet") as raised:
-        read(tmp_path / "bad.parquet", Layout(field="text"))
-    assert "\n" not in str(raised.value)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from fastflow.errors import FastflowError
 from fastflow.files.read.records import Layout, known_fields, listed, text_fields
 
 
@@ -20,20 +19,6 @@ from fastflow.files.read.records import Layout, known_fields, listed, text_field
 )
 def test_the_text_is_found(names, field, chosen):
     assert text_fields(names, "in.csv", 1, field) == chosen
-
-
-@pytest.mark.parametrize(
-    ("names", "field", "message"),
-    [
-        (["a", "b"], None, "in.csv, line 7: which field is the text. Use --text-field; the fields are a, b"),
-        (["sentence1", "x"], None, "which field is the text"),
-        (["Text", "id"], None, "which field is the text"),
-        (["a", "b"], "c", "in.csv, line 7: no field 'c'; the fields are a, b"),
-    ],
-)
-def test_what_could_be_anything_is_asked_for(names, field, message):
-    with pytest.raises(FastflowError, match=message):
-        text_fields(names, "in.csv", 7, field)
 
 
 def test_one_name_alone_is_no_known_field():
