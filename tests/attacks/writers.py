@@ -33,7 +33,7 @@ from boxed import rounds
 
 from fastflow.files.parts.manifest import manifest_path
 from fastflow.files.write.partial import partial_path
-from fastflow.files.write.writers import WRITERS
+from fastflow.files.write.writers import WRITERS, writer_for
 
 CODE = "import sys; import fastflow.files.embed as e; e.WINDOW = 64; from fastflow.cli import main; main(sys.argv[1:])"
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]
@@ -57,7 +57,7 @@ class Round:
         self.out = folder / "out"
         self.out.mkdir()
         self.target = self.out / f"x{suffix}"
-        kind = WRITERS[suffix]
+        kind = writer_for(self.target)
         self.options = ["--keep", "n"] if kind.keeps_ids else ["--log-prob"] * kind.keeps_log_prob
 
     def command(self, source: Path, *options: str) -> list[str]:
