@@ -18,7 +18,7 @@ from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.chain import Fitted, sample
 
-# mean cosine: 0.43 and more of an untuned encoder, 0.18 at most of the output of a tuned one (bench/results/superseded.md)
+# mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/superseded.md)
 SPREAD_OUT = 0.2
 
 
