@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, embedsignature=True
-"""The compiled kernels: shapes are checked here, arithmetic is in c/, and the GIL is released around it.
+"""The compiled kernels: this file checks shapes, c/ has the arithmetic, and the GIL is released during it.
 
-Numbers and records that Python shares with C are exported under C's names without FF_ or ff_, from C's own headers.
+Numbers and records that Python shares with C come from C's own headers, under C's names without FF_ or ff_.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def isas():
 
 
 cdef class Flow:
-    """A packed flow, ready to run. Immutable, so safe from several threads at once.
+    """A flow that is laid out for one instruction set. Immutable, so safe from several threads at once.
 
     weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as in ``c/flow/flow.h``.
     """
@@ -73,7 +73,7 @@ cdef class Flow:
         self.flow.stride, self.flow.block, self.flow.cost, self.flow.isa = stride, block, cost, isa
 
     def run(self, const float[:, ::1] x, float[:, ::1] z, bint normalize, int threads):
-        """x (B, D) -> the first columns of z (B, keep), keep <= N, in place; B = 0 does nothing."""
+        """Write the first columns of the result for x (B, D) to z (B, keep), keep <= N, accumulated in float32."""
         if x.shape[1] != self.flow.inputs or z.shape[0] != x.shape[0] or not 1 <= z.shape[1] <= self.flow.outputs:
             raise ValueError(
                 f"the flow maps (B, {self.flow.inputs}) to (B, {self.flow.outputs}) or fewer columns, "
@@ -220,31 +220,31 @@ STEP_NUMBERS = sizeof(ff_step) // sizeof(int64_t)  # in a step of any kind: a sh
 
 
 def trim():
-    """Give memory that was freed back to the system, if the C library keeps it and can."""
+    """Give freed memory back to the system, if the C library can."""
     ff_trim()
 
 
 def formats(int isa):
-    """Numbers of the formats of ``c/gemm/gemm.h`` whose products can be computed on instruction set ``isa`` here, in the
-    order of preference."""
+    """The formats of ``c/gemm/gemm.h``, as numbers, whose products this machine computes on instruction set ``isa``, in
+    the order of preference."""
     found = [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
     return sorted(found, key=lambda f: f == FF_BF16 and ff_slow_dots(isa))
 
 
 def attention_formats(int isa):
-    """Those whose attention can be computed: FLOAT, and BF16 and INT8 if their products are the processor's own."""
+    """The formats whose attention this machine computes: FLOAT, and BF16 and INT8 if the processor has their products."""
     return [f for f in range(FF_FORMATS) if ff_attention_of(isa, f) != NULL]
 
 
 def amx_missing():
-    """Why AMX cannot run here; empty if it can. Asks the operating system for it the first time."""
+    """Why AMX cannot run here; empty if it can. The first call asks the operating system for permission."""
     return ff_amx_missing().decode()
 
 
 def tile_trial(
     int isa, bint whole, const unsigned char[:, ::1] a, const unsigned char[:, ::1] b, unsigned char[:, ::1] c
 ):
-    """c += a b in place for one tile each, as (16, 64) bytes: int8 into int32 if ``whole``, else bfloat16 into float32."""
+    """c += a b in place for one tile each, (16, 64) bytes: int8 accumulated in int32 if ``whole``, else bfloat16 in float32."""
     if not FF_AMX <= isa < FF_ISAS or not ff_isa_usable(isa):
         raise ValueError(f"instruction set {isa} has no tiles that can be used on this machine")
     if {(a.shape[0], a.shape[1]), (b.shape[0], b.shape[1]), (c.shape[0], c.shape[1])} != {(16, 64)}:
@@ -256,7 +256,7 @@ def attend_head(
     int isa, int format, const float[:, ::1] qkv, float[:, ::1] out, int64_t window, const float[::1] bias, *,
     bint half=False,
 ):
-    """Attention of one head of one text: qkv (T, 3 size) -> out (T, size) in place; size in whole panels.
+    """Attention of one head of one text, in place: qkv (T, 3 size) -> out (T, size), summed in float32 or int32.
 
     ``format`` is one of ``attention_formats(isa)``; if it is not FLOAT, qkv is rounded to bfloat16 first, and with
     ``half`` the results too; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as in ``c/encoder/encoder.h``.
@@ -296,13 +296,12 @@ def attend_head(
 
 
 cdef class Encoder:
-    """A packed encoder, ready to run. Immutable, so safe from several threads at once.
+    """An encoder that is laid out for one instruction set. Immutable, so safe from several threads at once.
 
     memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n, STEP_NUMBERS)
-    int64, each a record of ``STEPS``, and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (position_rows, E) float32, a row
-    more if a step of EMBED has ``mean``, or None: none are added;
-    words (vocabulary, E) float32, or uint16 that are halves; token_weights (vocabulary,) float32, or None: every token
-    counts equally.
+    int64, each a record of ``STEPS``, and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (position_rows, E)
+    float32, a row more if a step of EMBED has ``mean``, or None; words (vocabulary, E) float32, or uint16 with the bits of
+    float16; token_weights (vocabulary,) float32, or None: every token has weight 1.
     """
 
     cdef ff_encoder encoder
@@ -366,9 +365,9 @@ cdef class Encoder:
         self, const int32_t[::1] ids, const int64_t[::1] offsets, float[:, ::1] pooled, states, int threads,
         int64_t skip=0,
     ):
-        """ids (N,), offsets (B + 1,) -> pooled (B, P), and hidden states (wanted layers, N, D) unless None, in place.
+        """Write pooled (B, P) and, unless None, states (wanted layers, N, D) of ids (N,) and offsets (B + 1,).
 
-        ``skip`` tokens at the head of every text are left out of the pooling.
+        Sums are float32, those of products of bytes int32. Pooling leaves out the first ``skip`` tokens of every text.
         """
         cdef ff_texts texts
         cdef float[:, :, ::1] kept
@@ -425,9 +424,10 @@ STORED_FLOAT, STORED_HALF, STORED_BF16 = FF_STORED_FLOAT, FF_STORED_HALF, FF_STO
 
 
 def convert(const unsigned char[::1] source, int stored, target, bint half, int threads):
-    """The bytes of ``source``, numbers stored as ``stored`` (STORED_FLOAT ...), to ``target`` (bytes) as float32 or half.
+    """Write the numbers in the bytes of ``source``, stored as ``stored``, to the bytes of ``target`` as float32 or half.
 
-    Returns the bits of the largest magnitude as float32; at least 0x7f800000 for infinity or NaN. ``target`` None: only that.
+    Returns the bits of the largest magnitude as float32, at least 0x7f800000 for infinity or NaN. ``target`` None: write
+    nothing.
     """
     if not 0 <= stored < FF_STORED_KINDS or source.shape[0] % ff_stored_size(stored):
         raise ValueError(f"{source.shape[0]} bytes are no whole numbers of storage {stored}")
@@ -449,9 +449,10 @@ def convert(const unsigned char[::1] source, int stored, target, bint half, int 
 
 
 def pack(matrices, unsigned char[::1] memory, int panel, int threads):
-    """Fill ``memory`` with ``matrices`` (``packing.Matrix``), in panels of ``panel`` rows; no matrices, nothing happens.
+    """Fill ``memory`` with ``matrices`` (``panels.Matrix``) in panels of ``panel`` rows; without matrices do nothing.
 
-    Returns [(matrix, part)] of the parts that hold NaN, infinity or more than ``packing.LARGEST``. Raises ValueError for what does not fit.
+    Returns [(matrix, part)] of the parts that hold NaN, infinity or magnitudes above ``panels.LARGEST``. Raises
+    ValueError for matrices that do not fit.
     """
     cdef int64_t count = len(matrices), i, r, inner, steps, limit
     cdef const unsigned char[::1] part
@@ -528,7 +529,7 @@ DOTS, HAMMINGS, WIDEST = FF_DOTS, FF_HAMMINGS, FF_WIDEST
 
 
 def scan(const unsigned char[:, ::1] codes, const unsigned char[::1] query, int32_t[::1] out, int which, int isa, int threads):
-    """DOTS or HAMMINGS of the bytes of codes (n, width) with those of query (width,), to out (n,)."""
+    """Write DOTS or HAMMINGS of the bytes of codes (n, width) and of query (width,) to out (n,), exact in int32."""
     if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or which not in (FF_DOTS, FF_HAMMINGS):
         raise ValueError(f"scan {which} cannot run with instruction set {isa} on this machine")
     if not 1 <= codes.shape[1] <= FF_WIDEST or query.shape[0] != codes.shape[1] or out.shape[0] != codes.shape[0]:
@@ -546,7 +547,7 @@ def scan(const unsigned char[:, ::1] codes, const unsigned char[::1] query, int3
 
 
 def products(const float[:, ::1] rows, const float[:, ::1] queries, float[:, ::1] out, int isa, int threads):
-    """Dot products of rows (n, D) with queries (q, D), to out (q, n)."""
+    """Write dot products of rows (n, D) and queries (q, D) to out (q, n), accumulated in float32."""
     if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa):
         raise ValueError(f"products cannot run with instruction set {isa} on this machine")
     if rows.shape[1] < 1 or queries.shape[1] != rows.shape[1] or (out.shape[0], out.shape[1]) != (queries.shape[0], rows.shape[0]):

@@ -9,8 +9,8 @@
 #define FF_FLUSH 0x9fc0u    /* round to nearest, no traps, subnormals flushed and read as zero: while kernels run */
 #define FF_DEFAULT 0x1f80u  /* round to nearest, no traps, subnormals kept: while weights are packed */
 
-/* Set this thread's MXCSR and return what it was; nothing on other processors. Every thread of a call must set it, or bits
-   would depend on who computed a row. */
+/* Set this thread's MXCSR and return the old one; on other processors do nothing. Every thread of a call must set it, or
+   the bits of a row would depend on the thread that computed it. */
 static inline unsigned ff_set_mxcsr(unsigned wanted)
 {
 #if defined(__x86_64__)

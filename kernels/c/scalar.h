@@ -7,7 +7,7 @@
 
 #define FF_SCALAR static inline __attribute__((always_inline))
 #define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: a sum with it has no fraction bits, rounded to nearest, ties to even */
-#define FF_ROUNDER_BITS 0x4b400000  /* the sum's bits less these are the whole number */
+#define FF_ROUNDER_BITS 0x4b400000  /* the bits of such a sum less these are the whole number */
 
 FF_SCALAR uint32_t ff_bits(float x)
 {
@@ -23,7 +23,7 @@ FF_SCALAR float ff_of_bits(uint32_t bits)
     return x;
 }
 
-/* A finite float32's bits to the nearest bfloat16's, ties to even. */
+/* The bits of a finite float32 to those of the nearest bfloat16, ties to even. */
 FF_SCALAR uint16_t ff_bfloat16(uint32_t bits)
 {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);

@@ -1,4 +1,4 @@
-/* The instruction set of a file's functions. Include the intrinsics' headers first: theirs are their own. */
+/* The instruction set of a file's functions. Include the intrinsics' headers first: their functions have targets of their own. */
 #ifndef FASTFLOW_TARGET_H
 #define FASTFLOW_TARGET_H
 

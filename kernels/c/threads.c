@@ -1,5 +1,5 @@
-/* A small pool of threads that survives fork. A job is open until its caller has finished its own share; a worker that
-   wakes too late finds it closed and goes back to sleep, so a busy machine never makes a call slower than one thread. */
+/* A small pool of threads that survives fork. A job is open until its caller has finished its own share. A worker that
+   wakes too late finds the job closed and sleeps again, so a busy machine never makes a call slower than one thread. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -9,12 +9,12 @@
 
 #include "cpu.h"
 
-#define MAX_WORKERS 255
-#define SPINS 4000  /* about 50 microseconds of pause before a worker sleeps */
-#define CLOSED (1u << 31)
+#define MAX_WORKERS 255  /* with the caller 256 threads: more than the cores of any machine tried; a bound on a mistaken count */
+#define SPINS 4000  /* pauses before a thread sleeps: 42 microseconds on a Xeon with AMX */
+#define CLOSED (1u << 31)  /* a bit that no count of workers reaches */
 
-static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;  /* held by the call that uses the pool */
-static pthread_mutex_t bed = PTHREAD_MUTEX_INITIALIZER;    /* guards the two conditions below */
+static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;       /* held by the call that uses the pool */
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;  /* guards the two conditions below */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
 static int workers;                 /* threads started; changed by the owner only */
 static ff_task job_task;            /* written by the owner before it opens the job */
@@ -24,15 +24,15 @@ static _Atomic unsigned places;     /* workers that may join */
 static _Atomic unsigned finished;   /* workers that left the job */
 static _Atomic unsigned epoch;      /* jobs opened so far */
 
-static void relax(void)
+static void pause_core(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
 }
 
-/* Index (from 1) of a place in the open job, or 0. */
-static unsigned join(void)
+/* Take a place in the open job: its index from 1, or 0 if there is none. */
+static unsigned join_job(void)
 {
     unsigned n = atomic_load(&joined);
     while (!(n & CLOSED) && n < atomic_load(&places))
@@ -41,28 +41,28 @@ static unsigned join(void)
     return 0;
 }
 
-static void *work(void *unused)
+static void *run_worker(void *unused)
 {
     unsigned seen = 0;
     (void)unused;
     for (;;) {
         for (int i = 0; i < SPINS && atomic_load(&epoch) == seen; i++)
-            relax();
+            pause_core();
         if (atomic_load(&epoch) == seen) {
-            pthread_mutex_lock(&bed);
+            pthread_mutex_lock(&sleep_lock);
             while (atomic_load(&epoch) == seen)
-                pthread_cond_wait(&wake, &bed);
-            pthread_mutex_unlock(&bed);
+                pthread_cond_wait(&wake, &sleep_lock);
+            pthread_mutex_unlock(&sleep_lock);
         }
         seen = atomic_load(&epoch);
-        unsigned place = join();
+        unsigned place = join_job();
         if (!place)
             continue;
         job_task(job_context, (int)place);
-        pthread_mutex_lock(&bed);
+        pthread_mutex_lock(&sleep_lock);
         atomic_fetch_add(&finished, 1);
         pthread_cond_signal(&done);
-        pthread_mutex_unlock(&bed);
+        pthread_mutex_unlock(&sleep_lock);
     }
     return NULL;
 }
@@ -70,26 +70,26 @@ static void *work(void *unused)
 static void before_fork(void)
 {
     pthread_mutex_lock(&owner);
-    pthread_mutex_lock(&bed);
+    pthread_mutex_lock(&sleep_lock);
 }
 
 static void parent_after_fork(void)
 {
-    pthread_mutex_unlock(&bed);
+    pthread_mutex_unlock(&sleep_lock);
     pthread_mutex_unlock(&owner);
 }
 
 static void child_after_fork(void)
 {
     workers = 0;  /* they exist in the parent only */
-    pthread_mutex_init(&bed, NULL);
+    pthread_mutex_init(&sleep_lock, NULL);
     pthread_mutex_init(&owner, NULL);
     pthread_cond_init(&wake, NULL);
     pthread_cond_init(&done, NULL);
 }
 
-/* Start workers until there are `wanted`, or the system refuses; signals stay with the caller's threads. */
-static void grow(int wanted)
+/* Start workers until there are `wanted` or the system refuses. Signals stay with the caller's threads. */
+static void start_workers(int wanted)
 {
     static int registered;
     sigset_t all, old;
@@ -98,7 +98,7 @@ static void grow(int wanted)
         registered = pthread_atfork(before_fork, parent_after_fork, child_after_fork) == 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    for (; registered && workers < wanted && pthread_create(&thread, NULL, work, NULL) == 0; workers++)
+    for (; registered && workers < wanted && pthread_create(&thread, NULL, run_worker, NULL) == 0; workers++)
         pthread_detach(thread);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
@@ -111,24 +111,24 @@ void ff_run(ff_task task, void *context, int threads)
         task(context, 0);
         return;
     }
-    grow(threads - 1);
+    start_workers(threads - 1);
     job_task = task;
     job_context = context;
     atomic_store(&finished, 0);
     atomic_store(&places, (unsigned)(threads - 1));
     atomic_store(&joined, 0);
-    pthread_mutex_lock(&bed);
+    pthread_mutex_lock(&sleep_lock);
     atomic_fetch_add(&epoch, 1);
     pthread_cond_broadcast(&wake);
-    pthread_mutex_unlock(&bed);
+    pthread_mutex_unlock(&sleep_lock);
     task(context, 0);
     unsigned count = atomic_fetch_or(&joined, CLOSED);
     for (int i = 0; i < SPINS && atomic_load(&finished) != count; i++)
-        relax();
-    pthread_mutex_lock(&bed);
+        pause_core();
+    pthread_mutex_lock(&sleep_lock);
     while (atomic_load(&finished) != count)
-        pthread_cond_wait(&done, &bed);
-    pthread_mutex_unlock(&bed);
+        pthread_cond_wait(&done, &sleep_lock);
+    pthread_mutex_unlock(&sleep_lock);
     pthread_mutex_unlock(&owner);
 }
 
@@ -141,7 +141,7 @@ typedef struct {
 
 static pthread_key_t key;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static __thread arena mine;
+static __thread arena own_scratch;
 
 static void make_key(void)
 {
@@ -150,8 +150,8 @@ static void make_key(void)
 
 void *ff_scratch(size_t bytes)
 {
-    if (bytes <= mine.bytes)
-        return mine.memory;
+    if (bytes <= own_scratch.bytes)
+        return own_scratch.memory;
     pthread_once(&key_once, make_key);
     void *memory = NULL;
     bytes = (bytes + 4095) / 4096 * 4096;
@@ -161,8 +161,8 @@ void *ff_scratch(size_t bytes)
         free(memory);
         return NULL;
     }
-    memset(memory, 0, bytes);  /* slack columns are computed with, though never kept */
-    free(mine.memory);
-    mine = (arena){memory, bytes};
+    memset(memory, 0, bytes);  /* kernels compute with slack columns, though they never keep the results */
+    free(own_scratch.memory);
+    own_scratch = (arena){memory, bytes};
     return memory;
 }

@@ -1,5 +1,5 @@
-/* Vectors of 4 floats, as math.inc describes them, in the compiler's vector extension: SSE2 on x86-64 and NEON on arm64;
-   where not every processor has a fused multiply-add, a product and a sum. */
+/* Vectors of 4 floats, as math.inc describes them, in the compiler's vector extension: SSE2 on x86-64 and NEON on
+   arm64. FMA is fused on arm64 alone: not every x86-64 processor has it. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif

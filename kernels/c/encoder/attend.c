@@ -1,6 +1,6 @@
-/* Attention's share of a group: which queries of which head of which text, and where its memory is. Keys of a text with
-   several blocks of queries are packed once: by the thread that attends to all, or where threads share the step by
-   the step FF_PACK before it, for all. */
+/* Attention's share of a group: which queries of which head of which text, and their memory. The keys of a text with
+   several blocks of queries are packed into panels once: by the thread that computes the text or, if threads share the step,
+   by the step FF_PACK before it. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)
@@ -16,7 +16,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
     const size_t padded = round_up((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    /* in addition to the scores: a tile's queries, and of attention in bytes its sums of int32 */
+    /* after the scores: the queries of a tile, and in attention of bytes its int32 sums */
     return round_up(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
@@ -37,11 +37,11 @@ const ff_attention *ff_attention_of(int isa, int format)
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }
 
-/* By a text's own length, so that its bits are the same in any company. */
+/* Chosen by the text's own length, so that its bits are the same whatever the other texts. */
 static const ff_attention *attention_for(int isa, int format, int64_t tokens)
 {
-    const ff_attention *rather = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_attention_of(isa, FF_BF16) : NULL;
-    return rather ? rather : ff_attention_of(isa, format);
+    const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_attention_of(isa, FF_BF16) : NULL;
+    return shorter ? shorter : ff_attention_of(isa, format);
 }
 
 /* Head `h` of the text whose tokens are offsets[0] to offsets[1]. */

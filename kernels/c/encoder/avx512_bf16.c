@@ -9,14 +9,14 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
 #define HALF
 #define STORE_HALF(p, low, high) _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low))
-#define CHAIN 384  /* all of a reduction of 768 numbers, so that its sums leave the registers once */
-#define DEPTH (2 * CHAIN)
+#define CHAIN 384  /* a whole reduction of 768 numbers, so that its sums leave the registers once */
+#define DEPTH (2 * CHAIN)  /* 192 rows of an operand are 576 KB, a little above OPERAND_BYTES */
 #include "gemm/common.inc"
 #include "lanes.inc"
 
 #define NAME(x) x##_bf16
 #define PRODUCT ff_bf16_avx512
-#define ROWS 14
+#define ROWS 14  /* 28 of 32 registers are sums */
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #define LANE int32_t
 #define PER_STEP 1

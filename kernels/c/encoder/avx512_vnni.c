@@ -5,9 +5,10 @@
    Q: signed bytes, one scale a query.
    Terms of softmax: bytes without sign, 255 for the second largest score of a query (the second of the largest in each lane).
    What is above it, most often one token on which the whole text rests, counts in float32: with 255 for the largest, long
-   texts would lose all other terms. The rounded terms are summed, so that the shares add up to 1. Keys round up and down
-   from different places, else hundreds of like tokens would lose, or gain, the same part of each of their terms.
-   V: signed bytes, with an offset, added to the result, and a scale for each channel. */
+   texts would lose all other terms. The rounded terms are summed, so that the shares add up to 1. Each key has
+   an offset of its own before rounding, or else hundreds of similar tokens would all lose, or gain, the same part of their terms.
+   V: signed bytes, with an offset, which is added to the result, and a scale for each channel.
+   Sums of both products are exact in int32; all else is float32. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -20,7 +21,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define ATTENTION ff_attention_avx512_vnni
 #include "blocks.inc"
 
-#define ROWS 14
+#define ROWS 14  /* 28 of 32 registers are sums */
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #define LANE int32_t
 #define PER_STEP 1
@@ -50,37 +51,37 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define LOG2_E 1.44269504f
 #define LARGEST_TERM 255
 #define LOG2_LARGEST_TERM 7.99435344f
-#define NEAR 2   /* LARGEST_TERM is that of the largest score if the second is nearer, to the base 2 */
-#define PLACES 64  /* keys in a row of which no two round from the same place; any 16 apart, or 2, 4 ..., are spread evenly */
-#define PLACE(i) ((float)((i) * 37 % PLACES) - 31.5f) * (0.92f / PLACES)  /* 0.45 at most: a term of 255.03 stays a byte */
-#define FOUR(i) PLACE(i), PLACE((i) + 1), PLACE((i) + 2), PLACE((i) + 3)
-#define MOST_ERR 0.03f  /* LARGEST_TERM as power_of_2 computes it is at most so much larger */
-#define FAR 24   /* if the second is further away, nothing of its term is left in float32 */
+#define NEAR 2   /* LARGEST_TERM stands for the largest score if the second is nearer, to the base 2: its term is then at least 64 */
+#define OFFSETS 64  /* keys in a row of which no two have the same offset of rounding; any 16 apart, or 2, 4 ..., are spread evenly */
+#define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)  /* 0.45 at most: a term of 255.03 stays a byte */
+#define FOUR_OFFSETS(i) OFFSET(i), OFFSET((i) + 1), OFFSET((i) + 2), OFFSET((i) + 3)
+#define MOST_ERR 0.03f  /* power_of_2 computes LARGEST_TERM with at most this error */
+#define FAR 24   /* if the second is further away, its term is below the last digit of float32 */
 
-INLINE vec at(const char *p)
+INLINE vec load_bfloat16(const char *p)
 {
     return LOWER(_mm512_cvtepu16_epi32(_mm256_loadu_si256(KEPT_AS(__m256i, p))));
 }
 
-INLINE __m128i bytes(const vec v)
+INLINE __m128i to_bytes(const vec v)
 {
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
 }
 
-/* The output of pack_keys: for each channel what a unit of K is worth in scores to the base 2, a unit of V, and V's offset;
-   then panels of NR keys, four channels a lane; then V, four tokens a lane. */
+/* The output of pack_keys: for each channel (size) the value of a unit of K in scores to the base 2, the value of a unit of V,
+   and V's offset; then panels of NR keys, four channels a lane; then V, four tokens a lane. */
 typedef struct {
     float *key, *value, *offset, *keys, *values;
-} ff_bytes;
+} ff_byte_operands;
 
-INLINE ff_bytes bytes_of(const ff_head *h, float *p)
+INLINE ff_byte_operands operands_of(const ff_head *h, float *p)
 {
     const int64_t padded = (h->tokens + NR - 1) / NR * NR, size = h->size;
-    return (ff_bytes){p, p + size, p + 2 * size, p + 3 * size, p + 3 * size + padded * size / 4};
+    return (ff_byte_operands){p, p + size, p + 2 * size, p + 3 * size, p + 3 * size + padded * size / 4};
 }
 
-/* 16 rows of 16 bytes: lanes of four bytes become columns. */
-INLINE void turn(const __m128i *row, float *to)
+/* row (16, 16) of bytes -> to (4, 16) of lanes of four bytes, rows NR lanes apart: lanes become columns. */
+INLINE void transpose_bytes(const __m128i *row, float *to)
 {
     ivec four[4];
     UNROLL for (int i = 0; i < 4; i++) {
@@ -97,13 +98,13 @@ INLINE void turn(const __m128i *row, float *to)
 
 static void pack_keys(const ff_head *h, float *packed)
 {
-    const ff_bytes p = bytes_of(h, packed);
+    const ff_byte_operands p = operands_of(h, packed);
     const int64_t padded = (h->tokens + NR - 1) / NR * NR;
     for (int64_t c = 0; c < h->size; c += VL) {
         const char *k = h->q + 2 * (h->size + c), *v = k + 2 * h->size;
-        vec low = at(k), high = low, least = at(v), most = least, finite = SET1(0);
+        vec low = load_bfloat16(k), high = low, least = load_bfloat16(v), most = least, finite = SET1(0);
         for (int64_t t = 0; t < h->tokens; t++) {  /* a minimum may pass over NaN, and a product with 0 keeps it */
-            const vec x = at(k + t * h->ldq), y = at(v + t * h->ldq);
+            const vec x = load_bfloat16(k + t * h->ldq), y = load_bfloat16(v + t * h->ldq);
             low = MIN(low, x), high = MAX(high, x), least = MIN(least, y), most = MAX(most, y);
             finite = FMA(ADD(x, y), SET1(0), finite);
         }
@@ -116,14 +117,14 @@ static void pack_keys(const ff_head *h, float *packed)
         for (int64_t t = 0; t < padded; t += VL) {
             __m128i row[16];
             UNROLL for (int i = 0; i < 16; i++)
-                row[i] = t + i < h->tokens ? bytes(MUL(SUB(at(k + (t + i) * h->ldq), low), by)) : _mm_setzero_si128();
-            turn(row, p.keys + (t / NR * h->size + c) / 4 * NR + t % NR);
+                row[i] = t + i < h->tokens ? to_bytes(MUL(SUB(load_bfloat16(k + (t + i) * h->ldq), low), by)) : _mm_setzero_si128();
+            transpose_bytes(row, p.keys + (t / NR * h->size + c) / 4 * NR + t % NR);
         }
         for (int64_t t = 0; t < h->tokens; t += 4) {
             ivec lane = SET1I(0);
             UNROLL for (int i = 0; i < 4; i++)
                 if (t + i < h->tokens) {
-                    const ivec x = _mm512_cvtps_epi32(MUL(SUB(at(v + (t + i) * h->ldq), middle), times));
+                    const ivec x = _mm512_cvtps_epi32(MUL(SUB(load_bfloat16(v + (t + i) * h->ldq), middle), times));
                     lane = _mm512_or_si512(lane, _mm512_slli_epi32(_mm512_and_si512(x, SET1I(255)), 8 * i));
                 }
             STOREI(p.values + t / 4 * h->size + c, lane);
@@ -131,29 +132,31 @@ static void pack_keys(const ff_head *h, float *packed)
     }
 }
 
-/* One query times what the keys' units are worth, as bytes; returns what a unit of its scores is worth, or no number. */
-INLINE float query(const ff_head *h, const char *q, const float *key, int8_t *to)
+/* One query q (size) times the values of the keys' units, to bytes `to` (size); returns the value of a unit of its scores, or NaN if
+   the query is not finite. */
+INLINE float quantise_query(const ff_head *h, const char *q, const float *key, int8_t *to)
 {
     vec most = SET1(1e-30f), finite = SET1(0);
     for (int c = 0; c < h->size; c += VL) {
-        const vec x = MUL(at(q + 2 * c), LOAD(key + c));
+        const vec x = MUL(load_bfloat16(q + 2 * c), LOAD(key + c));
         most = MAX(most, MAX(x, SUB(SET1(0), x)));
         finite = FMA(x, SET1(0), finite);
     }
     const float largest = LARGEST(most);
     for (int c = 0; c < h->size; c += VL)
-        _mm_storeu_si128((__m128i *)(void *)(to + c), bytes(MUL(MUL(at(q + 2 * c), LOAD(key + c)), SET1(127 / largest))));
+        _mm_storeu_si128((__m128i *)(void *)(to + c), to_bytes(MUL(MUL(load_bfloat16(q + 2 * c), LOAD(key + c)), SET1(127 / largest))));
     return largest / 127 + _mm512_reduce_add_ps(finite);
 }
 
-/* Which of VL keys, the first being `i`, lie from `from` to before `to`. */
-INLINE __mmask16 inside(const int how, const int64_t i, const int64_t from, const int64_t to)
+/* The lanes of VL keys, the first of which is `i`, that are in [from, to). */
+INLINE __mmask16 seen_lanes(const int how, const int64_t i, const int64_t from, const int64_t to)
 {
     const unsigned mask = to - i < VL ? (1u << (to - i)) - 1 : 0xffff;
     return (__mmask16)(how & WINDOWED && i < from ? mask & 0xffff << (from - i) : mask);
 }
 
-/* Add what terms have above the largest byte, times the values of their keys, of which the first is `i`. */
+/* Add to out (size) the parts of terms above the largest byte, times the values of their keys; the first key is `i`. `above` has a
+   bit for each such term; returns the terms without these parts. */
 static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
                                               const int size, float *out, float *rest)
 {
@@ -181,25 +184,25 @@ INLINE vec power_of_2(const vec x)
 }
 
 typedef struct {          /* one query and a block of keys */
-    int64_t from, to;     /* of the keys it sees those from `from` to before `to` */
-    int64_t first;        /* of the block, in the text */
-    int64_t distance;     /* of the first from the query */
-    float *scores;        /* int32; become terms, a byte each */
-    float unit, spoilt;   /* what a unit of the scores is worth; + 0, or NaN if it is no number: bytes hold none */
-    float largest, base;  /* score to the base 2 of this block; which LARGEST_TERM stands for */
+    int64_t from, to;     /* the keys [from, to) of the block that it sees */
+    int64_t first;        /* the first key of the block, in the text */
+    int64_t distance;     /* from the query to the first key */
+    float *scores;        /* int32, later terms, a byte each */
+    float unit, spoilt;   /* the value of a unit of the scores; 0, or NaN if the unit is NaN, which bytes cannot hold */
+    float largest, base;  /* the largest score of this block to the base 2; the score that LARGEST_TERM stands for */
 } ff_row;
 
 /* Find `largest` and `base`. Biased scores become floats, with the bias. */
-INLINE void survey(const int how, const ff_head *h, ff_row *r)
+INLINE void find_base(const int how, const ff_head *h, ff_row *r)
 {
     ivec m = SET1I(INT32_MIN);
     vec most = SET1(-1e30f);
     const vec unit = SET1(r->unit);
     const int64_t begin = how & WINDOWED ? r->from / VL * VL : 0;
     for (int64_t i = begin; i < r->to; i += VL) {
-        const __mmask16 here = inside(how, i, r->from, r->to);
+        const __mmask16 here = seen_lanes(how, i, r->from, r->to);
         if (how & BIASED) {
-            const vec v = FMA(TO_FLOAT(LOADI(r->scores + i)), unit, MUL(biases(h, r->distance + i), SET1(LOG2_E)));
+            const vec v = FMA(TO_FLOAT(LOADI(r->scores + i)), unit, MUL(load_biases(h, r->distance + i), SET1(LOG2_E)));
             STORE(r->scores + i, v);
             most = _mm512_mask_max_ps(most, here, most, v);
         } else
@@ -213,14 +216,15 @@ INLINE void survey(const int how, const ff_head *h, ff_row *r)
     r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
 }
 
-/* Scores become terms. Returns the sum of the terms; `out` gets the rest, which the bytes do not hold, times the values. */
-INLINE float terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
-                   float *out)
+/* Scores become terms, in place. Returns the sum of the terms; adds to out (size) what the bytes cannot hold, times the values. */
+INLINE float make_terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
+                        float *out)
 {
     const int64_t begin = how & WINDOWED ? r->from / VL * VL : 0;
-    static const float place[PLACES] __attribute__((aligned(64))) = {
-        FOUR(0), FOUR(4), FOUR(8), FOUR(12), FOUR(16), FOUR(20), FOUR(24), FOUR(28),
-        FOUR(32), FOUR(36), FOUR(40), FOUR(44), FOUR(48), FOUR(52), FOUR(56), FOUR(60),
+    static const float offsets[OFFSETS] __attribute__((aligned(64))) = {
+        FOUR_OFFSETS(0), FOUR_OFFSETS(4), FOUR_OFFSETS(8), FOUR_OFFSETS(12), FOUR_OFFSETS(16), FOUR_OFFSETS(20),
+        FOUR_OFFSETS(24), FOUR_OFFSETS(28), FOUR_OFFSETS(32), FOUR_OFFSETS(36), FOUR_OFFSETS(40), FOUR_OFFSETS(44),
+        FOUR_OFFSETS(48), FOUR_OFFSETS(52), FOUR_OFFSETS(56), FOUR_OFFSETS(60),
     };
     const vec unit = SET1(r->unit), less = SET1(LOG2_LARGEST_TERM - r->base);
     int8_t *to = (int8_t *)(void *)r->scores;
@@ -229,13 +233,13 @@ INLINE float terms(const int how, const int alone, const ff_row *r, const int64_
     int64_t i = begin;
     for (; i < r->to; i += VL) {
         const vec s = how & BIASED ? ADD(LOAD(r->scores + i), less) : FMA(TO_FLOAT(LOADI(r->scores + i)), unit, less);
-        vec e = _mm512_maskz_mov_ps(inside(how, i, r->from, r->to), power_of_2(s));
+        vec e = _mm512_maskz_mov_ps(seen_lanes(how, i, r->from, r->to), power_of_2(s));
         if (alone) {
             const __mmask16 above = _mm512_cmp_ps_mask(e, SET1(LARGEST_TERM + MOST_ERR), _CMP_GT_OQ);
             if (above)
                 e = add_rest(above, e, values, i, size, out, &rest);
         }
-        const ivec n = _mm512_cvtps_epi32(ADD(e, LOAD(place + (r->first + i) % PLACES)));
+        const ivec n = _mm512_cvtps_epi32(ADD(e, LOAD(offsets + (r->first + i) % OFFSETS)));
         whole = ADDI(whole, n);
         _mm_storeu_si128((__m128i *)(void *)(to + i), _mm512_cvtepi32_epi8(n));
     }
@@ -246,13 +250,13 @@ INLINE float terms(const int how, const int alone, const ff_row *r, const int64_
     return rest + (float)_mm512_reduce_add_epi32(whole);
 }
 
-/* Scores of `rows` queries become terms, in two passes so that neither waits for a row's largest score. `top`: the score that
-   LARGEST_TERM stands for, `sums`: of the terms, and `out`: of the terms times the values, of all blocks so far. */
+/* Scores of `count` queries become terms, in two passes so that neither waits for a row's largest score. Of all blocks so far and
+   for each query: top, the score that LARGEST_TERM stands for; sums, of the terms; out (count, size), of terms times values. */
 INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t count, const int64_t padded, const int first,
                     const float *values, float *top, float *sums, float *out)
 {
     for (ff_row *r = rows; r < rows + count; r++)
-        survey(how, h, r);
+        find_base(how, h, r);
     for (int64_t i = 0; i < count; i++, out += h->size) {
         ff_row *r = rows + i;
         float factor[VL] __attribute__((aligned(64))) = {0};
@@ -262,8 +266,8 @@ INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t
         }
         for (int c = 0; c < h->size; c += VL)
             STORE(out + c, first ? SET1(0) : MUL(LOAD(out + c), SET1(factor[0])));
-        const float sum = r->largest > r->base ? terms(how, 1, r, padded, values, h->size, out)
-                                               : terms(how, 0, r, padded, values, h->size, out);
+        const float sum = r->largest > r->base ? make_terms(how, 1, r, padded, values, h->size, out)
+                                               : make_terms(how, 0, r, padded, values, h->size, out);
         top[i] = r->base;
         sums[i] = (first ? 0 : sums[i] * factor[0]) + sum + r->spoilt;
     }
@@ -284,24 +288,24 @@ static void (*const softmax_of[])(const ff_head *, ff_row *, int64_t, int64_t, i
     softmax_0, softmax_1, softmax_2, softmax_3,
 };
 
-static void block(const ff_head *h, const int64_t row, const int64_t rows, const int64_t start, const int64_t stop,
-                  const int first, const float *keys, float *scores, float *top, float *sums, float *out)
+static void attend_block(const ff_head *h, const int64_t row, const int64_t rows, const int64_t start, const int64_t stop,
+                         const int first, const float *keys, float *scores, float *top, float *sums, float *out)
 {
     const int64_t padded = (stop - start + NR - 1) / NR * NR, steps = h->size / 4;
     const ptrdiff_t lds = padded + FF_SCORES_SPARE;
-    const ff_bytes p = bytes_of(h, (float *)(uintptr_t)keys);
+    const ff_byte_operands p = operands_of(h, (float *)(uintptr_t)keys);
     float *part = scores + MR * lds, *q = part + MR * h->size, *values = p.values + start / 4 * h->size;
-    ff_row each[MR];
+    ff_row states[MR];
     for (int64_t r = 0; r < rows; r++) {
-        const float unit = query(h, h->q + (row + r) * h->ldq, p.key, (int8_t *)(void *)(q + r * steps)), spoilt = unit - unit;
-        each[r] = (ff_row){
+        const float unit = quantise_query(h, h->q + (row + r) * h->ldq, p.key, (int8_t *)(void *)(q + r * steps)), spoilt = unit - unit;
+        states[r] = (ff_row){
             .first = start, .distance = start - row - r, .scores = scores + r * lds, .unit = spoilt == 0 ? unit : 0, .spoilt = spoilt,
         };
-        seen_of(h, row + r, start, stop, padded, &each[r].from, &each[r].to);
+        find_seen_keys(h, row + r, start, stop, padded, &states[r].from, &states[r].to);
     }
     for (int64_t t = 0; t < padded; t += NR)
         tiles_keys[rows](KEPT_AS(int32_t, q), steps, p.keys + (start + t) * steps, NR, steps, 0, scores + t, lds, keys, 0);
-    softmax_of[(h->bias != NULL) * BIASED + (h->window >= 0) * WINDOWED](h, each, rows, padded, first, values, top, sums, out);
+    softmax_of[(h->bias != NULL) * BIASED + (h->window >= 0) * WINDOWED](h, states, rows, padded, first, values, top, sums, out);
     for (int c = 0; c < h->size; c += NR)
         tiles_values[rows](KEPT_AS(int32_t, scores), lds, values + c, h->size, (stop - start + 3) / 4, 0, part + c, h->size,
                            keys, 0);
@@ -309,16 +313,16 @@ static void block(const ff_head *h, const int64_t row, const int64_t rows, const
         STORE(out + i, ADD(LOAD(out + i), TO_FLOAT(LOADI(part + i))));
 }
 
-INLINE void hand_over(const ff_head *h, const float *keys, const float *sum, const float share, char *to)
+INLINE void finish_query(const ff_head *h, const float *keys, const float *sum, const float share, char *to)
 {
-    const ff_bytes p = bytes_of(h, (float *)(uintptr_t)keys);
+    const ff_byte_operands p = operands_of(h, (float *)(uintptr_t)keys);
     for (int c = 0; c < h->size; c += NR) {
         vec y[2];
         UNROLL for (int v = 0; v < 2; v++) {
             const int i = c + v * VL;
             y[v] = FMA(MUL(LOAD(sum + i), SET1(share)), LOAD(p.value + i), LOAD(p.offset + i));
         }
-        put(h, to, c, y[0], y[1]);
+        store_panel(h, to, c, y[0], y[1]);
     }
 }
 

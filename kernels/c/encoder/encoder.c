@@ -1,7 +1,7 @@
-/* Takes packed texts through the encoder's steps. Two ways to share the work, with the same bits, in sequence:
-   alone: a thread takes a group of neighbouring texts through all steps, without waiting for anyone;
-   together: all threads do one group after the other, each a share of a step's panels or heads, or some rows of a group
-   through all steps up to one that needs other rows too. */
+/* Takes texts through the encoder's steps. Two ways to share the work, one after the other and with the same bits:
+   alone: a thread takes a group of neighbouring texts through all steps, and waits for no other;
+   together: all threads work on one group at a time. Each takes a share of a step's panels or heads, or some rows of the group
+   through all steps up to one that needs other rows. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,11 +13,12 @@
 #include <malloc.h>
 #endif
 
-#define SHARE_ROWS 192  /* at most, in steps taken in sequence */
-#define SPINS 2000
-#define WORTH_A_THREAD 2000000  /* steps of products by columns: some ten times what it takes to wake one */
+#define SHARE_ROWS 192  /* at most, that a thread takes through several steps: as GROUP_ROWS, so that they stay in its cache */
+#define SPINS 2000  /* pauses before a waiting thread yields its core: 21 microseconds on a Xeon with AMX */
+#define ROW_GRAIN 8  /* rows of a step without products that a thread takes at least */
+#define WORTH_A_THREAD 2000000  /* steps by columns of products by rows: some ten times the time that waking a thread takes */
 
-typedef struct {  /* one step of one group, or several, shared by threads; a cache line each */
+typedef struct {  /* one or more steps of a group that threads share; a cache line each */
     _Atomic int64_t next, done;
     char line[48];
 } phase;
@@ -28,7 +29,7 @@ typedef struct {
     ff_group *groups;
     ff_shares shares;
     int threads;
-    phase *phases;       /* a row of steps for each group of all threads */
+    phase *phases;       /* (shared groups, steps) */
     char *workspace;     /* the caller's scratch */
     size_t attention, own;  /* bytes of a thread's scratch: for attention, and for its groups */
     _Atomic int64_t next;
@@ -88,7 +89,7 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
         __builtin_ia32_pause();
 #endif
         if (i > SPINS)
-            sched_yield();  /* whoever holds the last share may be waiting for this core */
+            sched_yield();  /* the thread with the last share may be waiting for this core */
     }
 }
 
@@ -128,7 +129,7 @@ static void run_together(job *j, float *scratch)
         const int64_t thread_rows = g->rows / j->threads;
         for (const ff_step *s = j->call.e->steps, *end; s < last; s = end, p++) {
             const int rows = is_by_row(s) && thread_rows >= FF_THREAD_ROWS;
-            const int64_t n = ff_step_elements(&j->call, s, g), grain = is_by_row(s) && s->kind != FF_LINEAR ? 8 : 1;
+            const int64_t n = ff_step_elements(&j->call, s, g), grain = is_by_row(s) && s->kind != FF_LINEAR ? ROW_GRAIN : 1;
             int64_t shares = (n + grain - 1) / grain;
             shares = shares < 4 * (int64_t)j->threads ? shares : 4 * (int64_t)j->threads;
             if (rows)
@@ -159,7 +160,7 @@ static void run_shares(void *context, int thread)
 {
     job *j = context;
     char *scratch = j->workspace;
-    if (thread) {  /* a helper without memory leaves its share to the others */
+    if (thread) {  /* a worker without memory leaves its share to the others */
         scratch = ff_scratch(j->attention + j->own);
         if (!scratch)
             return;

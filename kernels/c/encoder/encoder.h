@@ -1,17 +1,20 @@
-/* The frozen encoder as a list of steps over packed tokens. The lists are built by encoder/cpu.py. Every width is padded
-   to whole panels of ff_isa_vector(isa) * 2 columns; padding columns hold zeros from end to end. */
+/* The frozen encoder as a list of steps over the tokens of all texts of a call, without padding between texts.
+   encoder/cpu_layers.py builds the list. Every width is padded to whole panels of 2 ff_isa_vector(isa) columns; padding
+   columns hold zeros throughout. */
 #ifndef FASTFLOW_ENCODER_H
 #define FASTFLOW_ENCODER_H
 
 #include "gemm/gemm.h"
 
-enum { FF_BUFFERS = 16 };  /* at most */
-#define FF_THREAD_ROWS 48  /* a thread's rows of a group from which reading all weights costs less than exchanging rows */
-#define FF_SCORES_SPARE 16  /* floats between attention's rows of scores: rows a power of two apart would share cache sets */
-enum { FF_KEYS = 512, FF_QUERIES = 192 };  /* keys in a block of attention's, and the most queries */
-enum { FF_TILE_QUERIES = 32 };  /* in a tile of AMX; no instruction set has more */
-enum { FF_BYTES_FROM = 64 };  /* tokens of a text: attention in bytes saves less than it costs below, so bfloat16 stands in */
-#define FF_BIAS_MARGIN 16  /* numbers like the first, and like the last, that a head's table of biases begins and ends with */
+enum { FF_BUFFERS = 16 };  /* at most; an encoder with everything has 13 */
+#define FF_THREAD_ROWS 48  /* rows of a group for each thread; from there on reading all weights costs less than exchanging rows */
+#define FF_SCORES_SPARE 16  /* floats, a cache line, between rows of scores: rows a power of two apart would share cache sets */
+/* Keys in a block of attention, and the most queries. 14 rows of scores, a tile with AVX-512, are 30 KB of a first-level cache of
+   48 KB, and a text of BERT is one block. The results of 192 queries are 48 KB for heads of 64 columns. */
+enum { FF_KEYS = 512, FF_QUERIES = 192 };
+enum { FF_TILE_QUERIES = 32 };  /* in two tiles of AMX; no instruction set takes more at once */
+enum { FF_BYTES_FROM = 64 };  /* tokens of a text; shorter texts use bfloat16: packing bytes costs them what the products save */
+#define FF_BIAS_MARGIN 16  /* copies of the first and of the last number before and after a head's biases: a vector of AVX-512 */
 enum {
     FF_EMBED, FF_LINEAR, FF_PACK, FF_ATTEND, FF_NORM, FF_CONVERT, FF_ROTATE, FF_GLU, FF_POOL, FF_FIRST, FF_UNIT, FF_MAP, FF_OUTPUT,
     FF_STEP_KINDS
@@ -22,7 +25,7 @@ enum {  /* FF_MAP: activations as torch.nn defines them without arguments */
     FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
 };
 
-void ff_trim(void);  /* give freed memory back to the system, if the C library keeps it and can */
+void ff_trim(void);  /* give freed memory back to the system, if the C library can */
 
 /* A step: `kind`, then the fields of that kind and no others. All are int64, since Python writes them as one row.
      source, target  buffers; a step without source changes its target in place
@@ -102,7 +105,7 @@ typedef struct {
     const float *positions;   /* (position rows, width of the embeddings), segment 0 added, and a row more if a step of
                                  FF_EMBED has `mean`; NULL: none are added */
     const void *words;        /* (vocabulary, width) */
-    const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all count equally */
+    const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all tokens have weight 1 */
     int32_t half;             /* words are IEEE half, not float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: padded columns of one head */
@@ -118,15 +121,15 @@ typedef struct {
     const int32_t *ids;      /* (N) */
     const int64_t *offsets;  /* (texts + 1) */
     int64_t texts;
-    int64_t skip;            /* tokens at the head of every text, a prompt's, that pooling leaves out */
+    int64_t skip;            /* first tokens of every text, those of a prompt, that pooling leaves out */
     float *pooled;           /* (texts, outputs) */
     float *states;           /* (layers, N, hidden), or NULL: hidden states of the wanted layers are not kept */
 } ff_texts;
 
-/* Packed texts -> pooled vectors. Every text has the same bits whatever its company, the order and the threads.
-   0; -1: out of memory. texts = 0 does nothing. The texts must have passed ff_check_texts. */
+/* Texts -> pooled vectors (texts, outputs), and hidden states. A text has the same bits whatever the other texts, their order
+   and the threads. texts = 0 does nothing. The texts must have passed ff_check_texts. Returns -1 if memory is short, else 0. */
 int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads);
-/* The first text without tokens, with more than the position table has, or with an id outside the vocabulary; or -1. */
+/* The first text that has no tokens, more than the position table, or an id outside the vocabulary; -1 if there is none. */
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
 typedef struct {         /* attention's work on one head of one text */
@@ -140,28 +143,34 @@ typedef struct {         /* attention's work on one head of one text */
 } ff_head;
 
 typedef struct {
-    void (*pack_keys)(const ff_head *, float *keys);  /* and values, to ff_keys_floats */
-    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; scratch of ff_attention_floats */
+    void (*pack_keys)(const ff_head *, float *keys);  /* keys and values into panels; keys (ff_keys_floats) */
+    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES, accumulated in float32, or exactly in int32 for bytes;
+       scratch (ff_attention_floats) */
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
 } ff_attention;
 /* FF_FLOAT, FF_BF16 or FF_INT8; NULL if this machine has none */
 const ff_attention *ff_attention_of(int isa, int format);
 
 typedef struct {
-    /* LayerNorm of one row, in place or not; columns beyond `width` up to a whole panel become zero */
+    /* y = LayerNorm of the row x, which may be y; accumulated in float32. x, y, scale, bias: `width` columns and zeros up to a
+       whole panel, which stay zeros */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
+    /* x (width, zeros up to a whole panel) = word + position */
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
-    /* add the sum of `tokens` rows, each by its weight, over `divisor`, times `share`, to `to`, or set it when `first` */
+    /* to (width) += or, with `first`, = share / divisor times the sum of weights[t] x[t]; x (tokens, width), rows ldx floats
+       apart; accumulated in float32, in runs of 16 tokens */
     void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float divisor,
                  float share, int first, float *to);
-    /* the largest of `tokens` rows, each times its weight, column by column; NaN if one is not finite */
+    /* to (width) = the largest of weights[t] x[t] in each column; NaN if one is not finite */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
-    /* `by` multiplies the columns of bytes; NULL: nothing does. FF_APART numbers of the row, those of columns `apart`,
-       follow its scale as they are; NULL: none do. Their factors should be 0. */
+    /* The row x (columns) in `format` to `to`. Bytes: each column is first multiplied by its factor in `by` (NULL: 1), and the
+       bytes are followed by the scale of the row and by its numbers in the FF_APART columns `apart` (NULL: by none), whose
+       factors should be 0. */
     void (*convert)(const float *x, const float *by, const int32_t *apart, int64_t columns, int format, char *to);
-    /* one row [q|k|v] of every head, in place: channels i and i + head / 2 of q and k turn by a row of the table */
+    /* rotate x (heads, [q|k|v], head), one row, in place: channels i and i + head / 2 of q and k by the angle whose cosine and
+       sine are table[i] and table[i + head / 2] */
     void (*rotate)(float *x, int heads, int head, const float *table);
-    /* the first `width` columns of a row, in place: activation(x) times the `width` columns after them */
+    /* x[0:width] = activation(x[0:width]) x[width:2 width], in place */
     void (*glu)(float *x, int64_t width, int activation);
 } ff_body;
 const ff_body *ff_body_of(int isa);
@@ -171,10 +180,10 @@ void ff_normalise_row(float *x, int64_t width);
 /* x (width) = activation(x) + add (width); add NULL: 0 */
 void ff_activate_row(int64_t activation, float *x, int64_t width, const float *add);
 
-typedef struct {  /* neighbouring texts and their buffers */
+typedef struct {  /* neighbouring texts, `rows` tokens from token `row` of the call, and their buffers */
     int64_t text, texts, row, rows;
     char *at[FF_BUFFERS];
-    float *keys;  /* of ff_shared_floats; NULL: one thread does whole steps */
+    float *keys;  /* (ff_shared_floats); NULL: one thread does whole steps */
 } ff_group;
 
 typedef struct {
@@ -191,20 +200,21 @@ void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t fro
 void ff_pool(const ff_call *, const ff_pool_step *, int64_t text, const float *x, ptrdiff_t ldx, float *weights, float *to);
 
 typedef struct {         /* who computes what */
-    int64_t alone;       /* the first texts, in groups of at most `limit` tokens or one longer text, a thread each */
+    int64_t alone;       /* the number of first texts that are computed in groups, of at most `limit` tokens or one longer text,
+                            each by one thread */
     int64_t limit;
-    int64_t end;         /* when all is done, in tokens of a thread's work */
-    int64_t count, rows; /* groups, and the most tokens of one; then of the groups that all threads share */
+    int64_t end;         /* when all threads are done, in tokens of a thread's work */
+    int64_t count, rows; /* groups of one thread each, and the most tokens of such a group; then those that all threads share */
     int64_t shared, shared_rows;
 } ff_shares;
-/* The shares in which the threads are done soonest, with groups that stay in a second-level cache; 0 < `longest` text. */
+/* The shares with which the threads are done soonest, in groups that stay in a second-level cache. longest: tokens, above 0. */
 ff_shares ff_share_texts(const ff_texts *in, int64_t longest, int isa, int threads);
 /* Sets the last four fields, and fills `groups` if any. */
 void ff_cut_groups(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
 size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch in addition to the keys */
-/* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows`. */
+/* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows` tokens. */
 size_t ff_shared_floats(const ff_encoder *, int64_t rows);
 /* The elements of a step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK; and [from, to) of them. */
 int64_t ff_attend_elements(const ff_call *, const ff_attend_step *, const ff_group *);

@@ -1,14 +1,16 @@
-/* The texts of a call cut into groups: most are taken through all layers by one thread each, some by all threads. */
+/* Cuts the texts of a call into groups: one thread takes a group through all layers, or all threads do. */
 #include "encoder.h"
 
-#define GROUP_ROWS 192    /* tokens whose activations stay in a second-level cache */
-#define TILE_ROWS 384     /* the same for AMX, which needs the weights less often more than that */
-#define TOGETHER_ROWS 512
-#define WEIGHTS_ROWS 8     /* reading the weights once more takes a thread as long as this many tokens */
-#define TILE_WEIGHTS_ROWS 64  /* the same for AMX, which computes them so much sooner */
-#define MOST_TAILS 8       /* of this many tries with some last texts, or all, shared by all threads */
+#define GROUP_ROWS 192     /* tokens whose activations stay in a second-level cache: without groups 1.07 to 1.12 of the time */
+#define TILE_ROWS 384     /* the same for AMX, which gains more by reading the weights less often */
+#define TOGETHER_ROWS 512  /* tokens of a group of all threads: the longest text of BERT, so one text is a whole group */
+#define WEIGHTS_ROWS 8     /* a thread reads all weights in the time of this many tokens */
+#define TILE_WEIGHTS_ROWS 64  /* the same for AMX, as measured: its products take less time, and reading takes as long */
+#define MOST_TAILS 8       /* tries with some last texts, or all, shared by all threads; a try takes MOST_LIMITS passes over the texts */
+#define MOST_LIMITS 4      /* tries of group sizes: the last has three groups a thread more, and each group reads all weights */
+#define MOST_LANES 64      /* threads that are simulated, at most */
 
-/* Where the group of texts that begins at `text` ends: at most `limit` tokens, or one longer text. */
+/* The end of the group that begins with `text`: at most `limit` tokens, or one longer text. */
 static int64_t group_end(const ff_texts *in, int64_t text, int64_t stop, int64_t limit)
 {
     int64_t end = text + 1;
@@ -38,11 +40,11 @@ void ff_cut_groups(const ff_texts *in, ff_shares *s, ff_group *groups)
     s->shared = cut_groups(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
 }
 
-/* How long the threads need for the first `stop` texts, in tokens, when each takes the next group as soon as it is free. */
+/* The time, in tokens, that the threads need for the first `stop` texts if each takes the next group as soon as it is free. */
 static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t reread, int threads)
 {
-    int64_t busy[64] = {0}, last = 0;
-    const int lanes = threads < 64 ? threads : 64;
+    int64_t busy[MOST_LANES] = {0}, last = 0;
+    const int lanes = threads < MOST_LANES ? threads : MOST_LANES;
     for (int64_t text = 0, end; text < stop; text = end) {
         end = group_end(in, text, stop, limit);
         int first = 0;
@@ -54,7 +56,7 @@ static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t
     return last;
 }
 
-/* How long they need for the texts from `text` on together: sharing rows costs a fifth, sharing panels three. */
+/* The time that they need together for the texts from `text` on: sharing rows costs a fifth more, sharing panels three fifths. */
 static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int threads)
 {
     int64_t span = 0;
@@ -66,13 +68,13 @@ static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int
     return span;
 }
 
-/* The groups in which the threads are done soonest when each takes its share of the first `alone` texts alone. */
+/* The groups with which the threads are done soonest, if each takes its share of the first `alone` texts alone. */
 static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int isa, int threads)
 {
     const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS, reread = isa >= FF_AMX ? TILE_WEIGHTS_ROWS : WEIGHTS_ROWS;
     const int64_t thread_rows = (in->offsets[alone] + threads - 1) / threads, parts = (thread_rows + most - 1) / most;
     ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
-    for (int64_t p = parts; alone && p < parts + 4; p++) {
+    for (int64_t p = parts; alone && p < parts + MOST_LIMITS; p++) {
         const int64_t limit = thread_rows / p + longest / 4;  /* groups end where a text does */
         const int64_t end = makespan(in, alone, limit, reread, threads);
         if (end < s.end) {

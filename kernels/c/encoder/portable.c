@@ -10,7 +10,7 @@
 #define FLOAT ff_float_portable
 #define WIDE ff_wide_portable
 #define SIZES(X) X(1) X(2) X(3) X(4)
-#define WIDE_MR 4
+#define WIDE_MR 4  /* as MR */
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4)
 
 #include "body.inc"

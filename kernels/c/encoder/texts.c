@@ -1,12 +1,12 @@
-/* Steps over texts: pooling in the six ways of Sentence Transformers, and what may follow it besides products. */
+/* Steps over texts: pooling in the six ways of Sentence Transformers, unit length and activations. */
 #include <math.h>
 
 #include "encoder.h"
 
-#define LEAST_WEIGHT 1e-9f  /* a sum of weights that is 0 counts as this */
+#define LEAST_WEIGHT 1e-9f  /* the divisor if a sum of weights is 0, as in Sentence Transformers */
 
-/* The weight of each token and the divisor of their sum. Weights of the vocabulary divide by the sum over all tokens, a
-   prompt's too, and by position or not: so Sentence Transformers does. */
+/* weights (tokens), and the divisor of the weighted sum. As in Sentence Transformers, with weights of the vocabulary the
+   divisor is their sum over all tokens, including those of a prompt, with and without positions. */
 static float weigh_tokens(const ff_encoder *e, const int32_t *ids, int64_t tokens, int64_t skip, int by_position, float *weights)
 {
     double all = 0, kept = 0;

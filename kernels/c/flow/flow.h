@@ -1,4 +1,5 @@
-/* A packed plan as operations on one row's scratch, whose columns (floats) they name. Built by program.py. */
+/* A plan laid out as operations on the scratch of one row; columns below are floats of this scratch. flow/cpu_layout.py
+   builds it. */
 #ifndef FASTFLOW_FLOW_H
 #define FASTFLOW_FLOW_H
 
@@ -11,9 +12,9 @@ enum { FF_INPUT = -1 };
 
 typedef struct {
     int32_t kind;
-    int32_t to;       /* first column written */
-    int32_t columns;  /* columns written; products write whole vectors, the surplus being zero, unchanged or slack */
-    int32_t weights;  /* offset into weights: m (centre), S (gather), packed panels (product) */
+    int32_t to;       /* first column that is written */
+    int32_t columns;  /* columns that are written; products write whole vectors, and the surplus is zero, unchanged or slack */
+    int32_t weights;  /* offset into weights: m (centre), S (gather), panels (product) */
     int32_t bias;     /* offset into weights: s (centre), t (gather), start value of a product without FF_ADD */
     int32_t table;    /* offset into table: parts of a product; runs of a gather, ended by its indices; centre: column of x,
                          or FF_INPUT */
@@ -22,7 +23,7 @@ typedef struct {
 } ff_op;
 
 typedef struct {
-    const float *weights;  /* 64-byte aligned, as all that is read from it by whole vectors */
+    const float *weights;  /* 64-byte aligned, as is every part that is read by whole vectors */
     const ff_op *ops;
     const int32_t *table;
     int32_t count;   /* operations */
@@ -35,8 +36,9 @@ typedef struct {
     int32_t isa;
 } ff_flow;
 
-/* x (rows, inputs) -> z (rows, keep), keep <= outputs; divided by its L2 norm when `normalize`. Float32 accumulation,
-   one fixed order per row whatever the batch and the threads. rows = 0 does nothing. -1: out of memory, else 0. */
+/* x (rows, inputs) -> z (rows, keep), both float32, keep <= outputs; with `normalize` each row is divided by its L2 norm.
+   Sums are accumulated in float32, in one order for a row whatever the batch and the threads. rows = 0 does nothing.
+   Returns -1 if memory is short, else 0. */
 int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int32_t keep, int normalize, int threads);
 
 /* avx2.c ...: the same for 1 <= rows <= flow->block rows in this thread, with scratch (block, stride). */

@@ -1,5 +1,5 @@
-/* The products of amx.c with AMX's tiles in C: what they compute on a processor without AMX, to the last bit, and
-   under sanitizers, which do not see tile operations touch memory. For tests. */
+/* The products of amx.c with AMX's tiles in C, with the same bits: for tests on processors without AMX, and under sanitizers,
+   which do not see tile operations access memory. */
 #include "gemm.h"
 
 #if FF_HAS_AMX

@@ -8,7 +8,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 
 #define HALF
 #define PRODUCT ff_int8_avx512
-#define ROWS 14
+#define ROWS 14  /* 28 of 32 registers are sums */
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)); \

@@ -29,7 +29,7 @@ ff_product ff_product_of(int isa, int format)
     return products[isa][format];
 }
 
-/* Intel issues two multiply-adds in the time of one dot product; widening costs less than that. */
+/* Intel computes two vectors of multiply-adds in the time of one of dot products; widening costs less than that. */
 int ff_slow_dots(int isa)
 {
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* Dot products with AVX-512: of int8 32 bytes a step, of float32 16 numbers a vector. */
+/* Dot products with AVX-512: int8 in steps of 32 bytes, float32 in vectors of 16. */
 #if defined(__x86_64__)
 #include "search.h"
 #include "vector_avx512.h"
