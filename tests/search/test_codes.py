@@ -7,7 +7,7 @@ import pytest
 
 from fastflow.kernels.search import reference
 from fastflow.search import codes as module
-from fastflow.search.codes import Bits, Bytes, bytes_of, dots, hammings, largest, norms
+from fastflow.search.codes import Bits, Bytes, bytes_of, dots, hammings, largest
 from fastflow.stages.vectors import cosine
 
 from support.rows import data
@@ -68,8 +68,3 @@ def test_without_a_compiler_the_integers_are_the_same(monkeypatch):
     monkeypatch.setattr(module, "cpu", None)
     assert [dots(codes, codes[3]).tolist(), hammings(codes.view(np.uint8), codes[3].view(np.uint8)).tolist()] == want
     assert reference.dots(codes, codes[3]).tolist() == want[0]
-
-
-def test_lengths():
-    x = data(5).astype(np.float32)
-    assert np.allclose(norms(x), np.linalg.norm(x, axis=1), rtol=1e-6)

@@ -8,12 +8,29 @@ import pytest
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search import Index, held
 from fastflow.search.codes import Bytes
+from fastflow.search.scan import exact
 from fastflow.stages.vectors import quantise
 
 from support.databases import make
 from support.rows import data
 
 X = data(400, dim=32, seed=5).astype(np.float32)
+SMALL = (X / np.abs(X).max() * 127).astype(np.int8)
+RNG = np.random.default_rng(0)
+TIES = RNG.integers(-1, 2, (400, 32)).astype(np.float32)
+SIZES = (RNG.normal(size=(400, 32)) * 10 ** RNG.uniform(-44, 38.4, (400, 1))).clip(-3e38, 3e38).astype(np.float32)
+FILES = {
+    "float32": (X, {}),
+    "ties": (TIES, {}),
+    "all sizes": (SIZES, {}),
+    "float16": (SMALL.astype(np.float16), {}),
+    "int8": (SMALL, {"precision": "int8"}),
+    "uint8": ((SMALL.astype(int) + 128).astype(np.uint8), {"precision": "uint8"}),
+    "ubinary": (quantise(X, "ubinary", False, None), {"precision": "ubinary", "dim": 32}),
+    "binary": (quantise(X, "binary", False, None), {"precision": "binary", "dim": 32}),
+    "no rows": (X[:0], {}),
+}
+WHERE = {None: slice(None), "n % 3 = 0": slice(0, None, 3), "n > 300": slice(301, None), "n = 7": slice(7, 8)}
 
 
 @pytest.fixture
@@ -21,17 +38,34 @@ def path(tmp_path):
     return make(tmp_path / "x.db", X, {}, n=list(range(400)))
 
 
-@pytest.mark.parametrize("where", [None, "n % 3 = 0", "n = 7", "0"])
-def test_vectors_in_memory_give_what_the_file_gives(path, monkeypatch, where):
+@pytest.mark.parametrize("where", [*WHERE, "0"])
+@pytest.mark.parametrize("kind", FILES)
+def test_rows_in_memory_give_what_the_file_gives(tmp_path, monkeypatch, kind, where):
     monkeypatch.setattr(held, "BLOCK", 64)
-    with Index(path) as read, Index(path, hold="vectors") as kept:
-        assert kept.search(X[:5], 12, where) == read.search(X[:5], 12, where)
+    vectors, meta = FILES[kind]
+    path = make(tmp_path / "x.db", vectors, meta, n=list(range(len(vectors))))
+    with Index(path, threads=2) as read:
+        want = read.search(X[:5], 12, where)
+    rows = np.arange(len(vectors))[WHERE.get(where, slice(0))]
+    if vectors.dtype == np.float32:
+        scores = np.array([exact(query.astype(np.float64), vectors[rows], "cosine") for query in X[:5]])
+        best = [rows[np.lexsort((rows, -of_one))[:12]].tolist() for of_one in scores]
+        assert [[hit.row for hit in of_one] for of_one in want] == best
+    assert [len(of_one) for of_one in want] == [min(12, len(rows))] * 5
+    for hold in ("vectors", "int8"):
+        if hold == "int8" and kind.endswith("binary"):
+            with pytest.raises(UsageError, match="holds bits, of which no int8 can be made"):
+                Index(path, hold=hold)
+            continue
+        with Index(path, hold=hold, threads=2) as kept:
+            assert kept.search(X[:5], 12, where) == want
+            assert kept.search(X[0], 12, where) == want[0]
 
 
-@pytest.mark.parametrize("where", [None, "n % 3 = 0", "n = 7", "0"])
-def test_codes_give_exact_scores_of_the_rows_they_find(path, where):
-    with Index(path) as read, Index(path, hold="int8") as kept:
-        assert kept.search(X[:5], 12, where) == read.search(X[:5], 12, where)
+def test_uint8_is_int8_with_another_zero(tmp_path):
+    paths = [make(tmp_path / f"{kind}.db", *FILES[kind]) for kind in ("int8", "uint8")]
+    signed, unsigned = (Index(each).search(X[:5], 10) for each in paths)
+    assert signed == unsigned
 
 
 @pytest.mark.slow
@@ -42,40 +76,6 @@ def test_without_comparing_in_full_bytes_would_miss_rows(path, monkeypatch):
         assert [[hit.row for hit in of_one] for of_one in kept.search(X, 10)] == want
         monkeypatch.setattr(Bytes, "factor", 1)
         assert [[hit.row for hit in of_one] for of_one in kept.search(X, 10)] != want
-
-
-@pytest.mark.parametrize("hold", ["vectors", "int8"])
-@pytest.mark.parametrize("dtype", ["int8", "float16"])
-def test_files_of_other_precisions(tmp_path, dtype, hold):
-    x = (X / np.abs(X).max() * 127).astype(dtype)
-    with Index(make(tmp_path / "x.db", x)) as read, Index(tmp_path / "x.db", hold=hold) as kept:
-        assert kept.search(X[:5], 10) == read.search(X[:5], 10)
-
-
-@pytest.mark.parametrize("hold", ["vectors", "int8"])
-def test_uint8_is_int8_with_another_zero(tmp_path, hold):
-    x = (X / np.abs(X).max() * 127).astype(np.int8)
-    path = make(tmp_path / "x.db", (x.astype(int) + 128).astype(np.uint8), {"precision": "uint8"})
-    with Index(make(tmp_path / "y.db", x)) as signed, Index(path) as read, Index(path, hold=hold) as kept:
-        assert signed.search(X[:5], 10) == kept.search(X[:5], 10) == read.search(X[:5], 10)
-
-
-@pytest.mark.parametrize("precision", ["ubinary", "binary"])
-def test_bits_are_held_as_bits(tmp_path, precision):
-    packed = quantise(X, precision, False, None)
-    path = make(tmp_path / "x.db", packed, {"precision": precision, "dim": 32})
-    with Index(path) as read, Index(path, hold="vectors") as kept:
-        for where in (None, "row % 3 = 0"):
-            assert kept.search(X[:5], 30, where) == read.search(X[:5], 30, where)
-    with pytest.raises(UsageError, match="holds bits, of which no int8 can be made"):
-        Index(path, hold="int8")
-
-
-@pytest.mark.parametrize("hold", [None, "vectors", "int8"])
-def test_no_rows(tmp_path, hold):
-    with Index(make(tmp_path / "x.db", X[:0]), hold=hold) as index:
-        assert index.search(X[0]) == []
-        assert index.search(X[:2]) == [[], []]
 
 
 def test_refusals(path, tmp_path):

@@ -78,27 +78,30 @@ def test_other_precisions_and_shortened_vectors(runtime, made, sentences, precis
         signs = np.where(np.unpackbits(rows, axis=1, count=queries.shape[1]), 1.0, -1.0)
         assert np.isclose(best[1].score, np.sort(cosine(np.where(queries > 0, 1.0, -1.0), signs)[3])[-2])
     elif not options:
-        assert np.isclose(
-            best[1].score,
-            np.sort(cosine(queries, rows.astype(np.float64) - 128 * (precision == "uint8"))[3])[-2],
-            atol=1e-6,
-        )
+        rows = rows.astype(np.float64) - 128 * (precision == "uint8")
+        assert np.isclose(best[1].score, np.sort(cosine(queries, rows)[3])[-2], atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".db", ".npy"])
-def test_a_query_is_rotated_where_the_rows_were(bert, tmp_path, corpus, sentences, suffix):
-    """A model that stores the order of its directions rotates what it shortens, even to its own width."""
-    model = make_model(tmp_path / "m", bert, sentences[:64], ordered=True)
-    runtime = Runtime(model)
+@pytest.fixture(scope="module")
+def ordered(bert, sentences, tmp_path_factory):
+    """A model that stores the order of its directions: it rotates what it shortens, even to its own width."""
+    return make_model(tmp_path_factory.mktemp("ordered") / "flow", bert, sentences[:64], ordered=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "normalize", "dim"),
+    [((), False, None), (("--normalize",), True, None), (("--dim", 8), False, 8), (("--dim", 32), False, 32)],
+)
+def test_a_query_is_embedded_as_the_rows_were(made, ordered, sentences, options, normalize, dim):
+    runtime = Runtime(ordered)
     assert not np.allclose(runtime.encode("dog"), runtime.encode("dog", truncate_dim=32))
-    for dim in (None, 32, 8):
-        options = [] if dim is None else ["--dim", dim]
-        path = tmp_path / f"x{dim}{suffix}"
-        assert run("embed", corpus, "-m", model, "-o", path, "--quiet", *options).exit_code == 0
-        if suffix == ".npy" and dim == 32:
-            continue  # such a file does not say that it was shortened
-        with Index(path, runtime) as index:
+    with Index(made(".db", *options, of=ordered), runtime) as index:
+        assert index.query_options() == {"normalize_embeddings": normalize, "truncate_dim": dim}
+        assert np.isclose(index.search(sentences[9], 1)[0].score, 1, atol=1e-6)
+        query = runtime.encode_query("the dog sleeps", **index.query_options())
+        assert index.search(query, 5) == index.search("the dog sleeps", 5)
+    if dim != 32:  # a .npy does not say that it was shortened to the width of the model
+        with Index(made(".npy", *options, of=ordered), runtime) as index:
             assert np.isclose(index.search(sentences[9], 1)[0].score, 1, atol=1e-6)
 
 
@@ -114,9 +117,8 @@ def test_conditions_choose_rows(runtime, made, sentences):
 def test_another_model_is_refused(runtime, made, bert, model_copy):
     with pytest.raises(FastflowError) as caught:
         Index(made(), Runtime(bert))
-    assert f"was made with another model, of the fingerprint {runtime.fingerprint[:12]}…, and this is {bert}" in str(
-        caught.value
-    )
+    said = f"was made with another model, of the fingerprint {runtime.fingerprint[:12]}…, and this is {bert}"
+    assert said in str(caught.value)
     assert "give the model that made it with -m" in str(caught.value)
     Index(made(), Runtime(model_copy)).close()  # the same files elsewhere are the same model
 
@@ -127,25 +129,27 @@ def test_an_npy_is_checked_by_its_width(runtime, tmp_path):
         Index(tmp_path / "x.npy", runtime)
 
 
-def test_queries_that_do_not_fit(made, runtime):
-    with Index(made()) as index:
-        with pytest.raises(UsageError, match="has 32 dimensions, and the query 3"):
-            index.search(np.zeros(3))
-        with pytest.raises(UsageError, match=r"was opened without a model: search with vectors, or give runtime="):
-            index.search("a text")
-        with pytest.raises(FastflowError, match="NaN"):
-            index.search(np.full(32, np.nan))
-        with pytest.raises(UsageError, match="k must be a whole number of at least 1"):
-            index.search(np.zeros(32), 0)
+@pytest.mark.parametrize(
+    ("query", "k", "message"),
+    [
+        (np.zeros(3), 10, "has 32 dimensions, and the query 3"),
+        ("a text", 10, r"was opened without a model: search with vectors, or give runtime="),
+        (np.full(32, np.nan), 10, "NaN"),
+        (np.zeros(32), 0, "k must be a whole number of at least 1"),
+    ],
+)
+def test_queries_that_do_not_fit(made, query, k, message):
+    with Index(made()) as index, pytest.raises(FastflowError, match=message):
+        index.search(query, k)
 
 
 def test_files_that_cannot_be_searched(tmp_path, made, corpus):
-    with pytest.raises(
-        UsageError, match=r"x\.parquet: '\.parquet' cannot be searched; make a \.db with fastflow embed"
-    ):
+    with pytest.raises(UsageError, match=r"x\.parquet: '\.parquet' cannot be searched; make a \.db with fastflow"):
         Index(tmp_path / "x.parquet")
     with pytest.raises(UsageError, match=r"has the texts itself: leave out"):
         Index(made(), texts=corpus)
+    with pytest.raises(UsageError, match=r"runtime must be a fastflow.Runtime, not str; give Runtime\(MODEL\)"):
+        Index(made(), "default")
 
 
 def test_prompt_and_similarity_of_a_sentence_transformers_model(bert, tmp_path, corpus, sentences):
@@ -160,8 +164,9 @@ def test_prompt_and_similarity_of_a_sentence_transformers_model(bert, tmp_path, 
         found = index.search("dog", 5)
     assert [hit.row for hit in found] == np.argsort(-(rows @ query))[:5].tolist()
     assert np.allclose([hit.score for hit in found], np.sort(rows @ query)[::-1][:5], rtol=1e-5)
-    with Index(tmp_path / "x.db") as index:
+    with Index(tmp_path / "x.db") as index:  # without the model
         assert index.similarity == "cosine"
+        assert index.query_options() == {"normalize_embeddings": False, "truncate_dim": None}
 
 
 def test_int8_has_cosines_alone(bert, tmp_path):
@@ -174,8 +179,3 @@ def test_int8_has_cosines_alone(bert, tmp_path):
 def test_it_is_there_from_the_start():
     assert fastflow.Index is Index
     assert Hit(1, 0.5) == (1, 0.5, None, None, {})
-
-
-def test_a_runtime_that_is_a_name_is_refused(made):
-    with pytest.raises(UsageError, match=r"runtime must be a fastflow.Runtime, not str; give Runtime\(MODEL\)"):
-        Index(made(), "default")

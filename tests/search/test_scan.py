@@ -1,72 +1,92 @@
-"""The best rows: those of a float64 sort, ties by row, whatever the blocks."""
+"""The best rows: those of float64 on every row, to the last bit, whatever the rows and the blocks are."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fastflow.search.scan import SIGNS, Best, exact, norms
+from fastflow.search import codes, scan
+from fastflow.search.codes import MANY, far, norms
+from fastflow.search.scan import PIECE, SIGNS, Best, exact
 from fastflow.stages.similarity import SIMILARITIES
 
 from support.rows import data
 
+DIM = 33
+RNG = np.random.default_rng(0)
+BASE = RNG.normal(size=(1, DIM)).astype(np.float32)
 
-def searched(queries, vectors, k, similarity, cut, rows=None):
-    best, rows = Best(queries, k, similarity), np.arange(len(vectors)) if rows is None else rows
+
+def near(rows):
+    """Rows that differ from BASE in their last bits."""
+    return np.nextafter(np.repeat(BASE, rows, 0), np.float32(np.inf) * RNG.choice([-1, 1], (rows, DIM))).astype(
+        np.float32
+    )
+
+
+def scaled(rows, low, high):
+    """Random rows of lengths from 10^low to 10^high."""
+    x = RNG.normal(size=(rows, DIM)) * 10 ** RNG.uniform(low, high, (rows, 1))
+    return x.clip(-3e38, 3e38).astype(np.float32)
+
+
+KINDS = {
+    "random": data(500, DIM, 1).astype(np.float32),
+    "duplicates": BASE[RNG.integers(0, 1, 500)],
+    "ties": RNG.integers(-1, 2, (500, DIM)).astype(np.float32),
+    "multiples": BASE * RNG.integers(1, 9, (500, 1)).astype(np.float32),
+    "last bits": near(500),
+    "zeros": np.concatenate([np.zeros((250, DIM), np.float32), -np.abs(near(250))]),
+    "denormal": scaled(500, -44, -38),
+    "tiny": scaled(500, -30, -8),
+    "huge": scaled(500, 15, 38.4),
+    "all sizes": scaled(500, -44, 38.4),
+}
+KINDS["everything"] = np.concatenate(list(KINDS.values()))[RNG.permutation(500 * len(KINDS))]
+
+
+def brute(query, vectors, k, similarity):
+    """The k best rows by exact, as pairs."""
+    scores = exact(query.astype(np.float64), vectors, similarity)
+    order = np.lexsort((np.arange(len(vectors)), -scores))
+    order = order[~np.isnan(scores[order])][:k]
+    return list(zip(order.tolist(), scores[order].tolist(), strict=True))
+
+
+def searched(queries, vectors, k, similarity, cut=128):
+    best = Best(queries, k, similarity)
     for start in range(0, len(vectors), cut):
-        best.add(rows[start : start + cut], vectors[start : start + cut])
+        best.add(np.arange(start, min(start + cut, len(vectors))), vectors[start : start + cut])
     return best.result()
 
 
-def sorted_whole(queries, vectors, k, similarity):
+OF_NUMBERS = {"float16": data(300, DIM, 2).clip(-100, 100).astype(np.float16)}
+OF_NUMBERS |= {"int8": OF_NUMBERS["float16"].astype(np.int8), "random": KINDS["random"], "ties": KINDS["ties"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("size", [1, 1e-40, 1e30])
+def test_the_result_is_that_of_float64_on_every_row(kind, similarity, size):
+    vectors = KINDS[kind]
+    queries = np.concatenate([BASE, vectors[:2], RNG.normal(size=(MANY, DIM))]) * np.float64(size)
+    queries = queries.clip(-3e38, 3e38).astype(np.float32)
+    blocks = [(1, 5000), (10, 128), (700, 1000)] + ([] if kind == "everything" else [(60, 5)])
+    for some in (queries[:1], queries[:4], queries):
+        for k, cut in blocks:
+            want = [brute(query, vectors, k, similarity) for query in some]
+            assert searched(some, vectors, k, similarity, cut) == want
+
+
+@pytest.mark.parametrize("kind", OF_NUMBERS)
+@pytest.mark.parametrize("similarity", sorted(SIMILARITIES))
+def test_numbers_of_every_kind_by_every_similarity(kind, similarity):
+    queries, vectors = OF_NUMBERS[kind][:10].astype(np.float32), OF_NUMBERS[kind][10:]
     scores = SIMILARITIES[similarity](queries.astype(np.float64), vectors.astype(np.float64))
-    return [np.lexsort((np.arange(len(vectors)), -row))[:k].tolist() for row in scores]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("similarity", sorted(SIMILARITIES))
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
-@pytest.mark.parametrize("k", [1, 7, 400])
-def test_the_rows_are_those_of_a_whole_sort(similarity, dtype, k):
-    x = data(310, seed=1).clip(-100, 100).astype(dtype)
-    queries, vectors = x[:10].astype(np.float32), x[10:]
-    for cut in (1, 32, 1000):
+    for k, cut in ((1, 1), (7, 32), (400, 1000)):
         found = searched(queries, vectors, k, similarity, cut)
-        assert [[row for row, _ in of_one] for of_one in found] == sorted_whole(queries, vectors, k, similarity)
-        assert len(found[0]) == min(k, 300)
-        scores = np.array([[score for _, score in of_one] for of_one in found])
-        assert (np.diff(scores) <= 0).all()
-        want = SIMILARITIES[similarity](queries.astype(np.float64), vectors.astype(np.float64))
-        assert np.allclose(scores, -np.sort(-want)[:, :k], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("similarity", sorted(SIMILARITIES))
-@pytest.mark.parametrize("cut", [1, 5, 64, 1000])
-def test_equal_vectors_are_ordered_by_row_wherever_they_lie(similarity, cut):
-    """In blocks of any size, products in float32 of equal rows may differ in their last bits."""
-    rng = np.random.default_rng(0)
-    distinct = rng.normal(size=(3, 257)).astype(np.float32)
-    vectors = distinct[rng.integers(0, 3, 500)]
-    (found,) = searched(distinct[:1], vectors, 60, similarity, cut)
-    same = np.flatnonzero((vectors == distinct[0]).all(axis=1))
-    assert [row for row, _ in found] == same[:60].tolist()
-    assert len({score for _, score in found}) == 1
-
-
-def test_rows_that_are_nearly_equal_are_told_apart_in_float64():
-    rng = np.random.default_rng(1)
-    query = rng.normal(size=(1, 512)).astype(np.float32)
-    vectors = query + rng.normal(size=(200, 512)).astype(np.float32) * 1e-5
-    (found,) = searched(query, vectors, 10, "cosine", 50)
-    assert [row for row, _ in found] == sorted_whole(query, vectors, 10, "cosine")[0]
-
-
-def test_lengths_far_apart():
-    """Scores of dot products are as large as vectors: the slack for rounding goes with them."""
-    x = data(200, seed=3).astype(np.float32) * np.logspace(-6, 6, 200, dtype=np.float32)[:, None]
-    queries = x[:3]
-    found = searched(queries, x, 5, "dot", 64)
-    assert [[row for row, _ in of_one] for of_one in found] == sorted_whole(queries, x, 5, "dot")
+        assert found == [brute(query, vectors, k, similarity) for query in queries]
+        assert np.allclose([[score for _, score in of_one] for of_one in found], -np.sort(-scores)[:, :k], rtol=1e-9)
 
 
 def test_zero_vectors_have_cosine_zero():
@@ -78,14 +98,75 @@ def test_zero_vectors_have_cosine_zero():
 @pytest.mark.parametrize("dim", [8, 13, 256])
 def test_bits_are_compared_by_the_cosine_of_their_signs(dim):
     x = np.random.default_rng(2).normal(size=(100, dim))
-    packed = np.packbits(x > 0, axis=1)
-    signs = np.where(x > 0, 1.0, -1.0)
+    packed, signs = np.packbits(x > 0, axis=1), np.where(x > 0, 1.0, -1.0)
     assert np.allclose(exact(x[0], packed, SIGNS), signs @ signs[0] / dim)
     (found,) = searched(x[:1], packed, 20, SIGNS, 7)
-    order = np.lexsort((np.arange(100), -(signs @ signs[0])))[:20]
-    assert [row for row, _ in found] == order.tolist()
+    assert [row for row, _ in found] == np.lexsort((np.arange(100), -(signs @ signs[0])))[:20].tolist()
 
 
-def test_lengths():
-    x = data(5).astype(np.float32)
-    assert np.allclose(norms(x), np.linalg.norm(x, axis=1), rtol=1e-6)
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("sign", [None, "by turns"])
+def test_products_as_wrong_as_they_may_be_change_nothing(monkeypatch, similarity, sign):
+    """The slack covers the error that the products are allowed, where it does most harm."""
+    vectors = np.concatenate([KINDS[kind] for kind in ("random", "last bits", "multiples", "ties", "duplicates")])
+    queries = np.concatenate([BASE, vectors[:3]])
+    rng = np.random.default_rng(1)
+
+    def wrong(rows, rough, threads=None):
+        x, q = rows.astype(np.float64), rough.astype(np.float64)
+        most = 2.0**-23 * DIM * np.linalg.norm(x, axis=1) * np.linalg.norm(q, axis=1)[:, None]
+        signs = rng.choice([-1, 1], most.shape) if sign is None else np.where(np.arange(len(x)) % 2, 1, -1)
+        return (q @ x.T + signs * most).astype(np.float32)
+
+    monkeypatch.setattr(scan, "products", wrong)
+    for k in (1, 10, 100):
+        want = [brute(query, vectors, k, similarity) for query in queries]
+        assert searched(queries, vectors, k, similarity) == want
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_few_rows_are_compared_in_float64(monkeypatch, similarity):
+    """Not that all rows are candidates: the float32 products choose."""
+    compared, vectors = [], data(20_000, DIM, 2).astype(np.float32)
+    monkeypatch.setattr(scan, "exact", lambda q, x, how: compared.append(len(x)) or exact(q, x, how))
+    searched(vectors[:1], vectors, 10, similarity, 4096)
+    assert 10 <= sum(compared) < 200
+
+
+def test_many_candidates_are_widened_a_piece_at_a_time(monkeypatch):
+    compared = []
+    monkeypatch.setattr(scan, "exact", lambda q, x, how: compared.append(len(x)) or exact(q, x, how))
+    vectors = np.repeat(BASE, 2 * PIECE + 5, 0)
+    assert [row for row, _ in searched(BASE, vectors, 4, "cosine", len(vectors))[0]] == [0, 1, 2, 3]
+    assert compared == [PIECE, PIECE, 5]
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_rows_with_nan_are_not_found_and_hide_no_others(similarity):
+    vectors = KINDS["random"][:100].copy()
+    vectors[[3, 50], 5] = np.nan
+    found = searched(vectors[:2], vectors, 200, similarity, 64)
+    assert found == [brute(query, vectors, 200, similarity) for query in vectors[:2]]
+    assert sorted(row for row, _ in found[0]) == [row for row in range(100) if row not in (3, 50)]
+
+
+def test_rows_with_infinity():
+    vectors = KINDS["random"][:100].copy()
+    vectors[7, 2], query = np.inf, np.ones((1, DIM), np.float32)
+    assert searched(query, vectors, 3, "dot")[0][0] == (7, np.inf)
+    assert 7 not in [row for row, _ in searched(query, vectors, 200, "cosine")[0]]
+
+
+def test_lengths_hold_over_the_range_of_float32():
+    for x in KINDS.values():
+        want = np.linalg.norm(x.astype(np.float64), axis=1)
+        assert np.allclose(norms(x), want, rtol=1e-6, atol=1e-45) or (want > 3.4e38).any()
+        assert np.array_equal(norms(x) == 0, ~x.any(axis=1))
+    lengths = np.array([0, 1e-45, 1e-20, 1, 1e18, 1e19, np.inf, np.nan], np.float32)
+    assert far(lengths).tolist() == [False, True, True, False, False, True, True, True]
+
+
+def test_without_the_extension(monkeypatch):
+    monkeypatch.setattr(codes, "cpu", None)
+    vectors = KINDS["everything"]
+    assert searched(BASE, vectors, 20, "dot") == [brute(BASE[0], vectors, 20, "dot")]
