@@ -11,35 +11,54 @@ import pytest
 from fastflow.errors import FastflowError
 from fastflow.serve.server import Lines, listen, notify
 
+from support.commands import run
 
-def test_a_port_that_is_taken_is_one_sentence():
-    with listen("127.0.0.1", 0, None) as bound:
-        port = bound.getsockname()[1]
-        with pytest.raises(FastflowError, match=rf"cannot listen at 127\.0\.0\.1 port {port}: Address already in use"):
-            listen("127.0.0.1", port, None)
+TAKEN = "Address already in use; stop the server there, or choose another"
 
 
-def test_a_host_that_is_none_is_one_sentence():
-    with pytest.raises(FastflowError, match="cannot listen at no host"):
-        listen("no host", 0, None)
+@pytest.mark.parametrize("kind", ["port", "socket"])
+def test_an_address_that_is_taken_names_its_option_and_the_way_out(tmp_path, kind):
+    path = tmp_path / "s" if kind == "socket" else None
+    with listen("127.0.0.1", 0, path) as bound:
+        port = 0 if path else bound.getsockname()[1]
+        place, option = (path, "--uds") if path else (f"127.0.0.1 port {port}", "--port")
+        done = run("serve", option, path or port)
+        with pytest.raises(FastflowError, match=f"cannot listen at {place}: {TAKEN} {option}"):
+            listen("127.0.0.1", port, path)
+        if path:  # it is left to the server that answers there
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+                assert client.connect_ex(str(path)) == 0
+    assert done.exit_code == 1
+    assert done.stderr.endswith(f"cannot listen at {place}: {TAKEN} {option}\n")
 
 
-def test_a_unix_socket_is_for_user_and_group(tmp_path):
+def test_a_unix_socket_is_for_user_and_group_and_outlives_a_killed_server(tmp_path):
     path = tmp_path / "s"
-    with listen("", 0, path):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o660
-        with pytest.raises(FastflowError, match="Address already in use"):
-            listen("", 0, path)
-    assert path.exists()
-    with listen("", 0, path):  # its server was killed
+    for _ in range(2):
+        with listen("", 0, path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert path.exists()
 
 
 def test_a_file_is_not_taken_for_a_socket(tmp_path):
     (tmp_path / "file").write_text("data")
-    with pytest.raises(FastflowError, match="cannot listen"):
+    with pytest.raises(FastflowError, match=r"cannot listen at .*/file: Address already in use; choose another --uds$"):
         listen("", 0, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "message"),
+    [
+        ("no host", None, "cannot listen at no host"),
+        ("192.0.2.1", None, r"; choose another --host or --port$"),  # of another machine
+        ("", "absent/s", r"; choose another --uds$"),
+        ("", "s" * 200, r"; choose another --uds$"),
+    ],
+)
+def test_an_address_that_cannot_be(tmp_path, host, name, message):
+    with pytest.raises(FastflowError, match=message):
+        listen(host, 0, tmp_path / name if name else None)
 
 
 def test_systemd_is_told(tmp_path, monkeypatch):
