@@ -32,12 +32,6 @@ def test_raw_is_of_pooled_vectors_and_calibrated_of_embeddings(server, runtime):
     assert found["calibration"] == runtime.info()["calibration"]
 
 
-def test_calibrated_is_what_similarity_gives(server):
-    one = server.post("/compare", {"pairs": PAIRS[:1]}).json["pairs"][0]["calibrated"]
-    body = {"inputs": {"source_sentence": PAIRS[0][0], "sentences": [PAIRS[0][1]]}}
-    assert one == pytest.approx(server.post("/similarity", body).json[0], abs=1e-5)
-
-
 @pytest.mark.slow
 def test_a_model_without_calibration_says_so(bert):
     with serving(bert, rate=50_000.0) as server:

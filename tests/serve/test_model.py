@@ -45,11 +45,6 @@ def test_the_prompt_of_a_request(prompted, input_type, name, text):
     assert prompted.prompt(input_type, name) == text
 
 
-def test_an_input_type_needs_no_prompts(runtime):
-    model = ServedModel(runtime)
-    assert [model.prompt(each, None) for each in (None, "query", "document", "passage")] == ["", "", "", ""]
-
-
 @pytest.mark.parametrize(("input_type", "name"), [("query", "passage"), (None, "other"), (None, "")])
 def test_a_wrong_prompt_is_refused(prompted, input_type, name):
     with pytest.raises(Refused) as refused:
@@ -66,14 +61,6 @@ def test_names_hide_the_path(model):
     served = ServedModel(fastflow.Runtime(model, "cpu"), ("mine",))
     assert served.names == ("mine", model.name, "default")
     assert str(model.parent) not in str(served.describe())
-
-
-def test_widths_are_those_of_the_runtime(prompted):
-    prompted.check_dim(1)
-    prompted.check_dim(32)
-    for dim in (0, 33):
-        with pytest.raises(Refused, match="from 1 to 32"):
-            prompted.check_dim(dim)
 
 
 def test_vectors_stay_as_they_are_where_the_similarity_is_no_cosine(tmp_path, bert):

@@ -21,10 +21,6 @@ def admitted(queue: Queue, lengths: list[int], deadline: float = 10.0) -> Job:
     return job
 
 
-def shape(queue: Queue, names: dict[Job, str], now: float = 0.0) -> list[tuple[str, int, int]]:
-    return [(names[job], start, stop) for job, start, stop in queue.take(now)[0]]
-
-
 def test_texts_come_in_their_order_and_all_of_them():
     queue = make_queue()
     job = admitted(queue, [30, 30, 30, 30, 30])
@@ -37,23 +33,20 @@ def test_texts_come_in_their_order_and_all_of_them():
     assert job.gone
 
 
-def test_a_list_alone_fills_the_batch():
+@pytest.mark.parametrize(
+    ("jobs", "batches"),
+    [
+        pytest.param([[5] * 100], [[(0, 0, 20)]], id="a list alone fills the batch"),
+        pytest.param([[5] * 1000, [10]], [[(0, 0, 5), (1, 0, 1), (0, 5, 18)]], id="a short request after a long list"),
+        pytest.param([[5] * 100] * 2, [[(0, 0, 5), (1, 0, 5), (0, 5, 10), (1, 5, 10)]], id="two lists share a batch"),
+        pytest.param([[20], [60], [150]], [[(0, 0, 1), (1, 0, 1)], [(2, 0, 1)], []], id="larger than a turn or batch"),
+    ],
+)
+def test_who_is_in_each_batch(jobs, batches):
     queue = make_queue()
-    job = admitted(queue, [5] * 100)
-    assert queue.take(0)[0] == [(job, 0, 20)]
-
-
-def test_a_short_request_behind_a_long_list_is_in_the_next_batch():
-    queue = make_queue()
-    long, short = admitted(queue, [5] * 1000), admitted(queue, [10])
-    names = {long: "long", short: "short"}
-    assert shape(queue, names) == [("long", 0, 5), ("short", 0, 1), ("long", 5, 18)]
-
-
-def test_two_lists_share_every_batch():
-    queue = make_queue()
-    a, b = admitted(queue, [5] * 100), admitted(queue, [5] * 100)
-    assert shape(queue, {a: "a", b: "b"}) == [("a", 0, 5), ("b", 0, 5), ("a", 5, 10), ("b", 5, 10)]
+    admitted_jobs = [admitted(queue, lengths) for lengths in jobs]
+    found = [[(admitted_jobs.index(job), *texts) for job, *texts in queue.take(0)[0]] for _ in batches]
+    assert found == batches
 
 
 def test_many_clients_get_equal_turns():
@@ -62,14 +55,6 @@ def test_many_clients_get_equal_turns():
     for _ in range(5):  # 20 turns, two each
         queue.take(0)
     assert {job.next for job in jobs} == {10}
-
-
-def test_a_text_larger_than_a_turn_or_a_batch_is_computed_all_the_same():
-    queue = make_queue()
-    small, large, huge = admitted(queue, [20]), admitted(queue, [60]), admitted(queue, [150])
-    assert queue.take(0)[0] == [(small, 0, 1), (large, 0, 1)]
-    assert queue.take(0)[0] == [(huge, 0, 1)]
-    assert queue.take(0)[0] == []
 
 
 def test_an_expired_job_is_never_handed_out():

@@ -203,6 +203,8 @@ def test_tokenize_gives_ids_and_places_and_does_not_cut(librarian, runtime):
     assert [piece["id"] for piece in pieces] == runtime.tokenize([text]).ids.tolist()
     inner = pieces[1:-1]
     assert [piece["special"] for piece in pieces] == [True, *[False] * len(inner), True]
+    assert [piece["text"] for piece in pieces[-3:]] == ["unbelievable", "cats", "[SEP]"]
+    assert [(piece["start"], piece["stop"]) for piece in inner[-2:]] == [(12, 24), (25, 29)]
     assert librarian.post(TOKENIZE, {"inputs": [text], "add_special_tokens": False}).json[0] == inner
     assert text[inner[0]["start"] : inner[0]["stop"]].lower().startswith("z")
     assert len(librarian.post(TOKENIZE, {"inputs": LONG}).json[0]) == 502
@@ -210,7 +212,7 @@ def test_tokenize_gives_ids_and_places_and_does_not_cut(librarian, runtime):
 
 CUT = {
     (OPENAI, "truncate"): {"input": ["short", LONG]},
-    (EMBED, "truncate"): {"inputs": ["short", LONG]},
+    (EMBED, "truncate"): {"inputs": [*["short"] * 70, LONG]},  # in the second piece that is tokenized
     (SIMILARITY, "parameters.truncate"): {"inputs": {"source_sentence": "short", "sentences": [LONG]}},
     (COMPARE, "truncate"): {"pairs": [["short", LONG]]},
 }
@@ -231,7 +233,9 @@ def test_a_text_that_is_too_long_is_cut_and_counted_or_refused(librarian, runtim
         assert np.array_equal(np.float32(of_openai(answer)[1]), runtime.encode(LONG, normalize_embeddings=True))
     monkeypatch.setitem(POSTS, path, CUT[path, field])
     strict = librarian.post(path, with_field(path, field, False))
-    check_refusal(librarian, path, strict, "validation", "text 1 has more than 128 tokens")
+    place = 70 if path == EMBED else 1
+    check_refusal(librarian, path, strict, "validation", f"text {place} has more than 128 tokens")
+    assert librarian.service.engine.queue.jobs == 0
 
 
 @pytest.mark.parametrize("path", COMPUTED)

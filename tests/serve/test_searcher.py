@@ -10,7 +10,6 @@ import pytest
 from fastflow import Index, Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.serve import searcher as module
-from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
 
 from support.commands import run
@@ -23,16 +22,6 @@ def searcher(library, runtime):
     found = Searcher(library, runtime, 1)
     yield found
     found.close()
-
-
-def test_it_finds_what_an_index_finds(searcher, library, runtime):
-    query = runtime.encode_query("a gale at sea", **searcher.query_options)
-    with Index(library, runtime) as index:
-        want = index.search("a gale at sea", 7)
-    hits, spent = asyncio.run(searcher.find(query, 7))
-    assert [hit.row for hit in hits] == [hit.row for hit in want]
-    assert hits == want
-    assert spent > 0
 
 
 def test_it_describes_the_file_by_its_name(searcher):
@@ -90,15 +79,6 @@ def test_an_empty_file_has_no_hits(tmp_path, runtime):
     found = Searcher(path, runtime)
     assert asyncio.run(found.find(np.ones(256, np.float32), 3))[0] == []
     found.close()
-
-
-def test_a_request_that_would_wait_too_long_is_refused(searcher):
-    searcher._seconds = 2.0
-    with searcher.turn(1.0), pytest.raises(Refused) as caught, searcher.turn(1.0):
-        pass
-    assert (caught.value.kind, caught.value.headers) == ("overloaded", {"retry-after": "2"})
-    with searcher.turn(0.1):  # nobody is before it
-        pass
 
 
 def test_its_speed_is_learnt(searcher, runtime):
