@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import pytest
 import fastflow
 from fastflow.errors import UsageError
 
-from support.builders import VOCABULARY, make_encoder, make_sentences
+from support.builders import VOCABULARY, make_sentences
 from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling, theirs
 from support.tolerances import COSINE, UNIT
 
@@ -42,17 +44,10 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory, bert):
-    made = {}
-
-    def get(name, new=False):
-        if (name, new) not in made:
-            path = tmp_path_factory.mktemp("st") / "model"
-            made[name, new] = make_directory(path, bert, CASES[name], new=new, folder="0_Transformer" if new else "")
-        return made[name, new]
-
-    return get
+FAMILY = [pooling("mean"), dense(9), NORMALIZE]
+OTHERS = {name: (name, FAMILY, False) for name in ("distilbert", "xlm-roberta", "electra")}
+OTHERS |= {"lower case of a cased tokenizer": ("roberta", [pooling("mean")], True)}
+CHAINS = {name: ("bert", modules, False) for name, modules in CASES.items()} | OTHERS
 
 
 def close(found, want):
@@ -63,31 +58,38 @@ def close(found, want):
 
 
 @pytest.fixture(scope="module")
-def wanted(directory):
-    made = {}
+def directory(tmp_path_factory, encoders):
+    """``directory(name, new)``: a chain of modules in the files of an older release, or of a newer one."""
 
+    @cache
     def get(name, new=False):
-        if (name, new) not in made:
-            made[name, new] = expected(directory(name, new), TEXTS)
-        return made[name, new]
+        family, modules, lower = CHAINS[name]
+        path, folder = tmp_path_factory.mktemp("st") / "model", "0_Transformer" if new else ""
+        return make_directory(path, encoders(family), modules, new=new, folder=folder, lower=lower)
 
     return get
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:texts longer than")
-@pytest.mark.parametrize("name", CASES)
-def test_the_vectors_are_the_definitions(directory, wanted, name):
-    for new in (False, True):  # in the files of older releases and of newer ones
-        for backend in ("cpu", "reference", "torch"):
-            with fastflow.Runtime(directory(name, new), backend=backend, dtype="float32") as rt:
-                assert close(rt.encode(TEXTS), wanted(name, new)) <= UNIT, (backend, new)
+@pytest.fixture(scope="module")
+def wanted(directory):
+    """``wanted(name, new)``: its vectors by the definitions in float64."""
+    return cache(lambda name, new=False: expected(directory(name, new), TEXTS))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
 @pytest.mark.parametrize("new", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_vectors_are_the_definitions(directory, wanted, name, new):
+    for backend in ("cpu", "reference", "torch"):
+        with fastflow.Runtime(directory(name, new), backend=backend, dtype="float32") as rt:
+            assert close(rt.encode(TEXTS), wanted(name, new)) <= UNIT, backend
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:texts longer than")
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize("name", CHAINS)
 def test_the_vectors_are_those_of_sentence_transformers(directory, name, new):
     pytest.importorskip("sentence_transformers", exc_type=ImportError)
     path = directory(name, new)
@@ -140,22 +142,46 @@ def prompted(tmp_path_factory, bert):
     )
 
 
+BEYOND = LONG[:200]  # longer than the limit: of every text the last token is left
+CALLS = [  # of Runtime and of SentenceTransformer, and the prompt that each uses
+    ("encode", {}, "Title "),
+    ("encode", {"prompt": ""}, ""),
+    ("encode", {"prompt_name": "query"}, "the old dog: "),
+    ("encode", {"prompt_name": "document"}, ""),
+    ("encode_query", {}, "the old dog: "),
+    ("encode_query", {"prompt_name": "title"}, "Title "),
+    ("encode_document", {}, ""),
+    ("encode_document", {"prompt": "see "}, "see "),
+    ("encode", {"prompt": BEYOND}, BEYOND),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:texts longer than")
-def test_prompts_and_their_tokens(prompted, backend):
+@pytest.mark.parametrize(("call", "options", "prompt"), CALLS)
+def test_prompts_and_their_tokens(prompted, call, options, prompt):
+    want = expected(prompted, TEXTS, prompt)
+    for backend in ("cpu", "reference", "torch"):
+        with fastflow.Runtime(prompted, backend=backend, dtype="float32") as rt:
+            assert close(getattr(rt, call)(TEXTS, **options), want) <= UNIT, backend
+
+
+@pytest.mark.filterwarnings("ignore:texts longer than")
+def test_prompts_as_sentence_transformers_has_them(prompted):
+    pytest.importorskip("sentence_transformers", exc_type=ImportError)
+    rt, model = fastflow.Runtime(prompted), theirs(prompted)
+    short = {"truncate_dim": 9, "normalize_embeddings": True}
+    for call, options, _ in [*CALLS, ("encode", short, "")]:
+        assert close(getattr(rt, call)(TEXTS, **options), getattr(model, call)(TEXTS, **options)) <= UNIT, (
+            call,
+            options,
+        )
+    assert rt.info()["prompts"] == model.prompts
+
+
+@pytest.mark.filterwarnings("ignore:texts longer than")
+def test_calls_of_a_directory_agree(prompted, backend):
     rt = fastflow.Runtime(prompted, backend=backend, dtype="float32")
-    title, query, long = "Title ", "the old dog: ", LONG[:200]
-    for found, prompt in (
-        (rt.encode(TEXTS), title),
-        (rt.encode(TEXTS, prompt=""), ""),
-        (rt.encode(TEXTS, prompt_name="query"), query),
-        (rt.encode_query(TEXTS), query),
-        (rt.encode_query(TEXTS, prompt_name="title"), title),
-        (rt.encode_document(TEXTS), ""),
-        (rt.encode_document(TEXTS, prompt="see "), "see "),
-        (rt.encode(TEXTS, prompt=long), long),  # longer than the limit: of every text the last token is left
-    ):
-        assert close(found, expected(prompted, TEXTS, prompt)) <= UNIT
     np.testing.assert_array_equal(rt.encode(TEXTS[3]), rt.encode([TEXTS[3]])[0])
     np.testing.assert_array_equal(rt.transform(rt.pool(TEXTS)), rt.encode(TEXTS))
     assert (rt.dim, rt.encode([]).shape, rt.encode("a").shape) == (100, (0, 100), (100,))
@@ -163,31 +189,14 @@ def test_prompts_and_their_tokens(prompted, backend):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(rt)).encode(TEXTS), rt.encode(TEXTS))
 
 
-@pytest.mark.filterwarnings("ignore:texts longer than")
-def test_prompts_as_sentence_transformers_has_them(prompted):
-    pytest.importorskip("sentence_transformers", exc_type=ImportError)
-    rt, model = fastflow.Runtime(prompted), theirs(prompted)
-    for ours, their in (
-        (rt.encode(TEXTS), model.encode(TEXTS)),
-        (rt.encode(TEXTS, prompt_name="document"), model.encode(TEXTS, prompt_name="document")),
-        (rt.encode_query(TEXTS), model.encode_query(TEXTS)),
-        (rt.encode_document(TEXTS), model.encode_document(TEXTS)),
-        (rt.encode(TEXTS, prompt=LONG[:200]), model.encode(TEXTS, prompt=LONG[:200])),
-        (rt.encode(TEXTS, truncate_dim=9, normalize_embeddings=True),
-         model.encode(TEXTS, truncate_dim=9, normalize_embeddings=True)),
-    ):  # fmt: skip
-        assert close(ours, their) <= UNIT
-    assert rt.info()["prompts"] == model.prompts
-
-
 def test_a_passage_is_named(tmp_path, bert):
     """Sentence Transformers 6.2 has an empty prompt document in every model, and so never comes to passage."""
     path = make_directory(tmp_path / "m", bert, [pooling("mean")], prompts={"passage": "the old "})
-    rt = fastflow.Runtime(path)
-    assert close(rt.encode_document(TEXTS[:9]), expected(path, TEXTS[:9])) <= UNIT
-    assert close(rt.encode(TEXTS[:9], prompt_name="passage"), expected(path, TEXTS[:9], "the old ")) <= UNIT
-    if pytest.importorskip("sentence_transformers", exc_type=ImportError):
-        assert close(rt.encode_document(TEXTS[:9]), theirs(path).encode_document(TEXTS[:9])) <= UNIT
+    rt, texts = fastflow.Runtime(path), TEXTS[:9]
+    assert close(rt.encode_document(texts), expected(path, texts)) <= UNIT
+    assert close(rt.encode(texts, prompt_name="passage"), expected(path, texts, "the old ")) <= UNIT
+    if find_spec("sentence_transformers"):
+        assert close(rt.encode_document(texts), theirs(path).encode_document(texts)) <= UNIT
 
 
 def test_prompts_that_cannot_be(prompted, bert):
@@ -208,53 +217,27 @@ def test_a_text_has_the_same_bits_whatever_its_company(directory, prompted, thre
         np.testing.assert_array_equal(rt.encode(TEXTS[:13][::-1])[::-1], want)
         np.testing.assert_array_equal(np.array([rt.encode(text) for text in TEXTS[:13]]), want)
         np.testing.assert_array_equal(rt.encode(TEXTS[:13], batch_size=3), want)
-        np.testing.assert_array_equal(
-            fastflow.Runtime(path, backend="cpu", threads=3 - threads).encode(TEXTS[:13]), want
-        )
-
-
-def test_do_lower_case_of_a_cased_tokenizer(tmp_path):
-    encoder = make_encoder(tmp_path / "roberta", "roberta")
-    texts = ["The DOG sings", " A cat", "ÉCOLE"]
-    found = {}
-    for lower in (False, True):
-        path = make_directory(tmp_path / f"m{lower}", encoder, [pooling("mean")], lower=lower)
-        found[lower] = fastflow.Runtime(path).encode(texts)
-        assert close(found[lower], expected(path, texts)) <= UNIT
-    assert np.abs(found[True] - found[False]).max() > 0.01
-
-
-@pytest.mark.parametrize("family", ["distilbert", "xlm-roberta", "electra"])
-def test_other_encoders(tmp_path, encoders, family):
-    path = make_directory(tmp_path / "m", encoders(family), [pooling("mean"), dense(9), NORMALIZE], new=True)
-    texts = TEXTS[2:13]
-    assert close(fastflow.Runtime(path, dtype="float32").encode(texts), expected(path, texts)) <= UNIT
+        other = fastflow.Runtime(path, backend="cpu", threads=3 - threads)
+        np.testing.assert_array_equal(other.encode(TEXTS[:13]), want)
 
 
 def test_the_fingerprint_covers_every_file_that_decides_a_vector(tmp_path, bert):
-    path = make_directory(
-        tmp_path / "m", bert, [LAYERS, WEIGHTS, pooling("mean"), dense(8), ("LayerNorm", {}), NORMALIZE]
-    )
+    modules = [LAYERS, WEIGHTS, pooling("mean"), dense(8), ("LayerNorm", {}), NORMALIZE]
+    path = make_directory(tmp_path / "m", bert, modules)
     seen = {fastflow.Runtime(path).fingerprint}
-    assert fastflow.Runtime(path).fingerprint in seen
     (path / "README.md").write_text("of no meaning")
     assert fastflow.Runtime(path).fingerprint in seen
-    for name in (
-        "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "config.json",
-        "tokenizer.json", "1_WeightedLayerPooling/config.json", "2_WordWeights/config.json", "3_Pooling/config.json",
-        "4_Dense/config.json", "5_LayerNorm/config.json",
-    ):  # fmt: skip
-        (path / name).write_text((path / name).read_text() + " ")
-        found = fastflow.Runtime(path).fingerprint
-        assert found not in seen, name
-        seen.add(found)
-    for name in ("4_Dense", "5_LayerNorm", "1_WeightedLayerPooling"):
-        weights = path / name / "model.safetensors"
-        data = bytearray(weights.read_bytes())
-        data[-1] ^= 1  # the sign or exponent of the last number stays small enough
-        data[-1] &= 0x3F
-        data[-2] ^= 1
-        weights.write_bytes(data)
+    decisive = ["modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "config.json"]
+    decisive += ["tokenizer.json", *(f"{i}_{kind}/config.json" for i, (kind, _) in enumerate(modules[:-1], 1))]
+    decisive += [f"{name}/model.safetensors" for name in ("4_Dense", "5_LayerNorm", "1_WeightedLayerPooling")]
+    for name in decisive:
+        data = bytearray((path / name).read_bytes())
+        if name.endswith(".json"):
+            data += b" "
+        else:
+            data[-1] = (data[-1] ^ 1) & 0x3F  # the sign or exponent of the last number stays small enough
+            data[-2] ^= 1
+        (path / name).write_bytes(data)
         found = fastflow.Runtime(path).fingerprint
         assert found not in seen, name
         seen.add(found)

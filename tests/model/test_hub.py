@@ -17,19 +17,30 @@ from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.model.hub import hub_snapshot
 
-from support.builders import make_model
+from support.builders import hub_cache, make_model
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch, bert):
     """A hub cache that holds ``bert`` as someone/tiny at one revision; nothing else can be reached."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    revision = "0123456789abcdef0123456789abcdef01234567"
-    root = tmp_path / "hub" / "models--someone--tiny"
-    shutil.copytree(bert, root / "snapshots" / revision)
-    (root / "refs").mkdir()
-    (root / "refs" / "main").write_text(revision)
-    return root / "snapshots" / revision
+    return hub_cache(tmp_path / "hub", bert, monkeypatch)
+
+
+@pytest.fixture
+def downloads(hub, bert, monkeypatch):
+    """What snapshot_download is asked for, as (id, whether of the cache alone); a download brings the weights."""
+    asked = []
+
+    def download(hub_id, local_files_only=False, **options):
+        asked.append((hub_id, local_files_only))
+        if hub_id != "someone/tiny" and local_files_only:
+            raise FileNotFoundError(hub_id)
+        if not local_files_only:
+            shutil.copy(bert / "model.safetensors", hub)
+        return str(hub)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return asked
 
 
 @pytest.mark.slow
@@ -37,12 +48,8 @@ def test_a_model_that_refers_to_the_hub(hub, bert, sentences, tmp_path):
     made = make_model(tmp_path / "made", Path("someone/tiny"), sentences)
     manifest = json.loads((made / "fastflow.json").read_text())
     assert manifest["encoder"] == {"sha256": encoder_hash(bert), "hub_id": "someone/tiny", "revision": hub.name}
-    assert sorted(p.name for p in made.iterdir()) == [
-        "README.md",
-        "calibration.safetensors",
-        "fastflow.json",
-        "int8.safetensors",
-    ]
+    files = ["README.md", "calibration.safetensors", "fastflow.json", "int8.safetensors"]
+    assert sorted(path.name for path in made.iterdir()) == files
     beside = make_model(tmp_path / "beside", bert, sentences)
     assert np.array_equal(Runtime(made).encode(sentences[:5]), Runtime(beside).encode(sentences[:5]))
     assert verify(made)[0].startswith("3 files")
@@ -80,38 +87,22 @@ def test_a_local_model_never_touches_the_network(hub, bert, sentences, tmp_path,
     assert asked == [True, False, True, False]
 
 
-def test_a_runtime_remembers_that_it_may_download(hub, bert, sentences, tmp_path, monkeypatch):
+def test_a_runtime_remembers_that_it_may_download(hub, bert, sentences, tmp_path, downloads):
     made = make_model(tmp_path / "made", Path("someone/tiny"), sentences)
     (hub / "model.safetensors").unlink()  # the cache holds a tokenizer alone
     with pytest.raises(FastflowError, match="is not in the local Hub cache"):
         Runtime(made)
-
-    def download(hub_id, local_files_only=False, **options):
-        if not local_files_only:
-            shutil.copy(bert / "model.safetensors", hub)
-        return str(hub)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     runtime = Runtime(made, allow_download=True)
     (hub / "model.safetensors").unlink()
     assert np.array_equal(pickle.loads(pickle.dumps(runtime)).encode(sentences[:3]), runtime.encode(sentences[:3]))
 
 
-def test_a_cache_that_holds_only_a_tokenizer_does_not_pass_for_the_encoder(hub, bert, monkeypatch):
+def test_a_cache_that_holds_only_a_tokenizer_does_not_pass_for_the_encoder(hub, bert, downloads):
     (hub / "model.safetensors").unlink()
-    asked = []
-
-    def download(hub_id, local_files_only=False, **options):
-        asked.append(local_files_only)
-        if not local_files_only:
-            shutil.copy(bert / "model.safetensors", hub)
-        return str(hub)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert encoder_hash(hub_snapshot("someone/tiny")) == encoder_hash(bert)
-    assert asked == [True, False]
+    assert downloads == [("someone/tiny", True), ("someone/tiny", False)]
     assert hub_snapshot("someone/tiny") == hub  # and now nothing is fetched
-    assert asked == [True, False, True]
+    assert downloads[2:] == [("someone/tiny", True)]
 
 
 def test_a_hub_id_opens_as_its_directory_does(hub, bert, sentences, tmp_path, monkeypatch):
@@ -125,26 +116,16 @@ def test_a_hub_id_opens_as_its_directory_does(hub, bert, sentences, tmp_path, mo
     assert load_model("someone/tiny").encoder == Path("someone/tiny")  # a directory of that name comes first
 
 
-def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, monkeypatch):
-    asked = []
-
-    def fetched(hub_id, local_files_only=False, **options):
-        asked.append((hub_id, local_files_only))
-        if local_files_only:
-            raise FileNotFoundError(hub_id)
-        return str(hub)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
-    with pytest.raises(
-        FastflowError, match=r"^someone/other: no such model directory, and .*hf download someone/other$"
-    ):
+def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, downloads):
+    message = r"^someone/other: no such model directory, and .*hf download someone/other$"
+    with pytest.raises(FastflowError, match=message):
         load_model("someone/other")
     assert load_model("someone/other", allow_download=True).encoder == hub
-    assert asked == [("someone/other", True), ("someone/other", True), ("someone/other", False)]
+    assert downloads == [("someone/other", cached) for cached in (True, True, False)]
     for name in ("a/b/c", "../b", "/a/b", "a", "a/b c"):
         with pytest.raises(FastflowError, match="no such model directory"):
             load_model(name, allow_download=True)
     for name in ("./no/model", "../no/model"):
         with pytest.raises(FastflowError, match=r"no/model: no such model directory; make one with fastflow-train"):
             Runtime(name)
-    assert len(asked) == 3
+    assert len(downloads) == 3
