@@ -1,15 +1,22 @@
-"""The model directory: what was saved loads. What is wrong with one: test_refusals_model.py."""
+"""The model directory: what was saved loads, and what it records. What is wrong with one: test_refusals_model.py."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.errors import FastflowError
-from fastflow.model.artifact import load_model, verify
-from fastflow.model.hashing import encoder_hash
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.artifact import Opening, load_model, open_model, verify
+from fastflow.model.hashing import Hashes, encoder_hash, file_hash
+from fastflow.model.int8 import FIELD
+from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.manifest import FORMAT_VERSION
+
+from support.builders import make_model
+from support.spoil import change_manifest
 
 FILES = (
     "README.md", "calibration.safetensors", "int8.safetensors",
@@ -45,3 +52,94 @@ def test_a_model_of_links_loads(model, tmp_path):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(path)
     assert Runtime(tmp_path / "links").fingerprint == Runtime(model).fingerprint
+
+
+# ---- without an encoder
+
+
+def test_the_manifest_declares_that_there_is_no_encoder(vector_model):
+    manifest = json.loads((vector_model / "fastflow.json").read_text())
+    assert (manifest["encoder"], manifest["input_dim"], manifest["dim"]) == (None, 32, 32)
+    assert not {"pooling", "max_length", "least_cosine"} & set(manifest)
+    assert sorted(manifest["files"]) == ["README.md", "calibration.safetensors"]
+    assert manifest["format_version"] != FORMAT_VERSION == 1  # a reader of that version alone refuses the number
+    assert verify(vector_model)[0] == "2 files match their sha256"
+
+
+def test_it_opens_as_what_it_is(vector_model, model):
+    opened = open_model(vector_model)
+    assert isinstance(opened, VectorModel)
+    assert (opened.input_dim, opened.path) == (32, vector_model)
+    assert opened.truncation is not None
+    assert isinstance(open_model(model), Model)
+    with Opening(opened) as opening:
+        assert opening.model is opened
+    with pytest.raises(UsageError, match=f"^{vector_model} calibrates vectors and has no encoder: give vectors to"):
+        load_model(vector_model)
+
+
+# ---- records
+
+
+@pytest.fixture(scope="module")
+def recorded(bert, sentences, tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("recorded") / "model", bert, sentences)
+
+
+def test_what_is_written_is_what_is_read(recorded):
+    found, entry = load_model(recorded).int8, json.loads((recorded / "fastflow.json").read_text())[FIELD]
+    assert found.entry() == entry
+    for arrays, products in ((found.largest, ("qkv", "up")), (found.terms, ("qkv", "up", "down"))):
+        assert {name.split(".")[-1] for name in arrays} == set(products)
+        assert all(array.dtype == np.float32 and array.ndim == 1 and (array >= 0).all() for array in arrays.values())
+
+
+def test_a_model_saved_without_has_none(model_copy):
+    change_manifest(model_copy, int8=...)
+    assert load_model(model_copy).int8 is None
+
+
+def test_a_likelihood_is_read_if_there_is_one(model_copy, vector_model):
+    assert Runtime(model_copy).likelihood is None
+    change_manifest(model_copy, likelihood={"log_prob": -3, "share": 0.25})
+    assert Runtime(model_copy).likelihood == (-3.0, 0.25)
+    assert Runtime(vector_model).likelihood is None
+    assert "likelihood" not in open_model(vector_model).manifest
+
+
+@pytest.mark.parametrize("found", [float("nan"), 7.5, float("inf")])
+def test_a_least_cosine_that_is_none_allows_no_bfloat16(model_copy, found):
+    change_manifest(model_copy, least_cosine={"bfloat16": found})
+    assert Runtime(model_copy, backend="cpu").info()["dtype"] == "float32"
+
+
+# ---- hashes, computed during other work and checked when the model has been opened
+
+
+def test_a_plain_encoder_is_identified_when_the_opening_ends(bert):
+    with Opening(bert) as opening:
+        assert opening.model.fingerprint == ""
+    assert opening.model.fingerprint == encoder_hash(bert) == load_model(bert).fingerprint
+
+
+def test_a_damaged_file_is_reported_before_what_it_led_to(model_copy):
+    weights = model_copy / "0_Transformer" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    message = r"model\.safetensors is damaged: its sha256 differs"
+    with pytest.raises(FastflowError, match=message), Opening(model_copy):
+        pass
+    with pytest.raises(FastflowError, match=message), Opening(model_copy):
+        raise FastflowError("something that the damage led to")
+    with pytest.raises(KeyboardInterrupt), Opening(model_copy):
+        raise KeyboardInterrupt
+
+
+def test_a_file_that_cannot_be_read_is_named_where_its_hash_is_asked_for(tmp_path):
+    hashes = Hashes()
+    (tmp_path / "there").write_bytes(b"abc")
+    hashes.start([tmp_path / "absent", tmp_path / "there"])
+    assert hashes(tmp_path / "there") == file_hash(tmp_path / "there")
+    with pytest.raises(FastflowError, match="absent cannot be read: No such file"):
+        hashes(tmp_path / "absent")

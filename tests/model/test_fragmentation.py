@@ -6,9 +6,10 @@ import gzip
 
 import pytest
 
+from fastflow import Runtime
 from fastflow.model.architecture import read_config
 from fastflow.model.artifact import DEFAULT
-from fastflow.model.fragmentation import unsuited
+from fastflow.model.fragmentation import LOOKED_AT, Seen, unsuited
 from fastflow.model.tokens import Tokenizer
 
 from support.builders import make_sentences
@@ -78,3 +79,45 @@ def test_english_corpora_are_not_warned_of(english, shared_data, name):
     with gzip.open(path, "rt") if name.endswith(".gz") else path.open() as lines:
         texts = [line for _, line in zip(range(500), lines, strict=False)]
     assert unsuited(english, texts) is None
+
+
+# ---- the note of ``Runtime.info()``
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    with Runtime() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda runtime, texts: runtime.encode(texts),
+        lambda runtime, texts: [runtime.encode(text) for text in texts],
+        lambda runtime, texts: list(runtime.stream(iter(texts))),
+        lambda runtime, texts: runtime.pool(texts),
+        lambda runtime, texts: runtime.similarity(texts[:1], texts),
+    ],
+    ids=["encode", "one", "stream", "pool", "similarity"],
+)
+def test_foreign_texts_are_noted(use):
+    with Runtime() as runtime:
+        assert runtime.info()["notes"] == []
+        use(runtime, GERMAN.splitlines())
+        (note,) = runtime.info()["notes"]
+    assert note.startswith("texts embedded so far: words fall into ")
+    assert note.endswith("use an encoder that was made for this language and field")
+
+
+def test_own_texts_and_vectors_are_not(runtime):
+    runtime.encode(["Two dogs run across a field.", "The tax was raised on Tuesday by the government."])
+    runtime.transform(runtime.pool(["A man plays a guitar."]))
+    assert runtime.info()["notes"] == []
+
+
+def test_no_more_text_is_kept_than_is_looked_at():
+    seen = Seen()
+    for _ in range(10):
+        seen.add(["x" * (2 * LOOKED_AT), "y"])
+    assert sum(map(len, seen.texts)) <= LOOKED_AT

@@ -64,10 +64,7 @@ def test_what_transformers_saves_is_read_the_same(tmp_path):
         ({"layer_types": ["full_attention"] * 6 + ["chunked_attention"]}, "layer_types 'chunked_attention' is not"),
         ({"layer_types": ["full_attention"] * 6 + [["x"]]}, r"layer_types \['x'\] is not supported"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_scaling .* is not supported"),
-        (
-            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
-            "rope_parameters.full_attention 'yarn'",
-        ),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters.full_attention 'yarn'"),
         ({"rope_parameters": {"sliding_attention": {"type": "linear"}}}, "rope_parameters.sliding_attention 'linear'"),
         ({"rope_parameters": {"full_attention": {"factor": 2}}}, "rope_parameters.full_attention {'factor': 2} is not"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
@@ -102,10 +99,7 @@ def test_what_only_pytorch_may_run(settings, message):
         ({"global_rope_theta": 0}, "global_rope_theta: must be a number from 1 to 1e"),
         ({"local_rope_theta": None}, "local_rope_theta: must be a number"),
         ({"local_rope_theta": float("inf")}, "local_rope_theta: must be a number"),
-        (
-            {"rope_parameters": {"full_attention": {"rope_theta": True}}},
-            "full_attention.rope_theta: must be a number",
-        ),
+        ({"rope_parameters": {"full_attention": {"rope_theta": True}}}, "full_attention.rope_theta: must be a number"),
         ({"rope_parameters": {"rope_theta": 10.0}}, "field rope_parameters: must be an object of full_attention and"),
         ({"rope_parameters": [1]}, "field rope_parameters: must be an object of"),
         ({"rope_parameters": {"full_attention": None}}, "field rope_parameters.full_attention: must be an object"),
