@@ -85,7 +85,7 @@ def embed(
     ``model``: a directory that every node has under this path, a Hub id in every node's cache, or None for the model in
     the package. Each actor opens it and raises if its fingerprint or arithmetic is not the driver's. ``precision``,
     ``dim``, ``normalize``, ``prompt`` and ``dtype`` are those of ``fastflow embed``.
-    ``num_cpus``: CPUs of an actor and threadss Runtime, whatever OMP_NUM_THREADS is. ``concurrency``: the most
+    ``num_cpus``: CPUs of an actor and threads of its Runtime, whatever OMP_NUM_THREADS is. ``concurrency``: the most
     actors; None leaves it to Ray. ``batch_size``: the rows that an actor takes at once.
 
     Raises a FastflowError, before anything is computed, for a model that cannot be opened, a column that is not there
