@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import click
 
 import fastflow
 from fastflow.replacing import replace_text
+from fastflow.train.options import Options
+from fastflow.train.python import COMMAND_ONLY
 from fastflow.train.ship.fit import Fit
 
 HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
@@ -87,6 +90,8 @@ def page() -> str:
     for name, call, result in SUBJECTS:
         out.append(described(f"fastflow.{name}", 2, call))
         out += [described(f"{result.__name__}.{method}", 3, function) for method, function in calls(result)]
+        if call is fastflow.fit:
+            out.append("\n".join(["### Options of fastflow.fit\n", *_options()]))
         known = [f"- `{name}`: {_code(text)}" for name, text in properties(result).items()]
         out.append("\n".join([f"### Properties of {result.__name__}\n", *known]))
     return "\n\n".join(out) + "\n"
@@ -96,6 +101,13 @@ def _arguments(found: dict[str, str]) -> Iterator[str]:
     """A line for each text of ``found``, with all names that share it."""
     for text in dict.fromkeys(found.values()):
         yield f"- {', '.join(f'`{name}`' for name, other in found.items() if other == text)}: {_code(text)}"
+
+
+def _options() -> Iterator[str]:
+    """A line for each option of a fit: its default and the help of the command's option of that name."""
+    for entry in fields(Options):
+        if entry.name not in COMMAND_ONLY:
+            yield f"- `{entry.name}={entry.default!r}`: {' '.join(entry.metadata['setting'].help.split())}"
 
 
 def _code(text: str) -> str:
