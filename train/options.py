@@ -104,7 +104,8 @@ class Options:
         "name",
         "auto, embedding-first-last (the mean of layers 0, 1 and L, 0 being the embedding layer), first-last (1 and "
         "L, as in the paper), words (the embedding layer with the mean position in place of each token's own), "
-        "words-first-last (words, 1 and L), last, cls, pooler, mean-of-layers:I,J,... (words is an item too) or model. "
+        "words-first-last (words, 1 and L), last, cls, pooler, mean-of-layers:I,J,... (words is an item too, and 3*I "
+        "counts three times) or model. "
         "auto: embedding-first-last, or last for an encoder that was tuned for similarity. model: all modules of a "
         "directory of Sentence Transformers, with the calibration behind them.",
     )

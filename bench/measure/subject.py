@@ -21,7 +21,7 @@ class Subject:
     label: str
     model: str | None  # what Runtime takes; None is the model in the package
     encoder: Path
-    layers: tuple[int, ...]  # their hidden states are averaged, then pooled
+    layers: tuple[int, ...]  # their hidden states are averaged, by ``shares``, then pooled
     max_length: int
     shape: EncoderShape
     folder: Path
@@ -29,6 +29,7 @@ class Subject:
     mode: str = "mean"  # over the tokens; or cls, pooler
     saved: Path | None = None  # the directory of Sentence Transformers, whose own modules then pool
     prompt: str = ""  # before every text
+    shares: tuple[float, ...] | None = None  # of the layers in their mean; None: all the same
 
     @property
     def depth(self) -> int:

@@ -50,6 +50,7 @@ class Pooled(torch.nn.Module):
             )
         self.eval()
         self.layers = subject.layers if layers is None else layers
+        self.shares = subject.shares if layers is None else None
         self.mode = subject.mode if layers is None else "mean"
         self.last = self.layers == (subject.depth,)
         self.words: torch.nn.Module | None = None
@@ -76,7 +77,11 @@ class Pooled(torch.nn.Module):
         else:
             states = dict(enumerate(self.encoder(**given, output_hidden_states=True).hidden_states))
             states[WORDS] = states[0] if self.words is None else self.words(given["input_ids"])
-            hidden = sum(states[layer] for layer in self.layers) / len(self.layers)
+            found = [states[layer] for layer in self.layers]
+            if self.shares is None:
+                hidden = sum(found) / len(found)
+            else:
+                hidden = sum(share * state for share, state in zip(self.shares, found, strict=True))
         if self.mode == "cls":
             return hidden[:, 0].to(torch.float32)
         weights = attention_mask.unsqueeze(-1).to(torch.float32)

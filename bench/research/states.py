@@ -120,8 +120,10 @@ class States:
     def _states(self, backend: TorchBackend, tokens: Tokens) -> NDArray[np.float16]:
         out: NDArray[np.float16] | None = None
         for rows in tokens.batches(512, 16384):
+            pooling = self.encoder.pooling
             states, mask = backend.hidden_states(tokens.select(rows))
-            found = (sum(states.values()) / len(states))[mask].numpy().astype(np.float16)
+            shared = [share * states[layer] for share, layer in zip(pooling.factors, pooling.layers, strict=True)]
+            found = sum(shared)[mask].numpy().astype(np.float16)
             if out is None:
                 out = np.empty((len(tokens.ids), found.shape[1]), np.float16)
             out[_places(tokens, rows)] = found

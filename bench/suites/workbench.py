@@ -76,6 +76,7 @@ class Workbench:
             self._made[label] = Subject(
                 f"{label}: {shape.layers} layers, {shape.hidden} wide", model, loaded.encoder, pooling.layers,
                 loaded.max_length, shape, folder, pooling.weights, pooling.mode, saved, prompt,
+                pooling.shares,
             )  # fmt: skip
         return self._made[label]
 

@@ -23,12 +23,12 @@ from fastflow.stages.vectors import shorten
 def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head: Head) -> Floats:
     """(B, P) pooled vectors of hidden states {layer: (N, D)}, after ``head``, in their dtype; not for pooler."""
     weights = None if how.weights is None else how.weights[tokens.ids]
-    shares = [1 / len(how.layers)] * len(how.layers) if how.shares is None else how.shares
     with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
         parts = []
         for mode in how.parts:
             layers = [texts.pool(hidden[i], tokens.offsets, mode, weights, tokens.skip) for i in how.layers]
-            parts.append(np.sum([s * x for s, x in zip(shares, layers, strict=True)], axis=0, dtype=layers[0].dtype))
+            shared = [share * x for share, x in zip(how.factors, layers, strict=True)]
+            parts.append(np.sum(shared, axis=0, dtype=layers[0].dtype))
         return texts.apply_head(head, np.concatenate(parts, axis=1))
 
 

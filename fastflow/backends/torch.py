@@ -179,7 +179,10 @@ class TorchBackend(Backend):
         weights = mask[:, :, None].to(self._flow_dtype)
         if self._pooling.weights is not None:
             weights[mask] = self._calibration.tensor(self._pooling.weights[tokens.ids])[:, None]
-        return self._calibration.numpy(sum((s * weights).sum(1) / weights.sum(1) for s in states) / len(states))
+        means = [(state * weights).sum(1) / weights.sum(1) for state in states]
+        if self._pooling.shares is None:
+            return self._calibration.numpy(sum(means) / len(means))
+        return self._calibration.numpy(sum(share * x for share, x in zip(self._pooling.shares, means, strict=True)))
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""

@@ -105,7 +105,7 @@ class TritonBackend(Backend):
         try:
             encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
             plans = fold(model.calibration, self.pooled_dim)
-            return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights)
+            return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights, shares=model.pooling.shares)
         except ValueError as error:  # kernels raise no FastflowError
             raise UsageError(str(error)) from error
         except RuntimeError as error:  # PyTorch's, of a device that is full or broken
@@ -116,7 +116,8 @@ class TritonBackend(Backend):
         """The flow that only pools, to the encoder's width: modules after the pooling are computed in NumPy."""
         from fastflow.kernels.flow.triton import TritonFlow
 
-        return TritonFlow(fold((), self._shape.hidden), self.on, weights=model.pooling.weights)
+        how = model.pooling
+        return TritonFlow(fold((), self._shape.hidden), self.on, weights=how.weights, shares=how.shares)
 
     def _open_device(self) -> Device:
         return CudaDevice()

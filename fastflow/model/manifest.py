@@ -14,7 +14,7 @@ from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage
-from fastflow.stages.pooling import WEIGHTED, Pooling, check_weights
+from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 
 FORMAT_VERSION = 1
@@ -26,6 +26,7 @@ ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"  # of version 3: the directory that Sentence Transformers saved
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}  # the calibration comes after every module
 CARD = "README.md"
+SHARES_ERROR = 1e-6  # of the sum of the layers' shares, which is 1 but for rounding
 
 _FIELDS = {
     FORMAT_VERSION: {
@@ -123,7 +124,9 @@ def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tu
 
 def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
     """The pooling of the field of that name on an encoder of ``depth`` layers, its token weights among ``arrays``."""
-    mode, layers, weights = entry.get("mode"), entry.get("layers"), None
+    mode, layers, weights, shares = entry.get("mode"), entry.get("layers"), None, None
+    if by_shares := isinstance(mode, str) and mode.endswith(BY_SHARES):
+        mode, shares = mode.removesuffix(BY_SHARES), _shares(entry.get("shares"))
     if mode == WEIGHTED:
         vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
@@ -131,8 +134,19 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
     chosen = tuple(layers) if isinstance(layers, list) else ()
     least = WORDS if mode == "mean" else 0  # the first token is the same in every text: WORDS has nothing to say of it
     exist = bool(chosen) and all(is_whole(i, least, depth) for i in chosen) and len(set(chosen)) == len(chosen)
+    if by_shares:
+        exist = exist and mode == "mean" and shares is not None and len(shares) == len(chosen)
+    elif "shares" in entry:
+        exist = False
     if exist and (mode == "mean" or (mode == "cls" and len(chosen) == 1) or (mode == "pooler" and chosen == (depth,))):
-        return Pooling(mode, chosen, weights)
+        return Pooling(mode, chosen, weights, shares)
     raise FastflowError(
         f"{directory / MANIFEST}, field pooling: {short(entry)} does not fit the encoder's {depth} layers"
     )
+
+
+def _shares(found: object) -> tuple[float, ...] | None:
+    """The shares of layers as the manifest has them; None if they are none, or not of sum 1."""
+    if not isinstance(found, list) or not all(type(share) is float and 0 < share <= 1 for share in found):
+        return None
+    return tuple(found) if abs(sum(found) - 1) <= SHARES_ERROR else None

@@ -7,8 +7,10 @@ weigh its tokens: frequent ones less (SIF, Arora et al., ICLR 2017).
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from fastflow.kernels.encoder.reference import WORDS as WORDS
 
 HELP = (
     "first-last, embedding-first-last, words, words-first-last, last, cls, pooler, mean-of-layers:I,J,... (words is an "
-    "item too); historical names are accepted as aliases"
+    "item too, and 3*I counts three times); historical names are accepted as aliases"
 )
 WEIGHTED = "weighted-mean"  # as saved; a reader without weights must refuse it, not leave them out
 SAID = {
@@ -32,8 +34,10 @@ SAID = {
     "weightedmean": "mean weighted by position",
     "lasttoken": "last token's state",
 }
-WORDS_SAID = "word embeddings without positions"
-_ITEM = r"(?:words|\d+)"
+BY_SHARES = "-by-shares"  # after a mode, as saved, if its layers count unequally; for the same reason
+_WORDS_SAID = "word embeddings without positions"
+MOST_COUNT = 999  # times that an item of mean-of-layers counts
+_ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,9 @@ class Pooling:
     """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
     ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, weigh the mean: a token counts by its id's weight.
+    ``shares``: those of the layers in their sum, of sum 1; None: all the same.
     Of a directory of Sentence Transformers the mode is one of ``kernels.encoder.texts.MODES``, or several joined by
-    ``+`` whose vectors stand side by side; a weight may be 0; ``shares`` are those of the layers in their sum.
+    ``+`` whose vectors stand side by side; a weight may be 0.
     """
 
     mode: str
@@ -57,18 +62,28 @@ class Pooling:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one of fastflow's own, mean, cls or pooler, without shares of layers."""
-        return self.mode in ("mean", "cls", "pooler") and self.shares is None
+        """Whether it is one of fastflow's own: mean, with shares of layers or without, cls or pooler."""
+        return self.mode == "mean" or (self.mode in ("cls", "pooler") and self.shares is None)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """The share of each layer in their sum."""
+        return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares
 
     def as_dict(self) -> dict[str, object]:
         """The entry written into ``fastflow.json``; weights lie elsewhere, but give the mean another name."""
         mode = self.mode if self.weights is None else WEIGHTED
-        return {"mode": mode, "layers": list(self.layers)}
+        if self.shares is None:
+            return {"mode": mode, "layers": list(self.layers)}
+        return {"mode": mode + BY_SHARES, "layers": list(self.layers), "shares": list(self.shares)}
 
     def describe(self) -> str:
-        """The pooling in words: ``masked mean of layers 1 and 12``."""
-        numbers = [str(layer) for layer in self.layers if layer != WORDS]
-        layers = [WORDS_SAID] if WORDS in self.layers else []
+        """The pooling in words: ``masked mean of layers 1 and 12``; shares follow their layers."""
+        shares = dict.fromkeys(self.layers, "")
+        if self.shares is not None:
+            shares = {layer: f" ({share:.3g})" for layer, share in zip(self.layers, self.shares, strict=True)}
+        numbers = [f"{layer}{shares[layer]}" for layer in self.layers if layer != WORDS]
+        layers = [_WORDS_SAID + shares[WORDS]] if WORDS in self.layers else []
         if numbers:
             *others, last = numbers
             layers.append(f"layers {', '.join(others)} and {last}" if others else f"layer {last}")
@@ -123,9 +138,36 @@ def parse_pooling(name: str, depth: int) -> Pooling:
         # the official loop indexes all_encoder_layers[-i] for i = 0..N-1, and -0 is the first layer
         return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
     if match := re.fullmatch(rf"mean-of-layers:({_ITEM}(?:,{_ITEM})*)", name):
-        layers = (WORDS if item == "words" else int(item) for item in match[1].split(","))
-        return _mean(name, depth, *layers, least=WORDS)
+        return _by_items(name, depth, match[1].split(","))
     raise UsageError(f"unknown pooling {name!r}; use {HELP}")
+
+
+def pooling_name(pooling: Pooling) -> str:
+    """The name of one of fastflow's own poolings, by which ``parse_pooling`` finds it."""
+    if pooling.mode != "mean":
+        return pooling.mode
+    items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]
+    if pooling.shares is not None:
+        parts = [Fraction(share).limit_denominator(MOST_COUNT * len(items)) for share in pooling.shares]
+        whole = math.lcm(*(part.denominator for part in parts))
+        counts = [int(part * whole) for part in parts]
+        items = [f"{count}*{item}" if count > 1 else item for count, item in zip(counts, items, strict=True)]
+    return f"mean-of-layers:{','.join(items)}"
+
+
+def _by_items(name: str, depth: int, items: list[str]) -> Pooling:
+    """The mean of ``items`` such as ``3``, ``words`` or ``2*words``, which counts twice."""
+    counts, layers = [], []
+    for item in items:
+        count, _, layer = item.rpartition("*")
+        counts.append(int(count or 1))
+        layers.append(WORDS if layer == "words" else int(layer))
+    found = _mean(name, depth, *layers, least=WORDS)
+    if len(set(counts)) == 1:
+        return found
+    if len(found.layers) < len(layers):
+        raise UsageError(f"pooling {name!r} names a layer twice: with a number before * each layer stands once")
+    return Pooling("mean", found.layers, shares=tuple(count / sum(counts) for count in counts))
 
 
 def _mean(name: str, depth: int, *layers: int, least: int = 0) -> Pooling:

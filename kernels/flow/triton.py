@@ -20,7 +20,8 @@ from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, SMALL, TABLE, W
 from fastflow.kernels.launch import options, prepare
 
 Tensor = Any  # torch.Tensor, which is not imported here
-ALIKE = {"id_ptr": None, "weight_ptr": None}  # if tokens have no weights: kernels are compiled without them
+# if neither tokens nor layers have weights: kernels are compiled without them
+ALIKE = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
 class TritonFlow:
@@ -28,11 +29,14 @@ class TritonFlow:
 
     Products are exact for one row and tf32x3 beyond, an error of float32 grade. ``device`` is a CUDA device, or cpu
     under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,) float32 above 0: the weight in
-    pooling of a token of each id; None: every token counts 1. Raises ValueError, in one sentence, where torch, triton
-    or a GPU is missing.
+    pooling of a token of each id; None: every token counts 1. ``shares``: those of the pooled layers in their sum;
+    None: all the same. Raises ValueError, in one sentence, where torch, triton or a GPU is missing.
     """
 
-    def __init__(self, plans: Sequence[Plan], device: str = "cuda", weights: NDArray[np.float32] | None = None) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], device: str = "cuda", weights: NDArray[np.float32] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
         if not plans:
             raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
         self.torch, self.programs = prepare(device)
@@ -40,6 +44,10 @@ class TritonFlow:
         self.anchor = self.torch.empty(0, device=device)
         self.device = self.anchor.device
         self.weights = None if weights is None else self._table(weights)
+        self.shares = None
+        if shares is not None:  # kernels divide by the number of layers
+            factors = np.array(shares, np.float64) * len(shares)
+            self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
         self.parts = [_Part(self, plan) for whole in plans for plan in without_prologue(whole)]
 
@@ -59,7 +67,8 @@ class TritonFlow:
         return self._run(x, False, None, None, log_det), log_det
 
     def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
-        """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers, summed in float32.
+        """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers, in their shares, summed in
+        float32.
 
         hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,) int32, not decreasing;
         ids (tokens,) int32, rows of ``weights``, read only if there are such; all on the device. A text without
@@ -76,9 +85,13 @@ class TritonFlow:
 
     def _pooling(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None) -> dict[str, Any]:
         """The arguments that kernels which pool ``hidden`` (layers, tokens, D) share."""
-        texts = {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
+        texts = ALIKE | {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
+        if self.shares is not None:
+            if len(hidden) != len(self.shares):
+                raise ValueError(f"{len(self.shares)} shares do not fit hidden states of {len(hidden)} layers")
+            texts["share_ptr"] = self.shares
         if self.weights is None:
-            return texts | ALIKE
+            return texts
         if ids is None or ids.shape != hidden.shape[1:2] or ids.dtype != self.torch.int32:
             said = "none are given" if ids is None else f"these are {tuple(ids.shape)} of {ids.dtype}"
             raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {said}")

@@ -49,7 +49,7 @@ def flow_loop(
 
     scratch (programs, BM, C) holds a, then h, of the block in hand; ``pitch``: row length of U and of a dense S.
     """
-    source = (x_ptr, x_ptr, None, None, 1, 0, D // VEC * VEC, B)
+    source = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B)
     outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     h_ptr = scratch_ptr + tl.program_id(0).to(tl.int64) * BM * C
     for part in range(tl.program_id(0), tl.cdiv(B, BM), tl.num_programs(0)):
@@ -72,12 +72,12 @@ def flow_loop(
 
 @triton.jit
 def flow_read(
-    x_ptr, offset_ptr, id_ptr, weight_ptr, a_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr,
+    x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, a_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr,
     B, D, layers, layer_pitch, C, pitch,
     BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, SCHEME: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
     """First of the split pair: a (rows padded to whole blocks, C); grid (blocks of BM rows, tiles)."""
-    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, D // VEC * VEC, B)
     row, tile = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
     a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, POOL)
     tl.store(a_ptr + (row + tl.arange(0, BM))[:, None] * C + tile * HB + tl.arange(0, HB)[None, :], a)
@@ -85,14 +85,14 @@ def flow_read(
 
 @triton.jit
 def flow_write(
-    x_ptr, offset_ptr, id_ptr, weight_ptr, z_ptr, a_ptr, h_ptr, m_ptr, s_ptr, step_ptr, link_ptr, G_ptr,
+    x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, a_ptr, h_ptr, m_ptr, s_ptr, step_ptr, link_ptr, G_ptr,
     B_ptr, d_ptr, chunk_ptr, block_ptr, V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
     B, D, N, layers, layer_pitch, C, pitch,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Second of the split pair: z (B, N) from a; grid (blocks of BM rows, chunks), h (programs, BM, C) its scratch."""
-    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, D // VEC * VEC, B)
     outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
     h_ptr += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + chunk) * BM * C
@@ -117,7 +117,7 @@ def flow_state(
     V, R (pitch, C) are zero outside; p (K, pitch) is 0 and q (K, pitch) makes the sigmoid 1; z = S u[gather] + t.
     """
     UB: tl.constexpr = min(WP, 32)
-    source, inner, units = (x_ptr, x_ptr, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)
+    source, inner, units = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)
     u_ptr = scratch_ptr + tl.program_id(0).to(tl.int64) * BM * pitch
     rows, r_ptr, h_ptr = tl.arange(0, BM)[:, None] * pitch, u_ptr + pitch - 2 * WP, u_ptr + pitch - WP
     for part in range(tl.program_id(0), tl.cdiv(B, BM), tl.num_programs(0)):
@@ -177,11 +177,11 @@ def flow_state(
 
 @triton.jit
 def pool_mean(
-    x_ptr, offset_ptr, id_ptr, weight_ptr, z_ptr, B, D, layers, layer_pitch,
+    x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, B, D, layers, layer_pitch,
     BN: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Hidden states (layers, tokens, D) -> their means (B, D), as in ``inputs``; grid (B, chunks of BN channels)."""
-    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, D // VEC * VEC, B)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     x = inputs(source, row, chunk * BN + tl.arange(0, BN), 1, BN, POOL)
     store(z_ptr, x, row, chunk, B, D // VEC * VEC, 1, BN)

@@ -46,9 +46,10 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
     POOL 0: x (B, D), any float dtype. Else BM = 1 and x holds hidden states (layers, tokens, D); text i owns tokens
     offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, summed POOL tokens at a time, zeros
     for none. id and weight None: all count equally. Else sum(w h) / sum(w) where token n has w = weight[id[n]]: id
-    (tokens,) int32, weight (vocabulary,) float32 above 0.
+    (tokens,) int32, weight (vocabulary,) float32 above 0. share (layers,) float32 multiplies a layer's states in its
+    mean over layers; None: nothing does.
     """
-    x_ptr, offset_ptr, id_ptr, weight_ptr, layers, layer_pitch, pitch, B = source
+    x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, pitch, B = source
     inside = cols < pitch
     if POOL == 0:
         rows = row + tl.arange(0, BM)
@@ -62,6 +63,8 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
                 tokens = start + tl.arange(0, POOL)
                 at = x_ptr + layer * layer_pitch + tokens.to(tl.int64)[:, None] * pitch + cols[None, :]
                 h = tl.load(at, mask=(tokens < last)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+                if share_ptr is not None:
+                    h *= tl.load(share_ptr + layer)
                 if weight_ptr is None:
                     total += h
                 else:

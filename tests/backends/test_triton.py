@@ -31,9 +31,12 @@ def test_every_family_equals_the_reference(standin, encoders, family, sentences)
     assert_same(on_standin(encoders(family)).encode(sentences[:50]), Runtime(encoders(family)).encode(sentences[:50]))
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
-def test_words_without_positions(standin, encoders, family, sentences, tmp_path):
-    model = make_model(tmp_path / "m", encoders(family), sentences[:64], "none", pooling="words-first-last")
+@pytest.mark.parametrize(
+    ("family", "pooling"),
+    [("bert", "words-first-last"), ("roberta", "words-first-last"), ("electra", "mean-of-layers:3*words,1,3")],
+)
+def test_words_without_positions(standin, encoders, family, pooling, sentences, tmp_path):
+    model = make_model(tmp_path / "m", encoders(family), sentences[:64], "none", pooling=pooling, weighted=True)
     for texts in (sentences[:3], sentences[:50]):
         assert_same(on_standin(model).encode(texts), Runtime(model, backend="reference").encode(texts))
 

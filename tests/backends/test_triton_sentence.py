@@ -25,6 +25,7 @@ WEIGHTS = {"vocab": VOCABULARY, "weights": {"the": 0.25}, "other": 2}
         [pooling("cls"), NORMALIZE],
         [("WordWeights", WEIGHTS), pooling("mean"), dense(9, "GELU"), NORMALIZE],
         [pooling("mean"), dense(40, "Identity")],
+        [("WeightedLayerPooling", {"weights": [1.0, 2.0]}), pooling("mean")],
     ],
 )
 def test_modules_it_runs(standin, tmp_path, bert, modules):
@@ -44,7 +45,10 @@ def test_modules_it_runs(standin, tmp_path, bert, modules):
         ([pooling("max")], "the triton backend does not pool by the maximum of layer 3; use cpu or torch"),
         ([pooling("mean", "cls")], r"does not pool by the \[CLS\] state and masked mean of layer 3"),
         ([pooling("mean", include_prompt=False)], "masked mean of layer 3 without the tokens of a prompt"),
-        ([("WeightedLayerPooling", {"weights": [1.0, 2.0]}), pooling("mean")], "masked mean of layers 2 and 3"),
+        (
+            [("WeightedLayerPooling", {"weights": [1.0, 3.0]}), pooling("cls")],
+            r"state of layers 2 \(0.25\) and 3 \(0.75\)",
+        ),
         ([("WordWeights", WEIGHTS | {"other": 0}), pooling("mean")], "layer 3 with token weights of 0"),
     ],
 )

@@ -20,9 +20,10 @@ from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
-from fastflow.stages.pooling import Pooling
+from fastflow.stages.pooling import Pooling, parse_pooling
 
 from support.builders import FAMILIES, OTHERS, make_model
+from support.packed import token_weights
 from support.states import random_tokens
 from support.tolerances import EMBEDDING, UNIT
 
@@ -79,6 +80,27 @@ def test_with_other_layers(forced_isa, bert, layers):
     assert np.abs(pooled_by(CpuBackend, bert, tokens, layers, "float32") - want).max() <= UNIT
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_layers_in_shares(forced_isa, bert, weighted):
+    tokens = random_tokens(bert, LENGTHS)
+    table = np.resize(token_weights(2), read_config(bert)["vocab_size"]) if weighted else None
+    how = parse_pooling("mean-of-layers:2,5*words,3*0", 3)
+
+    def pool(kind, dtype, layers, shares):
+        pooling = Pooling("mean", layers, table, shares)
+        return kind(Model(bert, bert, pooling, 64, (), ""), dtype, "cpu", None).pool(tokens)
+
+    apart = [pool(ReferenceBackend, "float64", (layer,), None) for layer in how.layers]
+    want = sum(count / 9 * x for count, x in zip((1, 5, 3), apart, strict=True))
+    assert np.abs(want - np.mean(apart, axis=0)).max() > 0.1
+    for kind, dtype, bound in (
+        (ReferenceBackend, "float64", EXACT),
+        (TorchBackend, "float64", 1e-9),
+        (CpuBackend, "float32", UNIT),
+    ):
+        assert np.abs(pool(kind, dtype, how.layers, how.shares) - want).max() <= bound
+
+
 def test_the_order_of_the_tokens_has_no_effect(forced_isa, bert):
     tokens = random_tokens(bert, LENGTHS)
     turned = np.concatenate([part[::-1] for part in np.split(tokens.ids, tokens.offsets[1:-1])])
@@ -126,19 +148,26 @@ def test_an_embedding_layer_that_does_not_give_layer_0_is_refused(bert):
         words_of(encoder, 128, bert)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_saved_model_has_the_layer(tmp_path, bert, sentences, weighted):
-    made = make_model(
-        tmp_path / "m", bert, sentences[:64], "standardize", pooling="words-first-last", weighted=weighted
-    )
-    assert json.loads((made / "fastflow.json").read_text())["pooling"]["layers"] == [-1, 1, 3]
-    assert load_model(made).pooling.layers == (WORDS, 1, 3)
+@pytest.mark.parametrize(
+    ("name", "weighted", "mode", "shares"),
+    [
+        ("words-first-last", False, "mean", None),
+        ("mean-of-layers:words,1,3", True, "weighted-mean", None),
+        ("mean-of-layers:3*words,1,3", False, "mean-by-shares", [0.6, 0.2, 0.2]),
+        ("mean-of-layers:3*words,1,3", True, "weighted-mean-by-shares", [0.6, 0.2, 0.2]),
+    ],
+)
+def test_a_saved_model_has_the_layer_and_the_shares(tmp_path, bert, sentences, name, weighted, mode, shares):
+    made = make_model(tmp_path / "m", bert, sentences[:64], "standardize", pooling=name, weighted=weighted)
+    assert json.loads((made / "fastflow.json").read_text())["pooling"] == {
+        "mode": mode, "layers": [-1, 1, 3], **({} if shares is None else {"shares": shares}),
+    }  # fmt: skip
+    assert load_model(made).pooling == parse_pooling(name, 3)
     want = Runtime(made, backend="reference", dtype="float64").encode(sentences[:20])
     for backend in ("cpu", "torch", "reference"):
         found = Runtime(made, backend=backend, dtype="float32").encode(sentences[:20])
         assert np.abs(found - want).max() <= EMBEDDING * np.abs(want).max()
-    said = "masked mean of word embeddings without positions and of layers 1 and 3"
-    assert Runtime(made).info()["pooling"] == ("weighted " if weighted else "") + said
+    assert Runtime(made).info()["pooling"] == load_model(made).pooling.describe()
 
 
 def test_words_alone_in_every_dtype(tmp_path, bert, sentences):

@@ -41,8 +41,9 @@ def test_named_layers_are_averaged_plainly(weighted_subject, sentences, bert):
 
 
 @pytest.mark.slow
-def test_the_reference_leaves_positions_out_as_the_model_does(tmp_path, bert, sentences):
-    made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling="words-first-last", weighted=True)
+@pytest.mark.parametrize("name", ["words-first-last", "mean-of-layers:3*words,1,3"])
+def test_the_reference_leaves_positions_out_as_the_model_does(tmp_path, bert, sentences, name):
+    made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling=name, weighted=True)
     subject = Workbench(tmp_path, str(made)).named()
     found = texts.padded(reference(subject), texts.tokenizer_of(subject))(sentences[:9])
     assert np.abs(found - Runtime(made, backend="reference").pool(sentences[:9])).max() <= 1e-5

@@ -27,8 +27,8 @@ FLOW = {"kind": "flow", "dim": 32, "levels": 2, "depth": 2, "width": 8}
 FLOW |= {"coupling": "additive", "permutation": "reversal"}
 
 
-def pooled(layers, mode="mean"):
-    return {"pooling": {"mode": mode, "layers": layers}}
+def pooled(layers, mode="mean", **more):
+    return {"pooling": {"mode": mode, "layers": layers, **more}}
 
 
 OF_TEXTS = [
@@ -41,6 +41,10 @@ OF_TEXTS = [
       for layers in ([], [4], [-2], [-1, -1], 3, ["1"], [1, 1], [1, 3, 1], [True], [1.0])),
     *((pooled(layers, mode), "field pooling")
       for mode, layers in (("max", [3]), ("cls", [1, 3]), ("cls", [-1]), ("pooler", [1]))),
+    *((pooled([1, 3], mode, shares=shares), "field pooling: … does not fit the encoder's 3 layers")
+      for mode, shares in [("mean", [0.5, 0.5]), ("cls-by-shares", [0.5, 0.5]), *(("mean-by-shares", shares)
+      for shares in ([0.5], [0.5, 0.6], [1, 0], [2.0, -1.0], [0.5, True], [0.5, float("nan")], "0.5", None, {}))]),
+    (pooled([1, 3], "mean-by-shares"), "field pooling: … does not fit the encoder's 3 layers"),
     *(({"calibration": value}, "calibration") for value in ([3], [{}], [{"kind": "flow"}], [FLOW, FLOW])),
     ({"calibration": [{"kind": "magic"}]}, "unknown calibration"),
     ({"calibration": [{"kind": "whiten"}] * 10_000}, "field calibration: 10000 stages"),

@@ -125,7 +125,7 @@ def test_weights_of_layers_and_words_become_the_pooling(tmp_path, bert):
     assert (found.pooling.mode, found.pooling.layers, found.pooling.shares) == ("mean", (1, 3), (0.2, 0.8))
     ids = {word: i for i, word in enumerate(VOCABULARY)}
     assert [found.pooling.weights[ids[word]] for word in ("the", "dog", "cat")] == [0.25, 3, 1.5]
-    assert found.pooling.describe() == "weighted masked mean of layers 1 and 3"
+    assert found.pooling.describe() == "weighted masked mean of layers 1 (0.2) and 3 (0.8)"
     assert found.modules.names() == ["WeightedLayerPooling (layers 1 to 3)", "WordWeights", "Pooling (mean)"]
 
 

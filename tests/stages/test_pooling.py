@@ -15,7 +15,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import reference
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
-from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
+from fastflow.stages.pooling import WORDS, Pooling, parse_pooling, pooling_name
 
 from support.builders import make_model
 
@@ -55,6 +55,29 @@ def test_names_mean_explicit_layers(name, depth, layers):
     assert parse_pooling(name, depth) == Pooling("mean", layers)
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "shares"),
+    [
+        ("mean-of-layers:3*words,1,4", (WORDS, 1, 4), (0.6, 0.2, 0.2)),
+        ("mean-of-layers:1*12,999*0", (12, 0), (0.001, 0.999)),
+        ("mean-of-layers:2*1,2*4", (1, 4), None),
+        ("mean-of-layers:7*words", (WORDS,), None),
+    ],
+)
+def test_a_number_before_a_layer_is_how_often_it_counts(name, layers, shares):
+    assert parse_pooling(name, 12) == Pooling("mean", layers, shares=shares)
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(items=st.dictionaries(st.integers(WORDS, 12), st.integers(1, 999), min_size=1, max_size=6))
+def test_a_pooling_has_the_name_that_asks_for_it(items):
+    name = ",".join(f"{count}*{'words' if layer == WORDS else layer}" for layer, count in items.items())
+    made = parse_pooling(f"mean-of-layers:{name}", 12)
+    assert parse_pooling(pooling_name(made), 12) == made
+    assert sum(made.factors) == pytest.approx(1)
+    assert made.factors == pytest.approx([count / sum(items.values()) for count in items.values()])
+
+
 @pytest.mark.parametrize("name", ["cls", "pooler"])
 def test_modes_of_the_first_token(name):
     assert parse_pooling(name, 12) == Pooling(name, (12,))
@@ -65,7 +88,9 @@ def test_modes_of_the_first_token(name):
     [
         ("mean", 12), ("", 12), ("First-Last", 12), ("mean-of-layers:", 12), ("mean-of-layers:1,,2", 12),
         ("mean-of-layers:13", 12), ("mean-of-layers:-1", 12), ("avg-last-last-14", 12), ("avg-last-0", 12),
-        ("mean-of-layers:word", 12), ("mean-of-layers:words,13", 12), ("words-last", 12),
+        ("mean-of-layers:word", 12), ("mean-of-layers:words,13", 12), ("mean-of-layers:0*1,2", 12),
+        ("mean-of-layers:2*1,1", 12), ("mean-of-layers:1000*1,2", 12), ("mean-of-layers:*1,2", 12),
+        ("mean-of-layers:0.5*1,2", 12), ("mean-of-layers:2*13,1", 12), ("3*words", 12), ("words-last", 12),
         ("avg-last-last-0", 12), ("avg-last-13", 12), ("avg-last-4", 3),
     ],
 )  # fmt: skip
@@ -81,6 +106,8 @@ def test_descriptions_name_the_layers():
     said = "masked mean of word embeddings without positions and of layer 4"
     assert parse_pooling("mean-of-layers:4,words", 12).describe() == said
     assert parse_pooling("words-first-last", 12).describe() == f"{said[:-7]}layers 1 and 12"
+    said = "masked mean of word embeddings without positions (0.6) and of layers 1 (0.2) and 12 (0.2)"
+    assert parse_pooling("mean-of-layers:1,3*words,12", 12).describe() == said
     assert parse_pooling("last", 12).describe() == "masked mean of layer 12"
     assert parse_pooling("cls", 4).describe() == "[CLS] state of layer 4"
     assert parse_pooling("pooler", 4).describe() == "tanh pooler over [CLS] of layer 4"
@@ -105,7 +132,7 @@ def constant_layers(kind: type, lengths: list[int], dim: int = 32) -> object:
         ("last", 1000), ("cls", 1000), ("avg-last-1", 10), ("avg-last-last-2", 100), ("first-last", (10 + 1000) / 2),
         ("avg-last-2", (10 + 1000) / 2), ("avg-last-3", (10 + 1000 + 100) / 3), ("first-last-avg", (1 + 1000) / 2),
         ("embedding-first-last", (1 + 10 + 1000) / 3),
-        ("mean-of-layers:0,1,2,3", 1111 / 4),
+        ("mean-of-layers:0,1,2,3", 1111 / 4), ("mean-of-layers:3*0,1,2*3", (3 + 10 + 2000) / 6),
     ],
 )  # fmt: skip
 def test_backends_average_the_layers_that_the_name_means(bert, kind, name, value):

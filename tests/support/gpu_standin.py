@@ -63,8 +63,8 @@ class Plans:
 
     torch, device = torch, torch.device("cpu")
 
-    def __init__(self, plans, weights=None):
-        self.weights = weights
+    def __init__(self, plans, weights=None, shares=None):
+        self.weights, self.shares = weights, None if shares is None else torch.tensor(shares)[:, None, None]
         self.plans = [plan.astype(np.float32) for plan in plans]
         self.outputs = self.plans[-1].outputs
 
@@ -87,7 +87,9 @@ class Plans:
         for i, (a, b) in enumerate(zip(offsets.tolist(), offsets.tolist()[1:], strict=False)):
             if a < b:
                 weights = torch.ones(b - a) if self.weights is None else torch.from_numpy(self.weights)[ids[a:b].long()]
-                pooled[i] = weights @ hidden[:, a:b].float().mean(dim=0) / weights.sum()
+                states = hidden[:, a:b].float()
+                states = states.mean(dim=0) if self.shares is None else (self.shares * states).sum(dim=0)
+                pooled[i] = weights @ states / weights.sum()
         return pooled
 
 
@@ -98,14 +100,14 @@ def use_standin(monkeypatch, **settings):
     def open_both(self, model, config):
         weights = load_weights(model.encoder, config, self._shape, np.float32)
         bodies = TorchBodies(weights, self._shape, model.pooling.layers, self.dtype, "cpu")
-        return bodies, Plans(fold(model.calibration, self.pooled_dim), model.pooling.weights)
+        return bodies, Plans(fold(model.calibration, self.pooled_dim), model.pooling.weights, model.pooling.shares)
 
     monkeypatch.setattr(encoder_triton, "prepare", lambda _: (torch, 1))
     monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
     monkeypatch.setattr(
         backend_triton.TritonBackend, "_open_pooler",
-        lambda self, model: Plans(fold((), self._shape.hidden), model.pooling.weights),
+        lambda self, model: Plans(fold((), self._shape.hidden), model.pooling.weights, model.pooling.shares),
     )  # fmt: skip
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_device", lambda self: device)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_latent", lambda self: Plans(self.density_plans))

@@ -248,6 +248,8 @@ def test_nothing_is_imported_from_training_without_fit(run_python, source, weigh
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("name", ["mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:0,1,3", "cls"])
-def test_a_pooling_has_the_name_that_asks_for_it(bert, name):
+@pytest.mark.parametrize(
+    "name", ["mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:3*words,1,3", "cls"]
+)
+def test_a_fit_asks_for_the_pooling_of_the_model(bert, name):
     assert fit_input._pooling_name(Model(bert, bert, parse_pooling(name, 3), 64, (), "")) == name

@@ -37,8 +37,8 @@ def poisoned(*size, **options):
     return torch.full(size, torch.nan, **options)
 
 
-def on_device(stages, dim, weights=None):
-    flow = flow_triton.TritonFlow(fold(stages, dim), DEVICE, weights)
+def on_device(stages, dim, weights=None, shares=None):
+    flow = flow_triton.TritonFlow(fold(stages, dim), DEVICE, weights, shares)
     flow.torch = SimpleNamespace(**(vars(torch) | {"empty": poisoned}))
     if DEVICE == "cpu":
         flow.programs = 1  # so that a program takes more than one block
@@ -326,6 +326,25 @@ def test_weighted_pooling_of_one_text_alone_and_on_the_way(counts, monkeypatch):
         unfused = apply([stages[0].astype(np.float32)], exact.astype(np.float32))
         wanted, unfused = (v / np.linalg.norm(v) if unit else v for v in (wanted, unfused))
         assert error(z, wanted) <= 2 * error(unfused, wanted) + FLOOR
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("counts", [[33], [1, 15, 0, 17, 65]], ids=str)
+def test_layers_count_by_their_shares(counts, weighted):
+    """One text of up to POOL_FUSED tokens is pooled by the flow itself, several by a launch of their own."""
+    dim, shares = 72, (0.6, 0.3, 0.1)
+    hidden, offsets, ids, table, mean = weighted_texts(counts, dim, 3, torch.float32)
+    weights, starts = table[ids.cpu().numpy()].astype(np.float64) if weighted else None, np.r_[0, np.cumsum(counts)]
+    exact = np.zeros_like(mean)
+    filled = np.array(counts) > 0
+    states = hidden.double().cpu().numpy()
+    parts = [reference.pool_mean(h, np.unique(starts), weights) for h in states]
+    exact[filled] = sum(share * part for share, part in zip(shares, parts, strict=True))
+    flow = on_device([], dim, weights=table if weighted else None, shares=shares)
+    assert_near(flow.pool(hidden, offsets, ids).cpu().numpy(), exact)
+    assert_near(flow(hidden, offsets=offsets, ids=ids).cpu().numpy(), exact)
+    with pytest.raises(ValueError, match="3 shares do not fit hidden states of 2 layers"):
+        flow.pool(hidden[:2], offsets, ids)
 
 
 def test_weights_matter_and_their_scale_does_not():

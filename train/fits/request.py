@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.reference import WORDS
 from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.artifact import load_model, located
 from fastflow.model.hashing import encoder_files, file_hash
@@ -17,7 +16,7 @@ from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence_weights import files_of
 from fastflow.stages import calibration
-from fastflow.stages.pooling import parse_pooling
+from fastflow.stages.pooling import parse_pooling, pooling_name
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.fits.fitting import calibrate
@@ -102,8 +101,7 @@ def _wanted(request: Request) -> tuple[str, Options]:
 def _pooling_name(model: Model) -> str:
     """The name by which a fit asks for the same pooling; raises a UsageError if there is none."""
     pooling, layers = model.pooling, encoder_size(read_config(model.encoder), model.encoder).layers
-    items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]
-    name = f"mean-of-layers:{','.join(items)}" if pooling.mode == "mean" else pooling.mode
+    name = pooling_name(pooling)
     if parse_pooling(name, layers) != pooling:
         raise UsageError(f"--fit cannot pool as {model.path} does, by the {pooling.describe()}: give another -m")
     return name
