@@ -48,7 +48,7 @@ WRONG = [
     ),
     (["in.txt", "-o", "in.txt"], 2, "unknown suffix '.txt'"),
     (["in.jsonl", "-o", "in.jsonl"], 2, "is the input"),
-    (["in.txt", "--dim", "33"], 2, "truncate_dim (--dim) must be 1 to 32"),
+    (["in.txt", "--dim", "33"], 2, "--dim must be 1 to 32"),
     (["in.txt", "--precision", "int4"], 2, "'int4' is not one of"),
     (["in.txt", "--shard", "5/4"], 2, "--shard 5/4: must be I/N"),
     (["in.txt", "--resume"], 2, "--resume needs an output file"),

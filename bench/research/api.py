@@ -33,6 +33,24 @@ docs/api.md`. Most programs need `Runtime.encode` and `Runtime.similarity`, and 
 `fastflow.fit` calibrates. `B` texts give `(B, D')` numbers: `D` is the width of a pooled vector, which the calibration
 turns into an embedding of `D'`. Errors are a `fastflow.FastflowError`; wrong usage is a `fastflow.errors.UsageError`,
 a subclass. An argument that a call does not have is Python's `TypeError`.
+
+| `precision=` | `encode` returns | bytes of 256 dimensions |
+| --- | --- | ---: |
+| `float32` | float32 (B, D'); float64 of a Runtime with `dtype="float64"` | 1,024 |
+| `float16` | float16 (B, D') | 512 |
+| `int8`, `uint8` | int8 or uint8 (B, D') | 256 |
+| `binary`, `ubinary` | int8 or uint8 (B, D'/8), the signs of eight dimensions in a byte | 32 |
+
+| `dtype=` of Runtime | arithmetic of the encoder | backends |
+| --- | --- | --- |
+| `auto` | bfloat16 if the processor multiplies it and the model's record allows it, else float32 | all |
+| `float32` | float32 | all |
+| `bfloat16` | products in bfloat16 | cpu, triton, torch |
+| `float16` | products in float16 | triton |
+| `int8` | products in int8 | cpu |
+| `float64` | float64 | reference, torch |
+
+`Index` searches a `.db`, which `fastflow embed INPUT -o OUT.db` makes ([search.md](search.md)), or a `.npy` of floats.
 """
 
 

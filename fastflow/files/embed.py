@@ -19,6 +19,7 @@ from fastflow.files.windows import characters, looked_at, one_text, windows
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
+from fastflow.stages.vectors import check_truncation
 from fastflow.streaming import WINDOW, windowed
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def embed_file(
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, run.resume, run.cache)
+    check_truncation(settings.dim, runtime.full_dim, "--dim")
     if settings.ranges is not None:
         settings.ranges.check_width(settings.dim or runtime.dim)
     with Sources(paths, run.opened) as sources:

@@ -25,6 +25,7 @@ from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
+from fastflow.stages.vectors import check_truncation
 
 ROWS = 4096  # vectors calibrated at a time
 
@@ -62,6 +63,7 @@ def transform_file(
         )
     for path in [source] if settings.ranges is None else [source, settings.ranges.path]:
         check_output(target, path)
+    check_truncation(settings.dim, runtime.full_dim, "--dim")
     if settings.ranges is not None:
         settings.ranges.check_width(settings.dim or runtime.dim)
     if resume:

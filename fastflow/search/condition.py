@@ -38,6 +38,15 @@ def refused(where: str, why: object, columns: Sequence[str]) -> UsageError:
     """The sentence for a condition that SQLite cannot run."""
     names = ", ".join(columns[:20]) + ", …" * (len(columns) > 20)
     why = " ".join(str(why).split())  # SQLite quotes the line end that we put after it
+    if why.startswith("unrecognized token: ") and why[20:22] in (
+        "\"'",
+        '""',
+        '"`',
+        '"[',
+    ):  # it quotes what we put after it
+        why = "a quote is not closed"
+    if why.startswith("no such column: "):
+        why += ", and texts stand in single quotes"
     if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis is ours
         why = "it ends too soon"
     return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")

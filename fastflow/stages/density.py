@@ -56,8 +56,7 @@ def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
     flows = [number for number, stage in enumerate(stages) if stage.kind == "flow"]
     if not flows:
         raise UsageError(
-            f"log_prob needs a flow, and the calibration of {model} is {describe(stages)}: fit one with "
-            "fastflow-train --method flow"
+            f"log_prob needs a flow, and the calibration of {model} is {describe(stages)}: fit one with the method flow"
         )
     chosen = tuple(stages[: flows[-1] + 1])
     return Density(chosen, sum(_log_det(stage, model) for stage in chosen if stage.kind != "flow"))

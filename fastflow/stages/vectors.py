@@ -28,10 +28,10 @@ def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Trunc
     return np.ascontiguousarray(z)
 
 
-def check_truncation(truncate: int | None, dim: int) -> None:
-    """Raise unless ``truncate`` is None or 1 to ``dim``."""
+def check_truncation(truncate: int | None, dim: int, name: str = "truncate_dim") -> None:
+    """Raise unless ``truncate``, the option ``name``, is None or 1 to ``dim``."""
     if truncate is not None and not _is_count(truncate, dim):
-        raise UsageError(f"truncate_dim (--dim) must be 1 to {dim}, the width of this model, not {short(truncate)}")
+        raise UsageError(f"{name} must be 1 to {dim}, the width of this model, not {short(truncate)}")
 
 
 def check_count(name: str, value: Any) -> None:

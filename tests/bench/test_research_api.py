@@ -2,12 +2,14 @@
 
 import doctest
 import inspect
+import re
 
 import pytest
 from click.testing import CliRunner
 
 import fastflow
-from fastflow.bench.research.api import SUBJECTS, calls, entries, main, page, parts, properties
+from fastflow.backends.choose import BACKENDS, DTYPES
+from fastflow.bench.research.api import HEAD, SUBJECTS, calls, entries, main, page, parts, properties
 
 from support.places import ROOT
 
@@ -76,3 +78,13 @@ def test_the_examples_run(name):
     tests = doctest.DocTestFinder(recurse=False).find(CALLS[name], name, globs={"fastflow": fastflow})
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     assert [runner.run(test).failed for test in tests] == [0]
+
+
+def test_the_table_of_dtypes_is_that_of_the_backends():
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([\w, ]+) \|$", HEAD.partition("`dtype=` of Runtime")[2], re.M))
+    assert rows.pop("auto") == rows.pop("float32") == "all"
+    assert {name: set(backends.split(", ")) for name, backends in rows.items()} == {
+        dtype: {name for name, kind in BACKENDS.items() if dtype in kind.dtypes}
+        for dtype in DTYPES
+        if dtype not in ("auto", "float32")
+    }

@@ -123,7 +123,7 @@ WITHOUT_A_MODEL = [
     ("serve --port 0 --search none.db", 1, "none.db cannot be read"),
 ]
 WITH_A_MODEL = [
-    ("embed in.txt -m {model} -o x.npy --dim 33", 2, "truncate_dim (--dim) must be 1 to 32"),
+    ("embed in.txt -m {model} -o x.npy --dim 33", 2, "--dim must be 1 to 32"),
     ("embed in.txt -m {bert} -o x.npz --log-prob", 2, "log_prob needs a flow"),
     ("embed fault.jsonl -m {model} -o new.d/x.npy", 1, "new.d/x.npy.partial cannot be written: No such file or direc"),
     ("embed a.jsonl fault.jsonl -m {model} -o x.npy", 1, "fault.jsonl, line 2: field 'text' is not a string"),
@@ -137,7 +137,7 @@ WITH_A_MODEL = [
     ("transform v.npy -m {vectors} -o x.jsonl", 2, "the lines of a .jsonl file hold texts"),
     ("transform v.npy -m {vectors} -o x.parquet", 2, "the rows of a .parquet file hold texts, and these are vectors;"),
     ("transform v.npy -m {vectors} -o x.db", 2, "the rows of a .db file hold texts, and these are vectors; write .npy"),
-    ("transform v.npy -m {vectors} -o x.npy --dim 33", 2, "truncate_dim (--dim) must be 1 to 32"),
+    ("transform v.npy -m {vectors} -o x.npy --dim 33", 2, "--dim must be 1 to 32"),
     ("transform v.npy -m {vectors} -o x.npy --dtype int8", 2, "Invalid value for '--dtype': 'int8' is not one of"),
     ("transform v.npy -m {vectors} -o x.npy --precision int4", 2, "'int4' is not one of"),
     ("transform - -m {vectors} -o x.npy", 2, "vectors come as a .npy file"),
@@ -150,7 +150,7 @@ WITH_A_MODEL = [
     ("eval scored.tsv -m {vectors}", 2, "calibrates vectors and has no encoder: give vectors to transform"),
     ("bench --suite flow --quick -m {vectors}", 2, "calibrates vectors and has no encoder: give vectors to transform"),
     ("report {vectors} --html r.html", 2, "calibrates vectors and has no encoder: give vectors to transform"),
-    ('search x.db a -m {model} --where "lang = \'de"', 2, "cannot be used: unrecognized token"),
+    ('search x.db a -m {model} --where "lang = \'de"', 2, "cannot be used: a quote is not closed"),
     ("search x.db a -m {model} --where '1; DROP TABLE texts'", 2, "cannot be used"),
     ("search v.npy a -m {model} --where 1", 2, "v.npy has no columns, so no condition can choose its rows"),
     ("search absent.db a -m {model}", 1, "absent.db cannot be read: No such file"),

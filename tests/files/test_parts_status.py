@@ -12,7 +12,7 @@ from fastflow.files.parts.status import report
 from fastflow.files.settings import Settings
 from fastflow.files.write.outputs import NpyFile
 
-from support.commands import run
+from support.commands import assert_one_sentence, run
 from support.interrupts import stopped
 
 
@@ -50,6 +50,22 @@ def test_states_and_commands(model, desk):
     )
     assert run("status", "parts").stdout.splitlines()[-1] == last
     assert run("merge", "parts", "-o", "out.npy").exit_code == 0
+
+
+def test_a_part_without_a_sound_manifest_is_made_again(model, desk):
+    for number in (1, 2):
+        run("embed", "-m", model, "my texts.txt", "--shard", f"{number}/2", "-o", "parts", "--quiet")
+    manifest = manifest_path(desk / "parts" / "part-00001-of-00002.npy")
+    manifest.write_text("{")
+    message = f"{manifest.relative_to(desk)} is not JSON: Expecting property name enclosed in double quotes"
+    assert_one_sentence(run("status", "parts"), 1, message)
+    assert_one_sentence(run("merge", "parts", "-o", "x.npy"), 1, "; remove it and make the part again")
+    manifest.unlink()
+    _, first, second, _, command = report(desk / "parts")
+    assert first.endswith("part-00001-of-00002.npy  without its manifest")
+    assert second.endswith("present")
+    assert run(*shlex.split(command.replace(str(desk) + "/", ""))[1:], "--quiet").exit_code == 0
+    assert run("merge", "parts", "-o", "x.npy", "--quiet").exit_code == 0
 
 
 def test_a_part_that_is_being_written_or_was_cut_off(model, desk):

@@ -66,7 +66,8 @@ def test_rows_of_a_condition(path):
         ("  ", "it is empty"),
         ('title = "en"', "no column is called 'en', and texts stand in single quotes"),
         # SQLite's words, without those on our parenthesis
-        ("titel = 1", "no such column: titel"),
+        ("titel = 1", "no such column: titel, and texts stand in single quotes; the columns are"),
+        ('title = "x', "a quote is not closed"),
         ("row IN (SELECT name FROM run)", "run"),
         ("1; DELETE FROM texts", 'near ";"'),
         ("row = ?", "bindings"),

@@ -96,7 +96,7 @@ def test_it_integrates_to_one():
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        (lambda rng: [], "log_prob needs a flow, and the calibration of m is none: fit one with fastflow-train"),
+        (lambda rng: [], "log_prob needs a flow, and the calibration of m is none: fit one with the method flow"),
         (lambda rng: [make.whiten(rng, DIM, DIM)], r"log_prob needs a flow, and the calibration of m is whiten\(16\)"),
         (lambda rng: [make.whiten(rng, DIM, 8), make.flow(rng, 8)], r"whiten\(8\) of m leaves some out: fit a model"),
         (lambda rng: [make.nullspace(rng, DIM), make.flow(rng, DIM)], r"nullspace\(3\) of m leaves some out"),

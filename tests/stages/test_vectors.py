@@ -43,7 +43,7 @@ def test_directions_are_kept_in_the_models_order_and_only_when_cut():
 
 @pytest.mark.parametrize("value", [0, -1, 11, 2.0, True, "3"])
 def test_widths_that_a_model_has_not(value):
-    with pytest.raises(UsageError, match=r"truncate_dim \(--dim\) must be 1 to 10"):
+    with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 10"):
         check_truncation(value, 10)
 
 

@@ -125,7 +125,10 @@ def manifest_of(
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest at ``path``; raises a FastflowError for one that is damaged or of another version."""
-    found = read_object(path, LARGEST)
+    try:
+        found = read_object(path, LARGEST)
+    except FastflowError as error:
+        raise FastflowError(f"{error}; remove it and make the part again") from error
     version = found.pop("fastflow_shard", None)
     if version != VERSION:
         raise FastflowError(

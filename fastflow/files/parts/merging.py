@@ -79,7 +79,7 @@ def check_complete(folder: Path, found: list[Manifest]) -> None:
     if absent := [str(number) for number in range(1, of + 1) if number not in whole]:
         listed = ", ".join(absent[:10]) + ", …" * (len(absent) > 10)
         which = f"part {listed} of {of} is" if len(absent) == 1 else f"parts {listed} of {of} are"
-        raise FastflowError(f"{folder}: {which} missing; fastflow status {folder} shows the commands that make them")
+        raise FastflowError(f"{folder}: {which} missing; fastflow status {folder} shows the commands")
 
 
 def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:

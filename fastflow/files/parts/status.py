@@ -25,7 +25,7 @@ def report(folder: Path) -> list[str]:
     lines, commands, present = [], [], 0
     for number in range(1, of + 1):
         part = folder / (found[number].part if number in found else part_name((number, of), suffix))
-        state = _state(folder, found.get(number))
+        state = _state(folder, part, found.get(number))
         present += state == PRESENT
         lines.append(f"{number:>{len(str(of))}}/{of}  {part.name}  {state}")
         if state not in (PRESENT, "being written"):
@@ -47,11 +47,11 @@ def command(first: Manifest, part: Path, number: int) -> str:
     return shlex.join([*words, *["--resume"] * unfinished(part)])
 
 
-def _state(folder: Path, manifest: Manifest | None) -> str:
-    """One of: missing, being written, N of M rows, of another size, PRESENT."""
+def _state(folder: Path, part: Path, manifest: Manifest | None) -> str:
+    """One of: missing, without its manifest, being written, N of M rows, of another size, PRESENT."""
     if manifest is None:
-        return "missing"
-    part, (start, stop) = folder / manifest.part, manifest.rows
+        return "without its manifest" if part.exists() else "missing"
+    start, stop = manifest.rows
     if _is_held(partial_path(part)):
         return "being written"
     if unfinished(part):

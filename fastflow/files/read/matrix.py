@@ -103,7 +103,9 @@ def _check_kind(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None
     if len(shape) != 2 or not (shape[0] >= 0 and 1 <= shape[1] <= MOST):
         raise FastflowError(f"{name}: vectors come as a matrix (N, D), and this has the shape {shape}")
     if dtype.name not in FLOATS:
-        raise FastflowError(f"{name}: vectors are {', '.join(FLOATS)}, and this holds {short(dtype.name)}")
+        raise FastflowError(
+            f"{name}: vectors are {', '.join(FLOATS)}, and this holds {short(dtype.name)}; save them as one of these"
+        )
 
 
 def _mapped(handle: BinaryIO, path: str) -> Matrix:

@@ -99,7 +99,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
         sql = "SELECT name, type, sql FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)"
         found = {name: (kind, str(made)) for name, kind, made in db.execute(sql, (TABLE, RUN))}
     except (sqlite3.Error, ValueError) as error:  # a ValueError: a name that is no text
-        raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}") from error
+        raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}; make it again") from error
     for name, (kind, made) in found.items():
         if kind != "table" or not made.upper().startswith("CREATE TABLE"):
             raise FastflowError(f"{path} is no .db of fastflow embed: {name} is not a plain table; make the file again")
@@ -127,7 +127,7 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
         run = dict(db.execute("SELECT name, value FROM run"))
         columns_of(db)
     except (sqlite3.Error, ValueError) as error:
-        raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}") from error
+        raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}; make it again") from error
     if (version := run.get("format")) != FORMAT:
         raise FastflowError(f"{path} is of version {short(version)} of .db, and this fastflow reads {FORMAT}; update")
     if run.get("precision") not in DTYPES or not isinstance(run.get("dim"), int) or run["dim"] < 1:
