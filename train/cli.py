@@ -133,8 +133,8 @@ def main(
     if encoder is None and not any(map(is_matrix_file, corpus)):
         raise click.MissingParameter(ctx=ctx, param=next(p for p in main.params if p.name == "encoder"))
     check_extra("fastflow-train")
+    from fastflow.cache_folder import cache_directory
     from fastflow.files.read.records import Layout
-    from fastflow.files.reuse.cache import cache_directory
     from fastflow.files.settings import check_delimiter
     from fastflow.train.fits.vectors import vector_options
     from fastflow.train.reading import Run

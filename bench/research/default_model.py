@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
+from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN
-from fastflow.files.reuse.cache import cache_directory
 from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
 from fastflow.train.fits.fitting import calibrate

@@ -22,7 +22,9 @@ from fastflow.stages.density import Densities, log_normal
 from fastflow.stages.truncation import Truncation
 
 if TYPE_CHECKING:
-    from fastflow.backends.precision import Trial
+    from fastflow.backends.trials import Tried
+    from fastflow.kernels.encoder.cpu import CpuEncoder
+    from fastflow.kernels.encoder.reference import EncoderShape
     from fastflow.model.int8 import Int8
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
@@ -129,24 +131,15 @@ class CpuBackend(CpuCalibrator, Backend):
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
-        from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
-        from fastflow.kernels.panels import NotFinite
 
         super().__init__(model, dtype, "cpu", threads)
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        found = self._found(model, weights) if dtype == "int8" else None
-        try:
-            self._encoder = CpuEncoder(
-                weights.stored, shape, model.pooling.mode, model.pooling.layers, dtype, threads, weights.release,
-                token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
-                smoothing=smoothed(found.largest) if found else None, apart=outlying(found.terms) if found else None,
-            )  # fmt: skip
-        except NotFinite as error:
-            raise weights.not_finite(error.name, error.part) from None
-        except ValueError as error:  # as in CpuCalibration
-            raise UsageError(str(error)) from error
+        tried = self._tried(model, weights) if dtype == "int8" else None
+        self._encoder = self._packed(model, shape, weights, threads, tried)
+        if tried is not None and not tried.holds():
+            self._encoder = self._packed(model, shape, weights, threads, tried)
         # after the encoder, since NumPy's threads spin for a while after the products of folding
         self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         self.arithmetic = self._encoder.how
@@ -154,33 +147,40 @@ class CpuBackend(CpuCalibrator, Backend):
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )
-        if found is not None:
-            self._judge(model, found)
+        if tried is not None:
+            self.int8 = tried.concluded(self)
+            if self.gated:
+                self.details.append(tried.cost(self.int8))
 
-    def _found(self, model: Model, weights: MappedWeights) -> Int8 | Trial:
-        """The trial of int8 that ``model`` was saved with, or one that is made now and is yet to be judged."""
-        from fastflow.backends.precision import recorded, trial
-        from fastflow.kernels._cpu import trim
+    def _tried(self, model: Model, weights: MappedWeights) -> Tried:
+        """The trial of int8 with which ``model`` opens."""
+        from fastflow.backends.trials import Tried
+        from fastflow.kernels.encoder.cpu import choose, described
 
-        if (found := recorded(model)) is None:
-            tried = trial(model)
-            trim()  # as below, before the weights are packed
-            return tried
-        for name, values in [*found.largest.items(), *found.terms.items()]:
-            if (columns := weights.columns(f"{name}.weight")) != len(values):
-                raise FastflowError(
-                    f"{model.path}: the recorded trial of int8 has {len(values)} columns for the product {name}, and "
-                    f"the encoder has {columns}; train the model again"
-                )
-        return found
+        try:
+            arithmetic = described(*choose("int8"))
+        except ValueError as error:  # as in CpuCalibration
+            raise UsageError(str(error)) from error
+        return Tried(model, weights, arithmetic)
 
-    def _judge(self, model: Model, found: Int8 | Trial) -> None:
-        """Say what int8 costs, and refuse it if that is too much."""
-        from fastflow.backends.precision import Trial, concluded, int8_cost
+    def _packed(
+        self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
+    ) -> CpuEncoder:
+        """The compiled encoder; in int8 with what ``tried`` found."""
+        from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
+        from fastflow.kernels.panels import NotFinite
 
-        self.int8 = concluded(found, self, self.pool(found.tokens)) if isinstance(found, Trial) else found
-        if self.gated:
-            self.details.append(int8_cost(model, self.int8))
+        found = None if tried is None else tried.found
+        try:
+            return CpuEncoder(
+                weights.stored, shape, model.pooling.mode, model.pooling.layers, self.dtype, threads, weights.release,
+                token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
+                smoothing=smoothed(found.largest) if found else None, apart=outlying(found.terms) if found else None,
+            )  # fmt: skip
+        except NotFinite as error:
+            raise weights.not_finite(error.name, error.part) from None
+        except ValueError as error:  # as in CpuCalibration
+            raise UsageError(str(error)) from error
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""

@@ -102,10 +102,12 @@ def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
     return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest, tried.terms)
 
 
-def int8_cost(model: Model, found: Int8) -> str:
-    """One line on the cost of int8 for ``model``; raises a UsageError if the least cosine is below LEAST_INT8."""
+def int8_cost(model: Model, found: Int8, when: str) -> str:
+    """One line on the cost of int8 for ``model``, ``found`` at the time that ``when`` names.
+
+    Raises a UsageError if the least cosine is below LEAST_INT8.
+    """
     cosine, text = f"{found.least_cosine:.4f}", short(found.text)
-    when = "recorded with the model" if recorded(model) else "measured at opening"
     if not found.least_cosine >= LEAST_INT8:
         raise UsageError(
             f"{model.path}: dtype int8 changes the embeddings too much, to a cosine of {cosine} to float32 for the "

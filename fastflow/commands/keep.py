@@ -56,17 +56,19 @@ def verify(model: str | None, other: str | None) -> None:
 @click.option("--clear", is_flag=True, help="Remove the entries instead of listing them.")
 @click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
 def cache(place: Path | None, clear: bool, older_than: float | None) -> None:
-    """List or remove the embeddings of corpora that fastflow-train keeps; list those of fastflow embed --cache FILE.db.
+    """List or remove the embeddings of corpora that fastflow-train keeps, and trials of int8; list those of fastflow
+    embed --cache FILE.db.
 
-    fastflow-train keeps them in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one corpus;
-    fastflow-train computes a removed entry again when it needs it. An entry that a running process uses is kept, and so
-    is every file that fastflow-train did not make.
+    They lie in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one corpus, or how far the
+    int8 of one encoder is from float32; a removed entry is computed again when it is needed. An entry that a running
+    process uses is kept, and so is every file that fastflow did not make.
 
     \b
     fastflow cache
     fastflow cache --clear --older-than 30
     fastflow cache FILE.db
     """
+    from fastflow.cache_folder import cache_directory
     from fastflow.files.reuse import cache as kept
 
     if place is not None and place.is_file():
@@ -78,7 +80,7 @@ def cache(place: Path | None, clear: bool, older_than: float | None) -> None:
         return
     if place is not None and not place.exists():
         raise UsageError(f"{place} does not exist; name a folder of fastflow-train --cache or a file of embed --cache")
-    where, now = kept.cache_directory(place), time.time()
+    where, now = cache_directory(place), time.time()
     found = [e for e in kept.entries(where) if older_than is None or now - e.made > older_than * kept.DAY]
     if clear:
         removed, in_use = kept.clear(found)

@@ -139,6 +139,13 @@ class Opening:
         except FastflowError:
             self._check()
             raise
+        if isinstance(self.model, Model) and self._identity:
+            self.model = replace(self.model, awaited=self._fingerprint)
+
+    def _fingerprint(self) -> str:
+        """The identity of a directory without a manifest, once its files are hashed."""
+        root = None if self.model.modules is None else self.model.path
+        return combined(self._identity, self._hashes, root)
 
     def __enter__(self) -> Opening:
         return self
@@ -148,9 +155,8 @@ class Opening:
     ) -> None:
         if error is None or isinstance(error, FastflowError):
             self._check()
-        if error is None and self._identity:
-            root = None if self.model.modules is None else self.model.path
-            self.model = replace(self.model, fingerprint=combined(self._identity, self._hashes, root))
+        if error is None and isinstance(self.model, Model) and self._identity:
+            self.model = replace(self.model, fingerprint=self._fingerprint(), awaited=None)
 
     def _check(self) -> None:
         for check in self._checks:

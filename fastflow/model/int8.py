@@ -52,7 +52,27 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     """
     if FIELD not in manifest:
         return None
-    where, entry = f"{directory / MANIFEST}, field {FIELD}", manifest[FIELD]
+    where = f"{directory / MANIFEST}, field {FIELD}"
+    if FILE not in manifest["files"]:
+        _check_entry(manifest[FIELD], where)
+        raise FastflowError(f"{where}: {FILE} is not listed with the model's files; train or copy the model again")
+    return checked(manifest[FIELD], read_tensors(directory / FILE), where, directory / FILE)
+
+
+def checked(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
+    """The record of ``entry``, at ``where``, and ``arrays``, of ``file``; raises as ``read_int8`` does."""
+    _check_entry(entry, where)
+    found = []
+    for prefix in (LARGEST, TERMS):
+        named = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+        for name, array in named.items():
+            if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
+                raise FastflowError(f"{file}, array {name}: must be one row of finite float32 from 0 up")
+        found.append({name.removeprefix(prefix): array for name, array in named.items()})
+    return Int8(entry["version"], float(entry["least_cosine"]), entry["text"], *found)
+
+
+def _check_entry(entry: Any, where: str) -> None:
     names = [name for name in Int8._fields if name not in ("largest", "terms")]
     if not isinstance(entry, dict) or set(entry) != set(names):
         raise FastflowError(f"{where}: must hold {', '.join(names)}, not {short(entry)}")
@@ -63,13 +83,3 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
         raise FastflowError(f"{where}, least_cosine: must be a number from -1 to 1, not {short(cosine)}")
     if not isinstance(entry["text"], str):
         raise FastflowError(f"{where}, text: must be a text, not {short(entry['text'])}")
-    if FILE not in manifest["files"]:
-        raise FastflowError(f"{where}: {FILE} is not listed with the model's files; train or copy the model again")
-    found, arrays = [], read_tensors(directory / FILE)
-    for prefix in (LARGEST, TERMS):
-        named = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-        for name, array in named.items():
-            if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
-                raise FastflowError(f"{directory / FILE}, array {name}: must be one row of finite float32 from 0 up")
-        found.append({name.removeprefix(prefix): array for name, array in named.items()})
-    return Int8(entry["version"], float(cosine), entry["text"], *found)

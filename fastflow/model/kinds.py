@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ class Model(Calibrated):
     int8: Int8 | None = None  # the trial of int8 that it was saved with
     modules: Modules | None = None
     head: Head = ()  # the modules after the pooling, with their weights
+    awaited: Callable[[], str] | None = None  # the fingerprint, waited for: of a directory that is being opened
 
     @property
     def pooled_dim(self) -> int:

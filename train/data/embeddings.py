@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from fastflow.backends.choose import cannot_run
 from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.torch import TorchBackend
+from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.reuse.cache import bytes_for_people, describe, locked
-from fastflow.files.reuse.cache import cache_directory as cache_directory
 from fastflow.kernels.encoder.texts import Head
 from fastflow.model.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.artifact import DEFAULT, load_model

@@ -1,8 +1,9 @@
-"""The cache of pooled embeddings that fastflow-train keeps: where it is, which files are its own, who is using them.
+"""The user's cache of pooled embeddings and of trials of int8: which files are its own, who is using them.
 
     KEY.npy       the embeddings of one corpus by one encoder; KEY is the sha256 of both and of how they were pooled
     KEY.partial   the same, unfinished: a run with the same KEY continues it
     KEY.json      the encoder and the corpus by name, for ``fastflow cache``
+    KEY.int8      a trial of int8: ``backends.trials``
 
 A file in use is locked (flock) for as long as it is written or mapped. KEY.PID.partial is the name that earlier
 versions gave an unfinished file, which nothing continues.
@@ -21,22 +22,15 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from fastflow.cache_folder import OWN, TRIAL
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked, try_lock
 from fastflow.replacing import replace_text
 
-OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial)")
+OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial|int8)")
 MAGIC = b"\x93NUMPY"
 WAIT = 0.5  # seconds between looks at a lock that another process holds
 DAY = 86_400.0
-OWN = 0o600  # the mode of an entry: texts can be guessed from their embeddings
-
-
-def cache_directory(given: str | Path | None) -> Path:
-    """``given``, else fastflow's folder under $XDG_CACHE_HOME or ~/.cache."""
-    if given is not None:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastflow"
 
 
 def bytes_for_people(size: int) -> str:
@@ -70,7 +64,7 @@ def describe(path: Path, about: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of the cache, finished or not."""
+    """One array of the cache, finished or not, or one trial of int8."""
 
     path: Path
     key: str
@@ -90,8 +84,10 @@ class Entry:
         size, age = bytes_for_people(self.size), _age(now - self.made)
         state = ("finished" if self.finished else "unfinished") + ", in use" * self.in_use
         of = "of an unknown corpus"
-        if self.about:
+        if "texts" in self.about:
             of = "{texts:,} texts of {corpus}, encoder {encoder}".format_map(self.about)
+        if self.path.suffix == ".int8":
+            state, of = "trial of int8", self.about.get("model", "damaged")
         return f"{self.path.name[:12]}  {size:>8}  {age:>10}  {state:18}  {of}"
 
 
@@ -108,7 +104,7 @@ def counted(found: list[Entry]) -> str:
 
 
 def entries(directory: Path) -> list[Entry]:
-    """The entries of ``directory``, oldest first; files that fastflow-train did not make are left out."""
+    """The entries of ``directory``, oldest first; files that fastflow did not make are left out."""
     try:
         paths = sorted(directory.iterdir()) if directory.exists() else []
     except OSError as error:
@@ -116,24 +112,26 @@ def entries(directory: Path) -> list[Entry]:
     found = []
     for path in paths:
         match = OURS.fullmatch(path.name)
-        if not match or (match["pid"] and match["kind"] == "npy"):
+        if not match or (match["pid"] and match["kind"] != "partial"):
             continue
         pid = int(match["pid"]) if match["pid"] else None
         try:
-            if path.is_symlink() or not path.is_file() or not _is_array(path):
+            if path.is_symlink() or not path.is_file() or not _is_ours(path):
                 continue
             stat, in_use = path.stat(), _in_use(path, pid)
         except FileNotFoundError:  # finished or cleared by another process meanwhile
             continue
         except OSError as error:
             raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-        about = _about(directory / f"{match['key']}.json")
+        about = _about_trial(path) if match["kind"] == "int8" else _about(directory / f"{match['key']}.json")
         found.append(Entry(path, match["key"], pid, stat.st_size, stat.st_mtime, about, in_use))
     return sorted(found, key=lambda entry: entry.made)
 
 
-def _is_array(path: Path) -> bool:
+def _is_ours(path: Path) -> bool:
     with path.open("rb") as handle:
+        if path.suffix == ".int8":
+            return handle.read(len(TRIAL)) == TRIAL
         return handle.read(len(MAGIC)) in (MAGIC, b"")
 
 
@@ -161,6 +159,13 @@ def _about(path: Path) -> dict[str, Any]:
         return {}
     known = isinstance(about, dict) and about.get("fastflow_cache") == 1 and isinstance(about.get("texts"), int)
     return about if known and {"corpus", "encoder"} <= about.keys() else {}
+
+
+def _about_trial(path: Path) -> dict[str, Any]:
+    """The entry of a trial, with the model as it was named; empty if it is damaged."""
+    from fastflow.backends.trials import read_trial  # not for the cache of training
+
+    return {} if (read := read_trial(path)) is None else read[0]
 
 
 def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastflow.cache_folder import OWN
 from fastflow.errors import FastflowError
-from fastflow.files.reuse.cache import OWN, bytes_for_people
+from fastflow.files.reuse.cache import bytes_for_people
 from fastflow.files.reuse.store import CHECK, Store, check_of
 
 APPLICATION = 0x66665643  # "ffVC", in the header of the file

@@ -1,0 +1,136 @@
+"""The trial of int8 with which a model opens: the one it was saved with, one that is kept here, or a new one.
+
+A trial of a directory that records none is kept in the user's cache, in a file that is read and never trusted:
+
+    KEY.int8     TRIAL; the sha256 of the rest; as safetensors the arrays of the trial and its entry, which is JSON
+
+KEY is the sha256 of the directory's path, of the arithmetic and of the versions; the entry has the fingerprint of the
+files that were tried. Weights are packed with the entry of their path while they are hashed, and again with a new trial
+if they are others: the size and time of a file prove nothing, for an edit may keep both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastflow.backends.base import Backend
+from fastflow.backends.precision import VERSION, Trial, concluded, int8_cost, recorded, trial
+from fastflow.cache_folder import OWN, TRIAL, cache_directory
+from fastflow.errors import FastflowError
+from fastflow.model.int8 import Int8, checked
+from fastflow.model.kinds import Model
+from fastflow.model.weights import MappedWeights
+from fastflow.replacing import replace_bytes
+from fastflow.values import open_regular
+from fastflow.version import __version__
+
+ENTRY = "entry"  # the array that is JSON
+NAMES = ("model", "fingerprint")  # of texts in it
+DIGEST = hashlib.sha256().digest_size
+LARGEST = 1 << 26  # bytes of a file; BERT-large has 1 MB
+
+
+class Tried:
+    """``found``: the trial of ``model``, whose ``weights`` are being opened; ``arithmetic``: how int8 runs here.
+
+    Raises a FastflowError for a recorded trial that is not of these weights.
+    """
+
+    found: Int8 | Trial
+
+    def __init__(self, model: Model, weights: MappedWeights, arithmetic: str) -> None:
+        self._model, self._when, self._of = model, "recorded with the model", ""
+        self._path: Path | None = None
+        if (of_model := recorded(model)) is not None:
+            self.found = of_model
+            if misfit := _misfit(of_model, weights):
+                raise FastflowError(f"{model.path}: the recorded trial of int8 has {misfit}; train the model again")
+            return
+        self._path = None if model.awaited is None else _path(model, arithmetic)
+        kept = None if self._path is None else read_trial(self._path)
+        if kept is None or _misfit(kept[1], weights):
+            self._try()
+        else:
+            self._of, self.found, self._when = kept[0]["fingerprint"], kept[1], "measured at an earlier opening"
+
+    def holds(self) -> bool:
+        """Whether the weights may stay as they were packed with ``found``; if not, it is now a trial of them.
+
+        Waits until the files are hashed if ``found`` was kept from an earlier opening.
+        """
+        if not self._of or self._model.awaited is None or self._model.awaited() == self._of:
+            return True
+        self._try()
+        return False
+
+    def _try(self) -> None:
+        from fastflow.kernels._cpu import trim
+
+        self.found, self._when, self._of = trial(self._model), "measured at opening", ""
+        trim()  # before the weights are packed
+
+    def concluded(self, opened: Backend) -> Int8:
+        """The trial with its cosines, those of ``opened`` if it is new; then it is kept."""
+        if not isinstance(self.found, Trial):
+            return self.found
+        found = concluded(self.found, opened, opened.pool(self.found.tokens))
+        if self._path is not None and self._model.awaited is not None:
+            _keep(self._path, self._model.path, self._model.awaited(), found)
+        return found
+
+    def cost(self, found: Int8) -> str:
+        """One line on the cost of int8; raises a UsageError if that is too much."""
+        return int8_cost(self._model, found, self._when)
+
+
+def _misfit(found: Int8, weights: MappedWeights) -> str:
+    """The first product of ``found`` that ``weights`` do not have so, in words; empty if all fit."""
+    for name, values in [*found.largest.items(), *found.terms.items()]:
+        if (columns := weights.columns(f"{name}.weight")) != len(values):
+            return f"{len(values)} columns for the product {name}, and the encoder has {columns}"
+    return ""
+
+
+def _path(model: Model, arithmetic: str) -> Path | None:
+    """The entry of ``model``; None for a user without a home."""
+    key = json.dumps([os.path.realpath(model.path), arithmetic, VERSION, __version__, np.__version__])
+    try:
+        return cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.int8"
+    except RuntimeError:
+        return None
+
+
+def _keep(path: Path, model: Path, fingerprint: str, found: Int8) -> None:
+    from safetensors.numpy import save
+
+    entry = {"model": str(model), "fingerprint": fingerprint, "int8": found.entry()}
+    data = save({**found.arrays(), ENTRY: np.frombuffer(json.dumps(entry).encode(), np.uint8)})
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs the next opening a trial, no more
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_bytes(path, TRIAL + hashlib.sha256(data).digest() + data, OWN)
+
+
+def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
+    """The entry and the trial in a file; None if it is absent, damaged or of another format."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        with open_regular(path) as handle:
+            data = handle.read(LARGEST).removeprefix(TRIAL)
+        if hashlib.sha256(data[DIGEST:]).digest() != data[:DIGEST]:
+            return None
+        arrays = load(data[DIGEST:])
+        entry = json.loads(arrays.pop(ENTRY).tobytes())
+        if not all(isinstance(entry[name], str) for name in NAMES):
+            return None
+        return entry, checked(entry["int8"], arrays, str(path), path)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError, FastflowError):
+        return None  # a trial is made again, and takes its place

@@ -1,0 +1,16 @@
+"""The folder of what fastflow keeps for a user between runs: embeddings of training, trials of int8."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TRIAL = b"fastflow trial 1\n"  # the first bytes of a trial of int8
+OWN = 0o600  # the mode of an entry: texts can be guessed from their embeddings
+
+
+def cache_directory(given: str | Path | None = None) -> Path:
+    """``given``, else fastflow's folder under $XDG_CACHE_HOME or ~/.cache; RuntimeError for a user without a home."""
+    if given is not None:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastflow"

@@ -1,0 +1,234 @@
+"""Trials of int8 that are kept in the user's cache: the same numbers, of the same files, and never an error."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from fastflow import Runtime
+from fastflow.backends import precision, trials
+from fastflow.backends.trials import read_trial
+from fastflow.errors import UsageError
+from fastflow.model.artifact import load_model
+
+from support.builders import make_encoder
+from support.commands import run
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
+
+pytestmark = pytest.mark.skipif(find_spec("fastflow.kernels._cpu") is None, reason="the cpu backend is not compiled")
+TEXTS = ["", "x", "the dog sings", "a bird by the river runs and falls"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The user's cache, empty; ``made`` counts the trials that are made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fastflow"
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The models that trials are made of."""
+    found, trial = [], precision.trial
+    monkeypatch.setattr(trials, "trial", lambda model: found.append(model.path) or trial(model))
+    return found
+
+
+@pytest.fixture
+def encoder(bert, tmp_path):
+    return shutil.copytree(bert, tmp_path / "encoder")
+
+
+def opened(path):
+    """(the vectors, the sentence on int8, the trial) of an encoder in int8."""
+    with Runtime(path, dtype="int8") as rt:
+        cost = [detail for detail in rt.info()["details"] if detail.startswith("int8: ")]
+        return rt.encode(TEXTS), *cost, rt._backend.int8
+
+
+def only(folder):
+    [path] = folder.iterdir()
+    return path
+
+
+def test_a_later_opening_has_the_trial_of_the_first(encoder, folder, made):
+    vectors, cost, tried = opened(encoder)
+    assert made == [encoder]
+    assert "measured at opening" in cost
+    again, later, kept = opened(encoder)
+    assert made == [encoder]
+    assert later == cost.replace("measured at opening", "measured at an earlier opening")
+    assert np.array_equal(again, vectors)
+    assert kept.entry() == tried.entry()
+    assert kept.arrays().keys() == tried.arrays().keys()
+    for name, array in tried.arrays().items():
+        np.testing.assert_array_equal(kept.arrays()[name], array, strict=True)
+
+
+def test_an_entry_is_for_its_owner(encoder, folder):
+    opened(encoder)
+    assert stat.S_IMODE(only(folder).stat().st_mode) == 0o600
+    entry, _ = read_trial(only(folder))
+    assert entry["model"] == str(encoder)
+    assert entry["fingerprint"] == load_model(encoder).fingerprint
+
+
+def test_an_edit_that_keeps_size_and_time_is_tried_again(encoder, folder, made):
+    opened(encoder)
+    before = (encoder / "model.safetensors").stat()
+    weights = load_file(encoder / "model.safetensors")
+    for tensor in weights.values():
+        tensor *= 1.25
+    with (encoder / "model.safetensors").open("r+b") as handle:  # the same inode
+        save_file(weights, encoder / "new", {"format": "pt"})
+        handle.write((encoder / "new").read_bytes())
+    (encoder / "new").unlink()
+    os.utime(encoder / "model.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (encoder / "model.safetensors").stat().st_size == before.st_size
+    vectors, cost, tried = opened(encoder)
+    assert made == [encoder, encoder]
+    assert "measured at opening" in cost
+    shutil.rmtree(folder)
+    fresh, _, alone = opened(encoder)  # without an entry at all
+    assert np.array_equal(vectors, fresh)
+    assert tried.entry() == alone.entry()
+    assert opened(encoder)[1] != cost
+    assert len(made) == 3
+
+
+def test_another_encoder_in_its_place_is_tried(encoder, folder, made):
+    opened(encoder)
+    shutil.rmtree(encoder)
+    make_encoder(encoder, seed=5, num_hidden_layers=3, intermediate_size=64)
+    assert "measured at opening" in opened(encoder)[1]
+    assert len(made) == 2
+    assert "measured at an earlier opening" in opened(encoder)[1]
+
+
+def test_a_setting_of_sentence_transformers_is_part_of_what_was_tried(bert, tmp_path, folder, made):
+    model = make_directory(tmp_path / "st", bert, [pooling("mean"), NORMALIZE])
+    opened(model)
+    opened(model)
+    assert made == [model]
+    shutil.rmtree(model)
+    make_directory(model, bert, [pooling("cls"), NORMALIZE])
+    opened(model)
+    assert made == [model, model]
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "longer": lambda data: data + b"x",
+    "a bit of an array": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+    "a bit of the hash": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
+    "of another version": lambda data: data.replace(b"trial 1", b"trial 2", 1),
+    "no bytes of ours": lambda data: os.urandom(500),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_entry_is_made_again(encoder, folder, made, damage):
+    vectors, _, _ = opened(encoder)
+    whole = only(folder).read_bytes()
+    only(folder).write_bytes(DAMAGE[damage](whole))
+    again, cost, _ = opened(encoder)
+    assert made == [encoder, encoder]
+    assert "measured at opening" in cost
+    assert np.array_equal(again, vectors)
+    assert only(folder).read_bytes() == whole
+
+
+def forged(path, change):
+    """Write the entry at ``path`` with a sound hash, its JSON or its arrays changed."""
+    entry, found = read_trial(path)
+    change(entry, found)
+    path.unlink()
+    trials._keep(path, entry["model"], entry["fingerprint"], found._replace(**entry.get("of", {})))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entry, found: entry.update(of={"least_cosine": 7.0}),
+        lambda entry, found: entry.update(of={"text": 3}),
+        lambda entry, found: entry.update(of={"version": "1"}),
+        lambda entry, found: entry.update(fingerprint=7),
+        lambda entry, found: found.largest.update(dict.fromkeys(found.largest, np.float32([np.nan]))),
+        lambda entry, found: found.largest.update(dict.fromkeys(found.largest, np.ones(3, np.float32))),
+        lambda entry, found: found.terms.update({"layer.99.up": np.ones(3, np.float32)}),
+    ],
+)
+def test_an_entry_that_cannot_be_is_made_again(encoder, folder, made, change):
+    vectors, _, _ = opened(encoder)
+    forged(only(folder), change)
+    assert np.array_equal(opened(encoder)[0], vectors)
+    assert len(made) == 2
+    assert "an earlier opening" in opened(encoder)[1]
+
+
+@pytest.mark.parametrize("place", ["a file", "a folder without permission", "a folder in its place", "no home"])
+def test_a_cache_that_cannot_be_written_costs_a_trial(encoder, folder, made, monkeypatch, place):
+    vectors, _, _ = opened(encoder)
+    entry = only(folder)
+    shutil.rmtree(folder.parent)
+    if place == "a file":
+        folder.parent.write_text("not a folder")
+    elif place == "a folder without permission":
+        folder.parent.mkdir(mode=0o500)
+        if os.geteuid() == 0:  # who may write everywhere: the call is refused instead
+            monkeypatch.setattr(
+                trials, "replace_bytes", lambda *given: (_ for _ in ()).throw(PermissionError(13, "no"))
+            )
+    elif place == "a folder in its place":
+        entry.mkdir(parents=True)
+    else:
+        monkeypatch.setattr(trials, "cache_directory", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    for _ in range(2):
+        again, cost, _ = opened(encoder)
+        assert "measured at opening" in cost
+        assert np.array_equal(again, vectors)
+    assert len(made) == 3
+
+
+def test_each_instruction_set_has_a_trial_of_its_own(encoder, folder, made, monkeypatch):
+    opened(encoder)
+    monkeypatch.setenv("FASTFLOW_ISA", "portable")
+    opened(encoder)
+    opened(encoder)
+    assert len(made) == 2
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_model_that_was_opened_before_is_tried(encoder, folder, made):
+    """Its files may have changed since they were hashed."""
+    model = load_model(encoder)
+    opened(encoder)
+    with Runtime(model, dtype="int8"):
+        assert made == [encoder, encoder]
+
+
+def test_a_refusal_is_kept_too(encoder, folder, made, monkeypatch):
+    monkeypatch.setattr(precision, "LEAST_INT8", 1.5)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="int8 changes the embeddings too much"):
+            Runtime(encoder, dtype="int8")
+    assert made == [encoder]
+
+
+def test_the_command_lists_and_removes_a_trial(encoder, folder):
+    opened(encoder)
+    path = only(folder)
+    done = run("cache")
+    assert f"{path.name[:12]}" in done.stdout
+    assert f"trial of int8       {encoder}" in done.stdout
+    (folder / "mine.int8").write_bytes(path.read_bytes())
+    (folder / f"{'a' * 64}.int8").write_text("not one of ours")
+    assert "removed 1 entry" in run("cache", "--clear").stderr
+    assert sorted(p.name for p in folder.iterdir()) == [f"{'a' * 64}.int8", "mine.int8"]
