@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from support.places import DATA, USERS  # first: it sets the environment
 
+NUMBERS = count()  # of tests
 ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 
 
@@ -165,13 +167,21 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use_standin(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def _no_trial_from_before(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test finds no trial of int8 that another one made, and leaves none in the user's cache."""
+    folder = tmp_path_factory.getbasetemp() / "trials" / str(next(NUMBERS))
+    monkeypatch.setattr("fastflow.backends.trials.cache_directory", lambda: folder)
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``run_python(code, *arguments, **options of subprocess.run)`` in a new interpreter, outside the checkout."""
 
     def run(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        given = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 120, "check": False, "env": USERS}
+        given = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 120, "check": False}
+        given["env"] = USERS | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
         return subprocess.run(command, **{**given, **options})
 
     return run

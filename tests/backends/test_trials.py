@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from fastflow import Runtime
 from fastflow.backends import precision, trials
 from fastflow.backends.trials import read_trial
+from fastflow.cache_folder import cache_directory
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 
@@ -29,6 +30,7 @@ TEXTS = ["", "x", "the dog sings", "a bird by the river runs and falls"]
 def folder(tmp_path, monkeypatch):
     """The user's cache, empty; ``made`` counts the trials that are made."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(trials, "cache_directory", cache_directory)
     return tmp_path / "cache" / "fastflow"
 
 
@@ -173,6 +175,10 @@ def test_an_entry_that_cannot_be_is_made_again(encoder, folder, made, change):
     assert "an earlier opening" in opened(encoder)[1]
 
 
+def refuse(*given):
+    raise PermissionError(13, "no")
+
+
 @pytest.mark.parametrize("place", ["a file", "a folder without permission", "a folder in its place", "no home"])
 def test_a_cache_that_cannot_be_written_costs_a_trial(encoder, folder, made, monkeypatch, place):
     vectors, _, _ = opened(encoder)
@@ -183,9 +189,7 @@ def test_a_cache_that_cannot_be_written_costs_a_trial(encoder, folder, made, mon
     elif place == "a folder without permission":
         folder.parent.mkdir(mode=0o500)
         if os.geteuid() == 0:  # who may write everywhere: the call is refused instead
-            monkeypatch.setattr(
-                trials, "replace_bytes", lambda *given: (_ for _ in ()).throw(PermissionError(13, "no"))
-            )
+            monkeypatch.setattr(trials, "replace_bytes", refuse)
     elif place == "a folder in its place":
         entry.mkdir(parents=True)
     else:
