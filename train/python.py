@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,24 @@ UNASKED = {  # arguments of fit that ask for nothing
     "method": DEFAULTS.method, "pooling": DEFAULTS.pooling, "token_weights": DEFAULTS.token_weights,
 }  # fmt: skip
 COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie next to the model that the command makes
+ARGUMENTS = ("encoder", "eval", "cache", "log_dir", *(field.name for field in fields(Options)))
+OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS)})(?![\w-])")
+
+
+def with_arguments(message: str) -> str:
+    """``message``, which names options of the command, with the names of the arguments of ``fit``."""
+    return OPTION.sub(lambda option: option[1].replace("-", "_"), message)
+
+
+@contextmanager
+def _named_as_arguments() -> Iterator[None]:
+    """Errors of a fit name the arguments of ``fit``."""
+    try:
+        yield
+    except FastflowError as error:
+        if (message := with_arguments(str(error))) == str(error):
+            raise
+        raise type(error)(message) from error
 
 
 def fit_texts(
@@ -47,13 +67,14 @@ def fit_texts(
     _check_names(options)
     folder = None if cache is None else Path(cache)
     run = Run(_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
-    if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
-        matrix = Matrix(texts, VECTORS)
-        asked = {"encoder": encoder, "eval": pairs, "cache": cache} | options
-        named = [name for name, value in asked.items() if name not in UNASKED or value != UNASKED[name]]
-        fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
-    else:
-        fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
+    with _named_as_arguments():
+        if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
+            matrix = Matrix(texts, VECTORS)
+            asked = {"encoder": encoder, "eval": pairs, "cache": cache} | options
+            named = [name for name, value in asked.items() if name not in UNASKED or value != UNASKED[name]]
+            fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
+        else:
+            fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
     return _warned(fit)
 
 
@@ -66,7 +87,9 @@ def fit_sharded(
 ) -> Fit:
     """``fit_texts`` of the texts that every call of ``texts`` gives, read by ``workers``."""
     _check_names(options)
-    return _warned(calibrate_sharded(texts, [DATASET], encoder, Options(**options), Run(_voice(progress)), workers))
+    with _named_as_arguments():
+        fit = calibrate_sharded(texts, [DATASET], encoder, Options(**options), Run(_voice(progress)), workers)
+    return _warned(fit)
 
 
 def _check_names(options: dict[str, Any]) -> None:
@@ -79,9 +102,9 @@ def _warned(fit: Fit | None) -> Fit:
     """``fit``, and its warnings for the caller of the function that the user called."""
     assert fit is not None  # noqa: S101 (only a dry run has none)
     for warning in fit.report["warnings"]:
-        warnings.warn(warning, stacklevel=4)
+        warnings.warn(with_arguments(warning), stacklevel=4)
     if fit.refused:
-        warnings.warn(fit.choice.reasons[-1], stacklevel=4)
+        warnings.warn(with_arguments(fit.choice.reasons[-1]), stacklevel=4)
     return fit
 
 

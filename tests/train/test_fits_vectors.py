@@ -173,17 +173,17 @@ def test_options_of_texts_are_refused_by_name_even_at_their_default(npy, tmp_pat
 )
 def test_so_they_are_from_python(options):
     (name,) = options
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is for texts and their encoder"):
+    with pytest.raises(UsageError, match=f"^{name} is for texts and their encoder"):
         fastflow.fit(make_vectors(), **options)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stop": "rule"}, "--stop rule judges by the encoder's dropout, and vectors have no encoder"),
-        ({"stop": "budget"}, "--stop is for a flow, and --method auto fits none to vectors"),
-        ({"stop": "likelihood", "method": "whiten"}, "--stop is for a flow, and --method whiten fits none"),
-        ({"method": "none"}, "--method none leaves vectors as they are"),
+        ({"stop": "rule"}, "^stop rule judges by the encoder's dropout, and vectors have no encoder"),
+        ({"stop": "budget"}, "^stop is for a flow, and method auto fits none to vectors"),
+        ({"stop": "likelihood", "method": "whiten"}, "^stop is for a flow, and method whiten fits none"),
+        ({"method": "none"}, "^method none leaves vectors as they are"),
         ({"method": "whiten:33"}, "whiten:33 is out of range"),
         ({"method": "flow", "levels": 4, "sample": 60}, "60 rows are too few, at least 67 are needed for flow"),
         ({"method": "pca"}, "unknown method 'pca'"),
@@ -195,7 +195,9 @@ def test_options_that_no_fit_to_vectors_can_have(options, message):
 
 
 def test_likelihood_is_no_way_to_stop_on_texts(bert, sentences):
-    with pytest.raises(UsageError, match="--stop likelihood is for vectors without an encoder: texts take"):
+    with pytest.raises(
+        UsageError, match=r"^stop likelihood is for vectors without an encoder: texts take stop rule or budget"
+    ):
         fastflow.fit(sentences, bert, "flow", stop="likelihood")
 
 

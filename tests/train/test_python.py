@@ -12,6 +12,7 @@ import fastflow
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.model.artifact import verify
 from fastflow.train.options import Options
+from fastflow.train.python import with_arguments
 
 
 def record(directory):
@@ -105,7 +106,7 @@ def test_a_refused_method_is_warned_of(bert, sentences):
         (["one", "two"], {"method": "pca"}, "unknown method 'pca'"),
         (["one", "two"], {"epoch": 2}, "fit has no option 'epoch'; it takes method, stop, pooling"),
         (["one", "two"], {"save_steps": 2}, "fit has no option 'save_steps'"),
-        (["one", "two"], {"batch_size": 1}, "--batch-size must be a whole number of at least 2"),
+        (["one", "two"], {"batch_size": 1}, "batch_size must be a whole number of at least 2"),
         (["one", "two"], {"progress": 3}, "progress must be True, None or a function of a line, not 3"),
         (["one", "two"], {"eval": "absent.tsv"}, "absent.tsv: no such file or folder of scored pairs"),
         (["one", "two"], {"encoder": "./absent"}, "./absent: no such encoder directory"),
@@ -129,3 +130,10 @@ def test_a_missing_extra_names_the_command(run_python, module):
     program = f"import sys; sys.modules[{module!r}] = None; import fastflow\ntry: fastflow.fit(['a', 'b'])\n"
     done = run_python(program + "except fastflow.FastflowError as error: print(error)")
     assert (done.returncode, done.stdout) == (0, f"{missing_extra('train', module, 'fastflow.fit')}\n"), done.stderr
+
+
+def test_messages_name_arguments_and_not_options_of_the_command():
+    message = "--stop rule judges ...: use --stop likelihood, --token-weights none; fastflow cache --clear; --saved"
+    assert with_arguments(message) == (
+        "stop rule judges ...: use stop likelihood, token_weights none; fastflow cache --clear; --saved"
+    )
