@@ -1,4 +1,4 @@
-"""Which instruction set the compiled kernels use here: the one named, by FASTFLOW_ISA too, or the best that can run."""
+"""The instruction set of the compiled kernels: the one that the caller or FASTFLOW_ISA names, or the best here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TILES = ("amx", "amx-emulated")  # products of the encoder in reduced precision;
 
 
 def usable_isas() -> tuple[str, ...]:
-    """Instruction sets with kernels of their own for all that is float32 and can run here, best first."""
+    """Instruction sets that have float32 kernels and can run here, best first."""
     return tuple(name for name, (_, usable, _, _) in reversed(isas().items()) if usable and name not in TILES)
 
 
@@ -30,9 +30,9 @@ def forced_isa(name: str | None = None) -> str:
 
 
 def isa(name: str | None = None) -> str:
-    """The instruction set of a float32 kernel made now: ``name``, else the one FASTFLOW_ISA names, else the best.
+    """The instruction set for a new float32 kernel: ``name``, else the one that FASTFLOW_ISA names, else the best.
 
-    Raises ValueError for a named one that cannot run here.
+    Raises ValueError if the named one cannot run here.
     """
     asked = forced_isa(name)
     return "avx512" if asked in TILES else asked or usable_isas()[0]

@@ -9,12 +9,15 @@ INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 
 
 def options(warps: int, stages: int) -> dict[str, Any]:
-    """Launch options; fused multiply-adds are asked for by name, since Triton 3.10 stops assuming them."""
+    """Launch options. Fused multiply-adds are requested, since Triton 3.10 no longer assumes them."""
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
 
 def prepare(device: str) -> tuple[Any, int]:
-    """torch, and how many programs fill the device; ValueError if something is missing."""
+    """torch, and the number of programs that fill the device.
+
+    Raises ValueError if torch, triton or a GPU is missing.
+    """
     try:
         torch = importlib.import_module("torch")
         triton = importlib.import_module("triton")
@@ -30,4 +33,4 @@ def prepare(device: str) -> tuple[Any, int]:
         return torch, int(torch.cuda.get_device_properties(device).multi_processor_count)
     if not triton.knobs.runtime.interpret:
         raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
-    return torch, 2  # interpreted: few, so that small tests loop too
+    return torch, 2  # interpreted: so few that small tests loop over blocks too

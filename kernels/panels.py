@@ -1,6 +1,6 @@
 """Matrices as they are stored -> the panels that compiled products read: the description, the call, and the definition.
 
-A stored array is float32, float16 or ``BFLOAT16``, of any alignment; whoever packs it learns whether it is finite.
+A stored array is float32, float16 or ``BFLOAT16``, of any alignment; packing also checks that it is finite.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NotFinite(ValueError):
 
 
 class Matrix(NamedTuple):
-    """Up to three stored parts, one below the other, and where their rows and columns go; offsets are in bytes.
+    """Up to three stored parts, stacked, and the order of their rows and columns in panels; offsets are in bytes.
 
     Row r of the result is row rows[r] of the parts, or zeros if that is -1; rows of the first part are multiplied by
     ``factor``. Its columns are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along
@@ -55,7 +55,7 @@ class Matrix(NamedTuple):
 
 
 def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
-    """A record of a structured ``dtype``; what ``fields`` do not name is 0. Raises ValueError for a name it lacks."""
+    """A record of a structured ``dtype``; fields that are not given are 0. Raises ValueError for an unknown field."""
     out: Array = np.zeros((), dtype)
     for name, value in fields.items():
         out[name] = value
@@ -63,8 +63,8 @@ def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
 
 
 def usable(values: Array) -> bool:
-    """Whether all of ``values`` can be computed with: no NaN, and no magnitude above LARGEST."""
-    # as Python floats, for LARGEST is not a float16; NaN is the least and the largest of what it is among
+    """Whether ``values`` hold no NaN and no magnitude above LARGEST."""
+    # as Python floats, since LARGEST is not a float16; the minimum and maximum of values with NaN are NaN
     return float(values.min(initial=0)) >= -LARGEST and float(values.max(initial=0)) <= LARGEST
 
 
@@ -92,9 +92,9 @@ def to_bfloat16(values: Array) -> Array:
 
 
 def quantised(values: Array) -> tuple[Array, Array]:
-    """int8 (n, k) and float32 scales (n,) with values ~ int8 * scale: a row's largest magnitude is worth 127.
+    """int8 (n, k) and float32 scales (n,) with values (n, k) ~ int8 * scale: a row's largest magnitude becomes 127.
 
-    A row whose scale would be subnormal, and have no reciprocal, is zeros.
+    A row whose scale would be subnormal, so without a reciprocal, becomes zeros.
     """
     scale = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= np.finfo(np.float32).tiny)
@@ -102,7 +102,7 @@ def quantised(values: Array) -> tuple[Array, Array]:
 
 
 def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> None:
-    """Reference of ``_cpu.pack``: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
+    """Definition of ``_cpu.pack``: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
     for m in matrices:
         parts = [part.view(STORED[m.stored]).reshape(m.part_rows, m.columns) for part in m.parts]
         stacked = np.concatenate([widen(part).astype(np.float32) for part in parts])

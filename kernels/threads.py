@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-V1 = ("cpu", "cpu,cpuacct")  # if the first version of cgroups has the quotas of processor time
+V1 = ("cpu", "cpu,cpuacct")  # folders in which version 1 of cgroups has the quotas of processor time
 
 
 def default_threads() -> int:
@@ -23,7 +23,7 @@ def default_threads() -> int:
 
 
 def asked_of_openmp(text: str) -> int | None:
-    """The threads that OMP_NUM_THREADS asks for: the first number of a list by nesting. None if OpenMP ignores it."""
+    """The threads that OMP_NUM_THREADS asks for: the first number of its list. None if OpenMP would ignore it."""
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text, re.ASCII):
         return None
     return int(text.partition(",")[0]) or None

@@ -33,7 +33,7 @@ from fastflow.kernels.isa import forced_isa, usable_isas
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
 
-# dtype -> products that do for it, and their description
+# dtype -> formats of its products, the best first, and their description
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
 SAID = {
     FLOAT: "",
@@ -44,7 +44,7 @@ SAID = {
     INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
-SMALLEST = 2.0**-10  # a column counts as at least so large when it is smoothed
+SMALLEST = 2.0**-10  # the least size of a column for smoothing: a column of zeros has no factor of its own
 Array = NDArray[Any]
 
 
@@ -71,8 +71,10 @@ def described(name: str, form: int, isa: str | None = None) -> str:
 
 
 def attends(isa: int, form: int) -> int:
-    """The format of attention that goes with products of ``form``: the first that the processor has of bytes, if these
-    are, bfloat16, if they are reduced, and float32."""
+    """The format of attention for products of ``form``: bytes, if these are, else bfloat16, if reduced, else float32.
+
+    A format that this machine does not have is passed over.
+    """
     wanted = {FLOAT: (), BF16_WIDE: (), BF16: (BF16,)}.get(form, (INT8, BF16))
     return next((f for f in wanted if f in attention_formats(isa)), FLOAT)
 
@@ -98,29 +100,38 @@ def smoothed(largest: Mapping[str, Array]) -> dict[str, Array]:
 def outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
     """For products by name the APART columns whose ``terms`` are largest, ascending: to be multiplied in float32.
 
-    A term is the largest operand of a column times its largest weight. Smoothing cannot help a column both of whose
-    factors are large: it would still leave few steps to the others of a row, whichever of the two rows it is.
+    A term is the largest operand of a column times its largest weight. Smoothing cannot help a column with large
+    operands and large weights: it would leave few steps to the other columns in one of the two rows.
     """
     return {name: np.sort(np.argsort(-x, kind="stable")[:APART]).astype(np.int32) for name, x in terms.items()}
 
 
 class CpuEncoder:
-    """Packed texts -> pooled vectors, as one compiled call without padding.
+    """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
 
-    A text has the same bits whatever its company, the order and the number of threads. ``dtype`` is of the products in
-    the layers (below float32 the table of words is held as float16); sums, LayerNorm, softmax and activations are
-    float32 always. ``weights``: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
-    ``mode``: pooler, or one of ``texts.MODES`` or several joined by ``+``, over ``layers``, 0 being the embeddings and
-    WORDS the same with the mean position;
-    ``shares``: of the layers in their sum, None for a mean; ``head``: what follows the pooling; ``threads``: at most
-    this many, None for ``default_threads()``; ``release`` is called now and then while weights are read, to release
-    what was.
-    ``token_weights`` (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for pooler: a token counts by its id's
-    weight, as in ``texts.pool``; None, every token counts equally. ``isa``: as in ``choose``. ``smoothing``: for int8,
-    as ``smoothed`` makes it; None, the columns of an operand count as they are. ``apart``: for int8, as ``outlying``
-    makes it; None, no columns are multiplied in float32.
-    Safe from several Python threads at once, and after fork. Raises ValueError for what it cannot do, and NotFinite,
-    which is one, for weights that hold NaN, infinity or more than packing.LARGEST, also if they are not used.
+    A text has the same bits whatever the other texts, their order and the number of threads. Sums, LayerNorm, softmax
+    and activations are float32, sums of products of bytes int32. Safe from several Python threads at once, and after
+    fork.
+
+    Args:
+        weights: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
+        shape: the parameters of the equations.
+        mode: pooler, or one of ``texts.MODES``, or several joined by ``+``.
+        layers: the layers that are pooled; 0: the embeddings; WORDS: the same with the mean position.
+        dtype: of the products in the layers; below float32 the table of words is held as float16.
+        threads: at most this many; None: ``default_threads()``.
+        release: called repeatedly while weights are read, to free those that were.
+        token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, the weight of each id as in ``texts.pool``, not
+            for pooler; None: every token counts equally.
+        shares: of the layers in their sum; None: equal shares of sum 1.
+        head: the modules after pooling.
+        isa: as in ``choose``.
+        smoothing: for int8, as ``smoothed`` makes it; None: columns of operands keep their sizes.
+        apart: for int8, as ``outlying`` makes it; None: no columns are multiplied in float32.
+
+    Raises:
+        ValueError: for arguments that cannot run; as NotFinite for weights that hold NaN, infinity or magnitudes above
+            panels.LARGEST, also if they are not used.
     """
 
     def __init__(
@@ -166,7 +177,7 @@ class CpuEncoder:
     def __call__(self, ids: Array, offsets: Array, skip: int = 0) -> Array:
         """(B, P) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
 
-        ``skip`` tokens at the head of every text are left out of the pooling. Raises ValueError, naming the text, for
+        Pooling leaves out the first ``skip`` tokens of every text. Raises ValueError, naming the text, for
         one without tokens, with too many, or with an id outside the vocabulary.
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
@@ -191,7 +202,7 @@ def _floats(weights: Stored, name: str, threads: int) -> Array:
 
 
 def _words(weights: Stored, half: bool, threads: int) -> Array:
-    """A copy as float32, or as uint16 that are halves: so stored, or ``half`` is wanted and the range allows it."""
+    """A copy of the words as bits of float16 (uint16) if stored so or ``half``, and if they fit; else as float32."""
     table = storable(parts_of(weights, "word")[0])
     if half or table.dtype == np.float16:
         out = np.empty(table.shape, np.uint16)

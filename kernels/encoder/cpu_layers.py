@@ -1,7 +1,7 @@
 """The layers of an encoder as steps for the compiled kernels: embedding, attention, feed-forward, pooling.
 
 The definition is ``kernels.encoder.reference``. The buffers are x, the states; y and z, sums and normalised states;
-context, what attention gives; wide, queries, keys and values by head or the hidden values of the feed-forward part;
+context, the results of attention; wide, queries, keys and values by head or the hidden values of the feed-forward part;
 heads, queries, keys and values in bfloat16, if attention is not in float32.
 """
 

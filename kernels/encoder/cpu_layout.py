@@ -1,7 +1,7 @@
-"""The frozen encoder as the compiled kernels want it: steps, products, buffers, and one block of packed weights.
+"""The frozen encoder laid out for the compiled kernels: steps, products, buffers, and one block of weights in panels.
 
-Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has a
-remainder to treat. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
+Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has
+remainders. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
 ``kernels.reference``. The steps of the layers are added by ``cpu_layers``, those over texts by ``cpu_texts``.
 """
 
@@ -48,16 +48,16 @@ from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, stor
 LINE = 64  # bytes of a cache line
 ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, if operands are not float32
-BATCH = 32 << 20  # bytes of stored weights that are packed between two calls of `release`
+BATCH = 32 << 20  # bytes of stored weights packed between two calls of `release`: so much is in memory twice at most
 Array = NDArray[Any]
-# as kernels.encoder.reference.Weights, in any dtype of packing.STORED; a `qkv` may be a tuple of three
+# as kernels.encoder.reference.Weights, in any dtype of panels.STORED; a `qkv` may be a tuple of three
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
 class EncoderProgram:
     """Steps, products and the memory they read, for one encoder, panel width, format of products and of attention.
 
-    ``cpu_layers.assemble`` makes one with all its steps. ``matrices`` are those that ``arrays`` has still to pack;
+    ``cpu_layers.assemble`` makes one with all its steps. ``arrays`` packs ``matrices``;
     ``used`` names the weights that are read. ``pooled`` is the width of a vector before ``head``, ``outputs`` after
     it. ``shares``: the weight of each layer in the mean, whose sum need not be 1. ``smoothing``: product -> a power of
     two for each column, by which the bytes of the operand are divided and the weights multiplied. ``apart``: product
@@ -81,45 +81,45 @@ class EncoderProgram:
         self._halves: set[str] = set()  # buffers of bfloat16
         self._tables: dict[float, int] = {}  # base of rotary angles -> where their table is
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
-        self._besides: dict[str, Callable[[Array], None]] = {}  # the same of a matrix's columns apart
+        self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same of a matrix's columns apart
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
         self._bytes = 0
 
     def text_buffers(self, widths: Mapping[str, int]) -> None:
-        """Buffers of a row a text, by their columns."""
+        """Add buffers with a row a text: name -> columns."""
         for name, columns in widths.items():
-            self._strides[name] = _lines(4 * self.pad(columns)) + LINE
+            self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
 
     def check_smoothing(self) -> None:
-        """Raise a ValueError if ``smoothing`` or ``apart`` name a product that no step of bytes has."""
+        """Raise ValueError if ``smoothing`` or ``apart`` names a product that is not of bytes."""
         smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
         if unknown := (self.smoothing.keys() | self.apart.keys()) - smooth:
             raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")
 
     def buffers(self, **widths: int) -> None:
-        """Buffers of a row a token, by their columns."""
+        """Add buffers with a row a token: name -> columns."""
         for name, columns in widths.items():
-            # one line more than the columns: rows a power of two apart would share cache sets, and scales need a place
-            self._strides[name] = _lines(4 * self.pad(columns)) + LINE
+            # a line more than the columns: rows a power of two apart would share cache sets, and scales follow bytes
+            self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
             self._widths[name] = self.pad(columns)
 
     def _operand(self, source: str) -> str:
         """The buffer for the rows of ``source`` in the format of the products."""
         name = f"{source} operand"
-        self._strides.setdefault(name, _lines(CONVERTED[self.format] * self._widths[source]) + LINE)
+        self._strides.setdefault(name, _whole_lines(CONVERTED[self.format] * self._widths[source]) + LINE)
         self._operands.add(name)
         if self.format == BF16:
             self._halves.add(name)
         return name
 
     def passed(self, buffer: str) -> str:
-        """Where a step leaves rows of ``buffer`` that the next product alone reads: as its operand, if it can."""
+        """The buffer for rows of ``buffer`` that the next product alone reads: that of its operand in bfloat16."""
         return self._operand(buffer) if self.format == BF16 else buffer
 
     def halves(self, name: str, columns: int) -> str:
-        """A buffer of bfloat16, a row a token."""
-        self._strides[name] = _lines(2 * columns) + LINE
+        """Add a buffer of bfloat16 with a row a token."""
+        self._strides[name] = _whole_lines(2 * columns) + LINE
         self._halves.add(name)
         return name
 
@@ -154,17 +154,17 @@ class EncoderProgram:
         self._steps.append((kind, *(numbers[name] for name in wanted)))
 
     def parts(self, name: str) -> tuple[Array, ...]:
-        """The weight ``name`` as a tuple of its parts, which are used from now on."""
+        """The weight ``name`` as a tuple of its parts, marked as used."""
         self.used.add(name)
         return parts_of(self.weights, name)
 
     def normalise(self, name: str, source: str, target: str) -> None:
-        """LayerNorm of the states."""
+        """Add a LayerNorm of the states."""
         width = self.shape.hidden
         self.step(NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
 
     def norm(self, name: str, width: int) -> dict[str, int]:
-        """Where scale and bias of a LayerNorm lie."""
+        """The offsets of scale and bias of a LayerNorm."""
         scale, bias = self.vector(f"{name}.scale"), self.bias(f"{name}.bias", width)
         return {"scale": self.put(scale), "bias": self.put(bias)}
 
@@ -173,7 +173,7 @@ class EncoderProgram:
         return self.vector(name) if name in self.weights else np.zeros(width, np.float32)
 
     def vector(self, name: str) -> Array:
-        """A small weight as float32, its parts in a row; raises NotFinite."""
+        """A small weight as float32 (n,), its parts concatenated. Raises NotFinite."""
         parts = [widen(part) for part in self.parts(name)]
         for i, part in enumerate(parts):
             if not usable(part):
@@ -184,7 +184,10 @@ class EncoderProgram:
         self, name: str, source: str, target: str, activation: str = "none", *, add: str | int = -1, texts: int = 0,
         by_head: bool = False, from_heads: bool = False, rows: NDArray[np.int32] | None = None, form: int = FLOAT,
     ) -> None:  # fmt: skip
-        """target = activation(source W^T + b) + add; rows of W and b by head or ``rows``; columns of W from heads."""
+        """Add target = activation(source W^T + b) + add.
+
+        W and b have their rows in the order of heads or of ``rows``, and W its columns in the order of heads.
+        """
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
         if by_head and len(parts) == 1:
@@ -202,7 +205,7 @@ class EncoderProgram:
         by, apart = (self.smoothing.get(name), self.apart.get(name)) if lanes == 4 and groups == 1 else (None, None)
         factors = numbers = beside = -1
         if apart is not None:
-            numbers, beside = self._numbers(apart), self._beside(name, parts, rows, factor, apart)
+            numbers, beside = self._apart_numbers(apart), self._apart_offset(name, parts, rows, factor, apart)
             by = np.ones(columns, np.float32) if by is None else by.copy()
             by[apart] = 0
         if by is not None:
@@ -235,8 +238,8 @@ class EncoderProgram:
             activation=ACTIVATIONS[activation], add=add,
         )  # fmt: skip
 
-    def _numbers(self, apart: Array) -> int:
-        """Where the numbers of the columns ``apart`` lie; APART in all, the spare ones 0."""
+    def _apart_numbers(self, apart: Array) -> int:
+        """The offset of the numbers of the columns ``apart``: APART int32, the spare ones 0."""
 
         def fill(memory: Array) -> None:
             memory[where : where + 4 * APART].view(np.int32)[:] = np.pad(apart, (0, APART - len(apart)))
@@ -244,12 +247,12 @@ class EncoderProgram:
         where = self._reserve(4 * APART, fill)
         return where
 
-    def _beside(
+    def _apart_offset(
         self, name: str, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array
     ) -> int:  # fmt: skip
-        """Where the weights of the columns ``apart`` lie: float32 (APART, rows), those of spare columns 0.
+        """The offset of the weights of the columns ``apart``: float32 (APART, rows), those of spare columns 0.
 
-        They are read with the product's other weights, since each lies on a page of its own.
+        They are read together with the other weights of the product: each number is on a page of its own.
         """
 
         def fill(memory: Array) -> None:
@@ -259,13 +262,13 @@ class EncoderProgram:
             to[: len(apart)], to[len(apart) :] = np.where(rows < 0, np.float32(0), columns[rows].T), 0
 
         where = self._reserve(4 * APART * len(rows))
-        self._besides[f"{name}.weight"] = fill
+        self._apart_weights[f"{name}.weight"] = fill
         return where
 
     def _rows_by_head(self) -> NDArray[np.int32]:
-        """For each row in the order [head][q|k|v][padded head] which of [q; k; v] (3D) it is, -1 for padding.
+        """For each row in the order [head][q|k|v][padded head] its row in [q; k; v] (3D), or -1 for padding.
 
-        Where q and k are rotated, the halves of a head are padded, so that a pair's channels are half a padded head
+        If q and k are rotated, each half of a head is padded, so that the channels of a pair are half a padded head
         apart.
         """
         heads, size = self.shape.heads, self.shape.hidden // self.shape.heads
@@ -279,7 +282,7 @@ class EncoderProgram:
         return out.reshape(-1)
 
     def rotary(self, base: float) -> int:
-        """Where the table of [cosines | sines] for ``base`` lies, a row of a padded head for each position."""
+        """The offset of the table of [cosines | sines] for ``base``: float32 (positions, padded head)."""
 
         def fill(memory: Array) -> None:
             table = memory[where : where + size].view(np.float32).reshape(self.shape.positions, 2, self.head // 2)
@@ -293,11 +296,11 @@ class EncoderProgram:
         return self._tables[base]
 
     def pad(self, width: int) -> int:
-        """``width`` in whole panels."""
+        """``width`` rounded up to whole panels."""
         return -(-width // self.panel) * self.panel
 
     def put(self, values: Array) -> int:
-        """Where ``values`` lie in the memory, as float32 and padded."""
+        """The offset of ``values`` (n,) in the memory, as float32 padded with zeros to whole panels."""
 
         def fill(memory: Array) -> None:
             to = memory[where : where + 4 * self.pad(len(values))].view(np.float32)
@@ -308,7 +311,7 @@ class EncoderProgram:
 
     def _reserve(self, size: int, fill: Callable[[Array], None] | None = None) -> int:
         where = self._bytes
-        self._bytes += _lines(size)
+        self._bytes += _whole_lines(size)
         if fill:
             self._fill.append(fill)
         return where
@@ -323,7 +326,7 @@ class EncoderProgram:
         memory = space[-space.ctypes.data % LINE :][: self._bytes]
         while self._fill:
             self._fill.pop()(memory)
-        while self.matrices:  # emptied, because they hold on to the stored weights
+        while self.matrices:  # emptied, because they keep the stored weights in memory
             batch, size = [], 0
             while self.matrices and size < BATCH:
                 batch.append(self.matrices.pop(0))
@@ -331,7 +334,7 @@ class EncoderProgram:
             for i, part in pack(batch, memory, self.panel, threads):
                 raise NotFinite(batch[i].name, part)
             for matrix in batch:
-                if fill := self._besides.pop(matrix.name, None):
+                if fill := self._apart_weights.pop(matrix.name, None):
                     fill(memory)
             release()
         linears, steps = np.array(self._linears, LINEAR_FIELDS), np.zeros((len(self._steps), STEP_NUMBERS), np.int64)
@@ -346,7 +349,7 @@ def parts_of(weights: Stored, name: str) -> tuple[Array, ...]:
     return weight if isinstance(weight, tuple) else (weight,)
 
 
-def _lines(size: int) -> int:
+def _whole_lines(size: int) -> int:
     return -(-size // LINE) * LINE
 
 

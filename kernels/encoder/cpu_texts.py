@@ -1,4 +1,4 @@
-"""Steps over texts for the compiled encoder: where pooled vectors lie, and the modules after them.
+"""Steps over texts for the compiled encoder: buffers of pooled vectors, and the modules after pooling.
 
 Fields and numbers are those of ``c/encoder/encoder.h``; the definition is ``kernels.encoder.texts``.
 """
@@ -35,7 +35,12 @@ POOLINGS = {
     "cls": FIRST_TOKEN,
     "lasttoken": LAST_TOKEN,
 }
-IN_PRODUCT = {"identity": "none", "tanh": "tanh", "relu": "relu", "gelu": "gelu"}  # those that a product applies itself
+IN_PRODUCT = {
+    "identity": "none",
+    "tanh": "tanh",
+    "relu": "relu",
+    "gelu": "gelu",
+}  # activations that a product applies itself
 TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers of a row a text
 
 
@@ -52,7 +57,7 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
 
 
 def check_pooling(mode: str, layers: int, head: Head) -> None:
-    """Raise ValueError for a pooling that is unknown, or that cannot run with that number of layers or that head."""
+    """Raise ValueError for a pooling that is unknown, or that cannot run with this number of layers or this head."""
     parts = mode.split("+")
     if mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
         raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")
@@ -63,7 +68,7 @@ def check_pooling(mode: str, layers: int, head: Head) -> None:
 
 
 def text_widths(head: Head, pooled: int) -> dict[str, int]:
-    """Buffer -> columns: those that ``add_head`` needs; none without a head."""
+    """Buffer -> columns, for the buffers that ``add_head`` needs; empty without a head."""
     if not head:
         return {}
     widest = max([pooled, *(head_width(head[: i + 1], pooled) for i in range(len(head)))])
@@ -73,7 +78,7 @@ def text_widths(head: Head, pooled: int) -> dict[str, int]:
 
 
 def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first: bool, to: str | int) -> None:
-    """Pool the states in x, in every part of ``mode``, side by side."""
+    """Add steps that pool the states in x in every part of ``mode``, side by side."""
     width, place = program.shape.hidden, program.put(np.array([share], np.float32))
     for i, part in enumerate(mode.split("+")):
         program.step(
@@ -83,7 +88,7 @@ def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first:
 
 
 def add_head(program: EncoderProgram, head: Head, width: int) -> None:
-    """The modules of ``head`` on the pooled vectors in TEXT, and the step that hands them over."""
+    """Add the modules of ``head`` on the pooled vectors in TEXT, and the step that returns the result."""
     here, other = TEXT, OTHER
     for i, module in enumerate(head):
         if isinstance(module, Dense):

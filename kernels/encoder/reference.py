@@ -1,7 +1,7 @@
 """The frozen encoder and the pooling in NumPy: the definition that native kernels are tested against.
 
-Packed texts: N tokens in all, text i owns rows offsets[i]:offsets[i+1]. Everything is computed and accumulated in the
-dtype of the weights (float32 or float64). No argument is changed; no token is padding.
+Texts are concatenated: N tokens in all, text i owns rows offsets[i]:offsets[i+1]. Everything is computed and
+accumulated in the dtype of the weights (float32 or float64). No argument is changed; no token is padding.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with st
 
 
 class EncoderShape(NamedTuple):
-    """The parameters of the equations besides the weights: D hidden width, heads, layers and the variants of the
-    architecture.
+    """The parameters of the equations except weights: hidden width D, heads, layers, variants of the architecture.
 
     BERT's family leaves the last four as they are. Parts without weights are left out: a table of positions, segments,
     biases, a projection, the first LayerNorm of a layer, a LayerNorm after the last layer, MPNet's relative bias.
@@ -46,7 +45,9 @@ class EncoderShape(NamedTuple):
     pre_norm: bool = False  # LayerNorm stands before attention and feed-forward, not after their residual sums
     gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input | gate], and activate(input) * gate goes on
     rotary: tuple[float, ...] = ()  # the base of each layer's rotary angles; empty: queries and keys are not turned
-    windows: tuple[int | None, ...] = ()  # how many tokens away a layer's farthest key is; None: any; empty: any in all
+    windows: tuple[
+        int | None, ...
+    ] = ()  # the largest distance of a key in each layer; None: any; empty: any in all layers
 
 
 @cache
@@ -99,9 +100,9 @@ def attention(
 ) -> Array:  # fmt: skip
     """softmax(Q K^T / sqrt(d) + B) V within each text. qkv: (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
 
-    A query sees the keys at most ``window`` tokens away, None: all. ``bias`` (heads, 2 reach + 1) holds B by the
-    distance key - query from -reach to reach, and its ends for what is further away; None: no B. ``base``: that of the
-    angles by which ``distances.rotate`` turns Q and K; None: it does not.
+    A query sees the keys at most ``window`` tokens away; None: all keys. ``bias`` (heads, 2 reach + 1) holds B for the
+    distance key - query from -reach to reach, and its ends are B for larger distances; None: no B. ``base``: that of
+    the angles by which ``distances.rotate`` turns Q and K; None: no rotation.
     """
     dim = qkv.shape[1] // 3
     scale = qkv.dtype.type(1 / sqrt(dim // heads))

@@ -1,6 +1,6 @@
 """Vectors of texts in NumPy: pooling as Sentence Transformers does it, and the modules that follow it there.
 
-The definition that ``c/encoder/texts.c`` is tested against. Packed texts: N tokens in all, text i owns rows
+The definition that ``c/encoder/texts.c`` is tested against. Texts are concatenated: N tokens in all, text i owns rows
 offsets[i]:offsets[i+1]. Everything is computed in the dtype of the states (float32 or float64).
 """
 
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from fastflow.kernels.encoder.reference import Array, Ints, erf, layer_norm
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-LEAST = 1e-9  # a sum of weights that is 0 counts as this
-LEAST_NORM = 1e-12  # of torch.nn.functional.normalize
+LEAST = 1e-9  # the divisor if a sum of weights is 0, as in Sentence Transformers
+LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
 def pool(hidden: Array, offsets: Ints, mode: str, weights: Array | None = None, skip: int = 0) -> Array:
     """(N, D) -> (B, D) in one of MODES; no text is without tokens.
 
     ``weights`` (N,), each 0 or LIGHTEST to HEAVIEST, multiply the states; a mean, by position or not, is then over
-    their sum. ``skip`` tokens at the head of each text, those of a prompt, are left out, but the divisor of weights
-    counts them. Of a text without other tokens cls is the first, max -infinity and the rest 0.
+    their sum. The first ``skip`` tokens of each text, those of a prompt, are left out, but the divisor of
+    weights counts them. A text without other tokens has its first state for cls, -infinity for max, and 0 for the rest.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
@@ -91,7 +91,7 @@ class Dense:
         return y + (x if self.projection is None else x @ self.projection.astype(x.dtype).T)
 
     def width(self, inputs: int) -> int:
-        """The width that it makes of ``inputs``."""
+        """The width of the results for vectors of ``inputs`` numbers."""
         return len(self.weight)
 
 
@@ -104,7 +104,7 @@ class Unit:
         return (x / np.maximum(norm, LEAST_NORM)).astype(x.dtype)
 
     def width(self, inputs: int) -> int:
-        """The width that it makes of ``inputs``."""
+        """The width of the results for vectors of ``inputs`` numbers."""
         return inputs
 
 
@@ -120,7 +120,7 @@ class Norm:
         return layer_norm(x, self.scale.astype(x.dtype), self.bias.astype(x.dtype), self.eps)
 
     def width(self, inputs: int) -> int:
-        """The width that it makes of ``inputs``."""
+        """The width of the results for vectors of ``inputs`` numbers."""
         return inputs
 
 

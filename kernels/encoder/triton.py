@@ -1,4 +1,4 @@
-"""The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a packed batch of texts.
+"""The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a batch of concatenated texts.
 
 This module imports neither torch nor triton; building a ``TritonEncoder`` does. A call issues launches only: it never
 waits for the device and reads nothing back, so that it can be captured in a CUDA graph with the flow after it.
@@ -30,12 +30,12 @@ Array = NDArray[Any]
 
 
 class TritonEncoder:
-    """Packed token ids -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
+    """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
 
     ``weights`` and ``shape``: as ``reference.encode`` takes them; ``layers``: those that pooling needs, no layer above
     the highest is run. ``device``: a CUDA device, or cpu under Triton's interpreter, for tests. Products are PyTorch's
     (cuBLASLt), Q, K and V in one; the table of words keeps the dtype it is stored in. Raises ValueError, in one
-    sentence, where torch, triton or a GPU is missing.
+    sentence, if torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TritonEncoder:
         self.weights = self._load(weights)
 
     def _dot(self, dtype: str) -> Any:
-        """The dtype of attention's products; Triton's interpreter gets bfloat16 products wrong without a word."""
+        """The dtype of attention's products: Triton's interpreter computes wrong bfloat16 products silently."""
         language = importlib.import_module("triton.language")
         return language.float32 if self.device.type == "cpu" else getattr(language, dtype)
 

@@ -1,8 +1,8 @@
 """The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
 
-The equations are those of ``reference``; matrix products between them are cuBLASLt's. Texts are packed: N
+The equations are those of ``reference``; matrix products between them are cuBLASLt's. Texts are concatenated: N
 tokens in all, text i owns tokens offset[i]:offset[i+1] (int32, B + 1), and no token is padding. Hidden states and
-products are float32, float16 or bfloat16; every sum, statistic and activation is float32 whatever they are.
+products are float32, float16 or bfloat16; every sum, statistic and activation is float32.
 Tables (LayerNorm's scale and bias, position + segment, biases) are float32, rows contiguous. A launch needs N >= 1 and
 B >= 1: the caller answers none itself.
 

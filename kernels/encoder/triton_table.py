@@ -1,7 +1,7 @@
 """Stored configurations of the Triton encoder, chosen by dtype, head and longest text; nothing is tuned at run time.
 
-Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64); if
-one gives way to the next is an estimate from counts: none of this has been timed on a GPU yet.
+Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64); the
+texts and heads from which the next one is used are estimates from counts: none of this has been timed on a GPU yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastflow.kernels.launch import options
 
 DTYPES = ("float32", "float16", "bfloat16")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-COLUMNS = 1024  # of a product activated by one program
+COLUMNS = 1024  # of a product that one program activates: eight numbers for each of 128 threads; not timed
 SMALLEST = 16  # tl.dot takes no narrower operand
 
 
@@ -31,7 +31,7 @@ class Attention:
 
 
 ANY = float("inf")
-WIDEST = 128  # channels a head
+WIDEST = 128  # channels a head in ATTENTION
 # by bytes of an element: few queries a program while texts are short, so that one text's heads fill more of the GPU
 ATTENTION: dict[int, tuple[Attention, ...]] = {
     4: (
@@ -64,13 +64,13 @@ def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
 
 
 def row_constants(columns: int) -> dict[str, Any]:
-    """Those of ``embed``, ``add_norm`` and ``pool_first``, which hold a row of ``columns`` in one program."""
+    """The constants of ``embed``, ``add_norm`` and ``pool_first``: one program holds a row of ``columns``."""
     wide = power_of_two(columns)
     return {"BD": wide, "VEC": math.gcd(columns, 16)} | options(4 if wide >= 512 else 1, 1)
 
 
 def activate_constants(activation: str, columns: int) -> dict[str, Any]:
-    """Those of ``activate``."""
+    """The constants of ``activate``."""
     block = min(power_of_two(columns), COLUMNS)
     return {"ACT": activation, "BI": block, "VEC": math.gcd(columns, 16)} | options(4, 1)
 

@@ -1,4 +1,4 @@
-"""The folded flow on a CPU: packs its plans once, and calls the compiled kernels."""
+"""The folded flow on a CPU: lays its plans out once, and calls the compiled kernels."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class CpuFlow:
     def __call__(
         self, x: NDArray[Any], normalize: bool = False, truncate: int | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """z (B, N) of ``x`` (B, D), C-contiguous float32; (B, ``truncate``) of its first columns.
+        """z (B, N), or its first columns (B, ``truncate``), of ``x`` (B, D), both C-contiguous float32.
 
         ``normalize`` divides each row by its L2 norm, after truncation. ``out`` receives the result instead of a new
-        array, and may be ``x`` itself when the shapes agree. Raises ValueError for any other shape or type.
+        array, and may be ``x`` itself if the shapes agree. Raises ValueError for any other shape or type.
         """
         keep = self.outputs if truncate is None else truncate
         if not 1 <= keep <= self.outputs:

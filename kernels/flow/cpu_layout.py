@@ -1,6 +1,6 @@
-"""Packs plans for the CPU: every plan becomes a few operations on one row's scratch columns (see ``c/flow/flow.h``).
+"""Lays plans out for the CPU: every plan becomes a few operations on scratch columns of one row (``c/flow/flow.h``).
 
-The order of every sum is fixed here, once: it depends on the plan and the vector width, never on the batch.
+This fixes the order of every sum: it depends on the plan and the vector width, never on the batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ Array = NDArray[Any]
 Part = tuple[int, int]  # scratch column and number of columns that a product reads
 ALIGN = 16  # floats in 64 bytes
 CHAIN = 128  # multiply-adds in one chain at most: longer ones lose digits
-CACHED = 300_000  # weights (1.2 MB) that stay in a second-level cache while they are read once per tile of rows
+PIECE = 32  # multiply-adds in a chain of ``_split`` at least: on a Xeon with AMX 8 to 128 take the same time within 2 %
+# weights (1.2 MB) that stay in a second-level cache while they are read once per tile of rows; more are read once for
+# four tiles, which takes 1.03 of the time with 0.16 million weights, 0.79 with 0.92 million (1,024 rows, AVX-512)
+CACHED = 300_000
 
 
 class Program:
@@ -49,7 +52,9 @@ class Program:
         for plan in plans:
             source = self._plan(plan.astype(np.float32), source)
         self.result, self.inputs, self.outputs = source, plans[0].inputs, plans[-1].outputs
-        self.stride = -(-self.columns // 32) * 32 + ALIGN  # an odd number of cache lines: rows fall in different sets
+        self.stride = (
+            -(-self.columns // 32) * 32 + ALIGN
+        )  # an odd number of cache lines: rows are in different cache sets
         self.block = tile if self.size <= CACHED else 4 * tile  # large weights are read once for four tiles
 
     def arrays(self) -> tuple[Array, Array, Array]:
@@ -82,7 +87,7 @@ class Program:
         return z
 
     def _steps(self, plan: Plan, u: int, h: int) -> None:
-        """h_k of the hidden form for every k; step k has the columns from h + k times the padded width."""
+        """h_k of the hidden form for every k: step k writes the columns from h + k times the padded width."""
         assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
         w, room, links = plan.width, self._whole(plan.width), plan.links
         for k in range(plan.steps):
@@ -100,7 +105,7 @@ class Program:
         self._product(to, plan.B[k].T, plan.d[k], [(a, w)], RELU)
 
     def _outputs(self, plan: Plan, h: int, z: int) -> None:
-        """z += V h, each range of outputs from the steps that write it."""
+        """z += V h: each range of outputs is added by the steps that write this range."""
         w, room = plan.width, self._whole(plan.width)
         edges = sorted({int(edge) for edge in plan.writes.flat})
         for low, high in pairwise(edges):
@@ -111,7 +116,7 @@ class Program:
                 self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], ADD)
 
     def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
-        """u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), step after step; h is used again by each."""
+        """u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), step after step; all steps share the columns of h."""
         assert plan.p is not None  # noqa: S101 - as above
         for k in range(plan.steps):
             own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
@@ -124,8 +129,9 @@ class Program:
                 self._product(to, weight, bias, [(h, plan.width)], GATE, columns)
 
     def _gated(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Weights (w, n) and biases (n,) of shifts and gates, vector by vector alternately; surplus channels of the
-        last vector pass unchanged.
+        """Weights (w, n) and biases (n,) in which vectors of shifts and gates alternate.
+
+        Surplus channels of the last vector do not change u.
         """
         n = self.vector
         spare = -len(shift[1]) % n
@@ -138,7 +144,7 @@ class Program:
         return weight, np.stack([pair[1] for pair in pairs], axis=1).reshape(-1)
 
     def _diagonal(self, plan: Plan, u: int, z: int) -> None:
-        """z = S u[gather] + t, by runs of whole vectors if the gather has them."""
+        """z = S u[gather] + t, in runs of whole vectors if the gather has such runs."""
         assert plan.gather is not None  # noqa: S101 - as above
         index = u + np.pad(plan.gather, (0, -plan.outputs % self.vector), mode="edge").reshape(-1, self.vector)
         table = len(self.table)
@@ -150,9 +156,9 @@ class Program:
     def _product(
         self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
     ) -> None:
-        """Columns ``to`` on = mode(bias + sum over parts of scratch @ ``weight`` (depth, n))."""
+        """Columns from ``to`` on = mode(bias (n,) + scratch[parts] @ weight (depth, n))."""
         columns = weight.shape[1] if columns is None else columns
-        few = weight.shape[1] <= 4 * self.vector  # two panels, too few independent sums for a single row
+        few = weight.shape[1] <= 4 * self.vector  # two panels: too few independent sums for a single row
         chains = _split(parts) if few else _joined(parts)
         mode |= SPLIT if few else 0
         panels, biases, n = [], [], 2 * self.vector
@@ -170,17 +176,17 @@ class Program:
         self.ops.append(record(OP, fields))
 
     def _whole(self, width: int) -> int:
-        """``width`` in whole vectors."""
+        """``width`` rounded up to whole vectors."""
         return -(-width // self.vector) * self.vector
 
     def _slot(self, columns: int) -> int:
-        """The first of ``columns`` new scratch columns, with slack for vectors that overhang them."""
+        """The first of ``columns`` new scratch columns, followed by slack for the surplus of whole vectors."""
         start = self.columns
         self.columns += -(-(columns + 2 * self.vector) // ALIGN) * ALIGN
         return start
 
     def _put(self, values: Array) -> int:
-        """The offset at which ``values`` join the weights, padded with zeros to whole vectors and cache lines."""
+        """Append ``values`` to the weights, padded with zeros to whole cache lines; returns their offset."""
         start = self.size
         self.chunks.append(_widened(values, -(-len(values) // ALIGN) * ALIGN))
         self.size += len(self.chunks[-1])
@@ -195,13 +201,13 @@ def _widened(values: Array, columns: int) -> Array:
 
 
 def _split(parts: list[Part]) -> list[tuple[int, int, int]]:
-    """(column, length, 1): the first part cut in four, the others too, every piece a chain of its own."""
-    size = min(CHAIN, max(32, -(-parts[0][1] // 4)))
+    """(column, length, 1) of pieces, each a chain of its own: the first part cut in four, the others in this size."""
+    size = min(CHAIN, max(PIECE, -(-parts[0][1] // 4)))
     return [(c + low, min(size, n - low), 1) for c, n in parts for low in range(0, n, size)]
 
 
 def _joined(parts: list[Part]) -> list[tuple[int, int, int]]:
-    """(column, length, whether a new chain begins): parts run on into one chain while it stays within CHAIN."""
+    """(column, length, whether a new chain begins): one chain continues over parts as long as it stays within CHAIN."""
     out: list[tuple[int, int, int]] = []
     chain = 0
     for column, length in parts:
@@ -214,8 +220,9 @@ def _joined(parts: list[Part]) -> list[tuple[int, int, int]]:
 
 
 def _runs(index: Array) -> list[list[int]]:
-    """[order, first source, vectors] for the rows of ``index``: ASCENDING for consecutive sources, DESCENDING if
-    they fall by one, each joined with the row before when it goes on from there, and SCATTERED for any other.
+    """[order, first source, vectors] of runs of rows of ``index``, (vectors, vector width).
+
+    ASCENDING: each source is one above the source before; DESCENDING: one below; SCATTERED: any other.
     """
     runs: list[list[int]] = []
     for before, row in zip([index[0], *index[:-1]], index, strict=True):

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan
-from fastflow.kernels.flow.triton_layout import Packed, pack, pack_state, padded_width, without_prologue
+from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, padded_width, without_prologue
 from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, SMALL, TABLE, WIDE, Config, choose
 from fastflow.kernels.launch import options, prepare
 
 Tensor = Any  # torch.Tensor, which is not imported here
-# if neither tokens nor layers have weights: kernels are compiled without them
-ALIKE = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
+# neither tokens nor layers have weights: kernels are compiled without the arguments
+UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
 class TritonFlow:
@@ -30,7 +30,7 @@ class TritonFlow:
     Products are exact for one row and tf32x3 beyond, an error of float32 grade. ``device`` is a CUDA device, or cpu
     under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,) float32 above 0: the weight in
     pooling of a token of each id; None: every token counts 1. ``shares``: those of the pooled layers in their sum;
-    None: all the same. Raises ValueError, in one sentence, where torch, triton or a GPU is missing.
+    None: equal shares. Raises ValueError, in one sentence, if torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class TritonFlow:
     ) -> Tensor:
         """z (B, N) float32 of pooled vectors x (B, D); B = 0 gives (0, N) without a launch.
 
-        With ``offsets`` (B + 1,) int32, x holds the hidden states of packed texts, (tokens, D) or (layers, tokens, D),
-        and is pooled on the way (see ``pool``, also for ``ids``). ``normalize`` divides each z by max(|z|, 1e-12).
+        With ``offsets`` (B + 1,) int32, x holds the hidden states of concatenated texts, (tokens, D) or (layers,
+        tokens, D), and is pooled first (see ``pool``, also for ``ids``). ``normalize``: z / max(|z|, 1e-12).
         """
         return self._run(x, normalize, offsets, ids, None)
 
@@ -67,11 +67,10 @@ class TritonFlow:
         return self._run(x, False, None, None, log_det), log_det
 
     def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
-        """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers, in their shares, summed in
-        float32.
+        """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers by their shares.
 
-        hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,) int32, not decreasing;
-        ids (tokens,) int32, rows of ``weights``, read only if there are such; all on the device. A text without
+        Sums are float32. hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,)
+        int32, not decreasing; ids (tokens,) int32, rows of ``weights``, read only if the flow has weights; all on the device. A text without
         tokens gives zeros, and tokens that no text owns are not read.
         """
         hidden = self._hidden(hidden)
@@ -85,7 +84,7 @@ class TritonFlow:
 
     def _pooling(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None) -> dict[str, Any]:
         """The arguments that kernels which pool ``hidden`` (layers, tokens, D) share."""
-        texts = ALIKE | {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
+        texts = UNWEIGHTED | {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
         if self.shares is not None:
             if len(hidden) != len(self.shares):
                 raise ValueError(f"{len(self.shares)} shares do not fit hidden states of {len(hidden)} layers")
@@ -159,19 +158,19 @@ class _Part:
         self.flow, self.plan = flow, plan
         self.kind = kind(plan)
         self.width = padded_width(plan.width)
-        self.packed: dict[tuple[int, int, int], tuple[Packed, dict[str, Tensor]]] = {}
+        self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
         for config in TABLE[self.kind]:
-            self.layout(config)  # now, so that a later call, perhaps being captured in a graph, copies nothing
+            self.laid_out(config)  # now: a later call, which a graph may capture, must copy nothing
 
-    def layout(self, config: Config) -> tuple[Packed, dict[str, Tensor]]:
+    def laid_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
         """The plan as ``config`` wants it, and its arrays on the device."""
         key = (config.HB, config.BN, config.BK)
-        if key not in self.packed:
+        if key not in self.layouts:
             state = self.kind == "state"
-            packed = pack_state(self.plan, *key[1:]) if state else pack(self.plan, *key)
-            tensors = {name: self.flow.torch.from_numpy(a).to(self.flow.device) for name, a in packed.arrays.items()}
-            self.packed[key] = packed, tensors
-        return self.packed[key]
+            layout = lay_out_state(self.plan, *key[1:]) if state else lay_out_hidden(self.plan, *key)
+            tensors = {name: self.flow.torch.from_numpy(a).to(self.flow.device) for name, a in layout.arrays.items()}
+            self.layouts[key] = layout, tensors
+        return self.layouts[key]
 
     def __call__(
         self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
@@ -185,51 +184,51 @@ class _Part:
         return z
 
     def loop(self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, *_: Any) -> None:
-        packed, arrays = self.layout(config)
+        layout, arrays = self.laid_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         self.flow.launch(
-            self.flow.bodies.flow_loop, (programs,), constants(config, "flow_loop", packed, self.width, normalize),
-            arrays, x_ptr=x, z_ptr=z, scratch_ptr=self._scratch(programs * config.BM * packed.columns), B=rows,
-            D=packed.inputs, N=packed.outputs, steps=packed.steps, tiles=packed.tiles, chunks=packed.chunks,
-            C=packed.columns, pitch=packed.pitch,
+            self.flow.bodies.flow_loop, (programs,), constants(config, "flow_loop", layout, self.width, normalize),
+            arrays, x_ptr=x, z_ptr=z, scratch_ptr=self._scratch(programs * config.BM * layout.columns), B=rows,
+            D=layout.inputs, N=layout.outputs, steps=layout.steps, tiles=layout.tiles, chunks=layout.chunks,
+            C=layout.columns, pitch=layout.pitch,
         )  # fmt: skip
 
     def pair(
         self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, *_: Any
     ) -> None:
-        packed, arrays = self.layout(config)
+        layout, arrays = self.laid_out(config)
         blocks, bodies = -(-rows // config.BM), self.flow.bodies
-        a = self._scratch(blocks * config.BM * packed.columns)
-        h = self._scratch(packed.chunks * blocks * config.BM * packed.columns)
-        common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": packed.inputs, "C": packed.columns, "pitch": packed.pitch}
-        common |= pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0} | ALIKE
+        a = self._scratch(blocks * config.BM * layout.columns)
+        h = self._scratch(layout.chunks * blocks * config.BM * layout.columns)
+        common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": layout.inputs, "C": layout.columns, "pitch": layout.pitch}
+        common |= pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0} | UNWEIGHTED
         fused = pooling is not None
         self.flow.launch(
-            bodies.flow_read, (blocks, packed.tiles), constants(config, "flow_read", packed, self.width, pool=fused),
+            bodies.flow_read, (blocks, layout.tiles), constants(config, "flow_read", layout, self.width, pool=fused),
             arrays, **common,
         )  # fmt: skip
         self.flow.launch(
-            bodies.flow_write, (blocks, packed.chunks), constants(config, "flow_write", packed, self.width, pool=fused),
-            arrays, **common, z_ptr=z, h_ptr=h, N=packed.outputs,
+            bodies.flow_write, (blocks, layout.chunks), constants(config, "flow_write", layout, self.width, pool=fused),
+            arrays, **common, z_ptr=z, h_ptr=h, N=layout.outputs,
         )  # fmt: skip
         if normalize:
             self.flow.launch(
-                bodies.unit_rows, (-(-rows // SMALL),), unit_constants(packed.outputs), {}, z_ptr=z, B=rows,
-                N=packed.outputs,
+                bodies.unit_rows, (-(-rows // SMALL),), unit_constants(layout.outputs), {}, z_ptr=z, B=rows,
+                N=layout.outputs,
             )  # fmt: skip
 
     def state(
         self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, _: Any, log_det: Tensor | None
     ) -> None:
-        packed, arrays = self.layout(config)
+        layout, arrays = self.laid_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         sums = self._scratch(rows) if log_det is not None else z
         self.flow.launch(
             self.flow.bodies.flow_state, (programs,),
-            constants(config, "flow_state", packed, self.width, normalize, log_det=log_det is not None), arrays,
-            x_ptr=x, z_ptr=z, log_det_ptr=sums, scratch_ptr=self._scratch(programs * config.BM * packed.pitch), B=rows,
-            D=packed.inputs, N=packed.outputs, steps=packed.steps, C=packed.columns, pitch=packed.pitch,
-            log_det=packed.log_det,
+            constants(config, "flow_state", layout, self.width, normalize, log_det=log_det is not None), arrays,
+            x_ptr=x, z_ptr=z, log_det_ptr=sums, scratch_ptr=self._scratch(programs * config.BM * layout.pitch), B=rows,
+            D=layout.inputs, N=layout.outputs, steps=layout.steps, C=layout.columns, pitch=layout.pitch,
+            log_det=layout.log_det,
         )  # fmt: skip
         if log_det is not None:
             log_det += sums
@@ -247,26 +246,26 @@ def kind(plan: Plan) -> str:
 
 
 def constants(
-    config: Config, body: str, packed: Packed, width: int, normalize: bool = False, pool: bool = False,
+    config: Config, body: str, layout: Layout, width: int, normalize: bool = False, pool: bool = False,
     log_det: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The compile-time constants and launch options of one kernel under one configuration."""
+    """The compile-time constants and launch options of the kernel ``body`` in one configuration."""
     names = {
         "flow_loop": "BM BN BK HB WP SCHEME VEC DENSE NORMALIZE", "flow_read": "BM BK HB SCHEME VEC POOL",
         "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL", "flow_state": "BM BN BK WP SCHEME VEC LOGDET NORMALIZE",
     }  # fmt: skip
     values = vars(config) | {
-        "WP": width, "VEC": math.gcd(packed.inputs, packed.outputs, 16), "DENSE": packed.dense, "NORMALIZE": normalize,
+        "WP": width, "VEC": math.gcd(layout.inputs, layout.outputs, 16), "DENSE": layout.dense, "NORMALIZE": normalize,
         "POOL": POOL if pool else 0, "LOGDET": log_det,
     }  # fmt: skip
     return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)
 
 
 def pool_constants(inputs: int) -> dict[str, Any]:
-    """Those of ``pool_mean``."""
+    """The constants and launch options of ``pool_mean``."""
     return {"BN": WIDE, "VEC": math.gcd(inputs, 16), "POOL": POOL} | options(4, 3)
 
 
 def unit_constants(outputs: int) -> dict[str, Any]:
-    """Those of ``unit_rows``."""
+    """The constants and launch options of ``unit_rows``."""
     return {"BM": SMALL, "BN": WIDE, "VEC": math.gcd(outputs, 16)} | options(4, 3)

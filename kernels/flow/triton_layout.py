@@ -1,7 +1,7 @@
-"""The plan laid out for the Triton kernels: padded to their blocks, with tables of what each block reads (NumPy only).
+"""A plan laid out for the Triton kernels: padded to their blocks, with tables of what each block reads (NumPy only).
 
-Nothing here depends on the batch. Ranges are widened to multiples of 16, so that loads are 16 bytes wide; the weights
-are zero in between, which makes that exact.
+Nothing here depends on the batch. Ranges are widened to multiples of 16, so that loads are 16 bytes wide; added weights
+are zero, so results are exact.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
 
 Array = NDArray[Any]
-UNIT = 32  # hidden units multiplied at once: wider blocks would spill registers
+UNIT = 32  # hidden units that are multiplied at once: wider blocks would spill registers
 
 
 @dataclass(frozen=True)
-class Packed:
+class Layout:
     """One plan without prologue as the kernels read it: arrays by argument name (float32, tables int32), and sizes."""
 
     arrays: dict[str, Array]
@@ -35,7 +35,7 @@ class Packed:
 
 
 def padded_width(width: int) -> int:
-    """The power of two, 16 or more, that hidden blocks of ``width`` units occupy."""
+    """The least power of two, 16 or more, that holds ``width`` hidden units."""
     return max(16, 1 << (width - 1).bit_length()) if width else 16
 
 
@@ -53,8 +53,8 @@ def without_prologue(plan: Plan) -> tuple[Plan, ...]:
     return first, replace(plan, L=None, m=np.zeros(size), s=np.ones(size))
 
 
-def pack(plan: Plan, tile: int, chunk: int, reach: int) -> Packed:
-    """A hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
+def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
+    """The layout of a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
 
     Steps that read the same range share a tile if their widths allow it, so that its inputs are read once.
     """
@@ -62,8 +62,8 @@ def pack(plan: Plan, tile: int, chunk: int, reach: int) -> Packed:
     unit = min(width, UNIT)
     blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))
     columns = len(tile_ranges) * tile + (width if width > UNIT else 0)
-    pitch = _padded(plan.inputs + max(reach, 16), max(reach, 16))
-    rows = _padded(plan.outputs, chunk)
+    pitch = _round_up(plan.inputs + max(reach, 16), max(reach, 16))
+    rows = _round_up(plan.outputs, chunk)
     where = (blocks[:, None] * width + np.arange(w)).reshape(k * w)
     gram, write, read = np.zeros((columns, columns)), np.zeros((rows, columns)), np.zeros((columns, pitch))
     bias = np.zeros(columns)
@@ -71,24 +71,24 @@ def pack(plan: Plan, tile: int, chunk: int, reach: int) -> Packed:
     if plan.G is not None:
         gram[where[:, None], where] = plan.G
     links = [np.flatnonzero(row).tolist() for row in plan.links]
-    reach_of = [_reaching(plan, start, start + chunk) for start in range(0, rows, chunk)]
-    arrays = _common(plan, pitch, rows) | {
+    reach_of = [_steps_reaching(plan, start, start + chunk) for start in range(0, rows, chunk)]
+    arrays = _shared_arrays(plan, pitch, rows) | {
         "tile_ptr": _sixteenths(tile_ranges), "U_ptr": read, "c_ptr": bias, "G_ptr": gram,
         "step_ptr": np.column_stack([blocks * (width // unit), _bounds(links, width // unit)]),
         "link_ptr": _units(blocks, links, width // unit),
         "chunk_ptr": np.column_stack([[max(ks, default=-1) + 1 for ks in reach_of], _bounds(reach_of, width // unit)]),
         "block_ptr": _units(blocks, reach_of, width // unit), "V_ptr": write,
     }  # fmt: skip
-    return _finish(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch)
+    return _layout(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch)
 
 
-def pack_state(plan: Plan, chunk: int, reach: int) -> Packed:
-    """A state plan for ``chunk`` channels written and ``reach`` read at a time."""
+def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
+    """The layout of a state plan that writes ``chunk`` channels and reads ``reach`` at a time."""
     if plan.p is None or plan.q is None or plan.R is None:
-        raise ValueError("pack_state needs a plan in state form, and this one is in hidden form: use pack")
+        raise ValueError("lay_out_state needs a plan in state form, and this one is in hidden form: use lay_out_hidden")
     width, (k, w), block = padded_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
-    columns, pitch = k * width, _padded(plan.inputs + block, block) + 2 * width
-    rows = _padded(plan.outputs, chunk)
+    columns, pitch = k * width, _round_up(plan.inputs + block, block) + 2 * width
+    rows = _round_up(plan.outputs, chunk)
     where = (np.arange(k)[:, None] * width + np.arange(w)).reshape(k * w)
     read, bias = np.zeros((columns, pitch)), np.zeros(columns)
     read[where, : plan.inputs], bias[where] = plan.U, plan.c
@@ -96,12 +96,12 @@ def pack_state(plan: Plan, chunk: int, reach: int) -> Packed:
     shift[: plan.inputs, where], gate[: plan.inputs, where] = plan.V, plan.R
     shift_bias, gate_bias = np.zeros((k, pitch)), np.full((k, pitch), UNTOUCHED)
     shift_bias[:, : plan.inputs], gate_bias[:, : plan.inputs] = plan.p, plan.q
-    arrays = _common(plan, pitch, rows) | {
+    arrays = _shared_arrays(plan, pitch, rows) | {
         "tile_ptr": _sixteenths(plan.reads), "U_ptr": read, "c_ptr": bias, "span_ptr": _sixteenths(plan.writes),
         "V_ptr": shift, "R_ptr": gate, "p_ptr": shift_bias, "q_ptr": gate_bias,
     }  # fmt: skip
     arrays["sz_ptr"] = _pad(plan.S, rows)  # u is centred already
-    return _finish(plan, arrays, k, rows // chunk, columns, pitch)
+    return _layout(plan, arrays, k, rows // chunk, columns, pitch)
 
 
 def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[int, int]]]:
@@ -120,16 +120,16 @@ def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[in
     return blocks, ranges
 
 
-def _reaching(plan: Plan, start: int, stop: int) -> list[int]:
-    """The steps whose hidden vectors reach output channels start to stop."""
+def _steps_reaching(plan: Plan, start: int, stop: int) -> list[int]:
+    """The steps whose hidden vectors change output channels start to stop."""
     if not plan.width:
         return []
     reached = plan.V[start:stop].reshape(-1, plan.steps, plan.width).any(axis=(0, 2))
     return [int(k) for k in np.flatnonzero(reached)]
 
 
-def _common(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
-    """The common part of both forms: centring, inner layers and the linear path."""
+def _shared_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
+    """The arrays of both forms: centring, inner layers and the linear path."""
     k, w, width = plan.steps, plan.width, padded_width(plan.width)
     inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
     inner[:, :w, :w], bias[:, :w] = plan.B, plan.d
@@ -147,15 +147,15 @@ def _common(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
     }  # fmt: skip
 
 
-def _finish(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, columns: int, pitch: int) -> Packed:
+def _layout(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, columns: int, pitch: int) -> Layout:
     kinds = {"f": np.float32, "i": np.int32}
     arrays = {name: np.ascontiguousarray(a, kinds[a.dtype.kind]) for name, a in arrays.items()}
-    return Packed(
+    return Layout(
         arrays, plan.inputs, plan.outputs, plan.steps, tiles, chunks, columns, pitch, plan.gather is None, plan.logdet
     )
 
 
-def _padded(size: int, block: int) -> int:
+def _round_up(size: int, block: int) -> int:
     return -(-size // block) * block
 
 

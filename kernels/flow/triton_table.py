@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-POOL = 16  # tokens summed at a time by the pooling prologue
-POOL_FUSED = 64  # up to this many tokens one text is pooled inside the split pair, by each program again
-SMALL = 16  # rows of a block of ``pool_mean``'s and ``unit_rows``'s launches
-WIDE = 128  # and their channels
+POOL = 16  # tokens that pooling sums at a time: with WIDE channels 16 registers of each of 128 threads
+# tokens up to which every program of the split pair pools a single text itself, in four blocks of POOL: no launch more
+POOL_FUSED = 64
+SMALL = 16  # rows in a block of ``unit_rows``: with WIDE channels 16 registers of each of 128 threads
+WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``: a row of float32 is four loads of a warp
 
 
 @dataclass(frozen=True)

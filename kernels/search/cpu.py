@@ -42,8 +42,8 @@ def products(
 ) -> NDArray[np.float32]:
     """(q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
 
-    Summed in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most 2^22, no
-    number overflows, and no length is below 2^-40. ``threads`` and ``isa`` as ``dots`` takes them.
+    Accumulated in float32 in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most
+    2^22, no number overflows, and no length is below 2^-40. ``threads`` and ``isa`` as ``dots`` takes them.
     Raises ValueError for other shapes or types.
     """
     check_floats(rows, queries)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastflow.kernels.flow.triton_layout import pack, padded_width, without_prologue
+from fastflow.kernels.flow.triton_layout import lay_out_hidden, padded_width, without_prologue
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
 
@@ -25,7 +25,7 @@ def flow(width, coupling="additive"):
 @pytest.mark.parametrize(("width", "tile"), [(5, 32), (16, 16), (20, 64), (40, 32), (40, 64)])
 def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
     (plan,) = fold(flow(width), 48)
-    packed = pack(plan, tile, 32, 32)
+    packed = lay_out_hidden(plan, tile, 32, 32)
     for name, of_plan in {"U_ptr": plan.U, "V_ptr": plan.V, "G_ptr": plan.G, "B_ptr": plan.B}.items():
         assert np.isclose(np.abs(packed.arrays[name]).sum(), np.abs(of_plan).sum(), rtol=1e-6)
     columns = packed.arrays["U_ptr"].reshape(packed.columns, packed.pitch)
@@ -41,7 +41,7 @@ def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
 
 def test_steps_that_read_the_same_range_share_a_tile():
     (plan,) = fold(flow(32), 48)
-    assert pack(plan, 64, 32, 32).tiles == 4 < pack(plan, 32, 32, 32).tiles == plan.steps
+    assert lay_out_hidden(plan, 64, 32, 32).tiles == 4 < lay_out_hidden(plan, 32, 32, 32).tiles == plan.steps
 
 
 def test_a_prologue_becomes_a_plan_of_its_own():

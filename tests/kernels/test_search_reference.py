@@ -18,7 +18,7 @@ def codes_of(dtype, rows, width, seed=0):
 
 @pytest.mark.parametrize("width", [1, 7, 300])
 def test_dot_products(width, monkeypatch):
-    monkeypatch.setattr(reference, "BLOCK", 1000)
+    monkeypatch.setattr(reference, "WIDENED", 1000)
     codes = codes_of(np.int8, 20, width)
     for query in codes[:4]:
         want = [sum(a * b for a, b in zip(row, query.tolist(), strict=True)) for row in codes.tolist()]
@@ -27,7 +27,7 @@ def test_dot_products(width, monkeypatch):
 
 @pytest.mark.parametrize("width", [1, 7, 300])
 def test_bits_that_differ(width, monkeypatch):
-    monkeypatch.setattr(reference, "BLOCK", 1000)
+    monkeypatch.setattr(reference, "WIDENED", 1000)
     codes = codes_of(np.uint8, 20, width)
     for query in codes[:4]:
         want = [sum((a ^ b).bit_count() for a, b in zip(row, query.tolist(), strict=True)) for row in codes.tolist()]

@@ -13,8 +13,8 @@ import triton
 from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
-from fastflow.kernels.flow.triton import ALIKE, constants, pool_constants, unit_constants
-from fastflow.kernels.flow.triton_layout import Packed
+from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
+from fastflow.kernels.flow.triton_layout import Layout
 from fastflow.kernels.flow.triton_table import TABLE
 from fastflow.plan.fold import fold
 
@@ -27,7 +27,7 @@ LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write"), "state"
 
 
 def packed(dim, dense):
-    return Packed({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0)
+    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0)
 
 
 def cases():
@@ -39,7 +39,7 @@ def cases():
 
     def add(kernel, options, x="*fp32", weighted=False):
         if not weighted:
-            options |= {name: None for name in ALIKE if name in getattr(bodies, kernel).arg_names}
+            options |= {name: None for name in UNWEIGHTED if name in getattr(bodies, kernel).arg_names}
         found.setdefault((kernel, tuple(sorted(options.items())), x), (kernel, options, x))
 
     for kind, configs in TABLE.items():
