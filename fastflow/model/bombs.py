@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64decode
-from binascii import Error
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +64,11 @@ def _check_charsmap(data: bytes, path: Path) -> None:
 
     The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process if there is none.
     """
-    found = CHARSMAP.search(data)
-    if found and int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
+    if (found := CHARSMAP.search(data)) is None:
+        return
+    from base64 import b64decode  # few tokenizers have such a map
+
+    if int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
         raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
 
 
@@ -100,8 +101,10 @@ def _size(text: Any) -> int:
 
 def _longest(charsmap: Any) -> int:
     """Bytes of the longest replacement in a map of SentencePiece: the trie's size, the trie, strings ended by 0."""
+    from base64 import b64decode  # as above
+
     try:
         data = b64decode(charsmap, validate=True)
-    except (TypeError, ValueError, Error):  # the library's error names what is wrong with it
+    except (TypeError, ValueError):  # the library's error names what is wrong with it
         return 1
     return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))

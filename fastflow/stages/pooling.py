@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -148,6 +147,8 @@ def pooling_name(pooling: Pooling) -> str:
         return pooling.mode
     items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]
     if pooling.shares is not None:
+        from fractions import Fraction  # of a name that counts a layer several times
+
         parts = [Fraction(share).limit_denominator(MOST_COUNT * len(items)) for share in pooling.shares]
         whole = math.lcm(*(part.denominator for part in parts))
         counts = [int(part * whole) for part in parts]

@@ -7,8 +7,8 @@ offsets[i]:offsets[i+1]. Everything is computed in the dtype of the states (floa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +74,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Dense:
+class Dense(NamedTuple):
     """activation(W x + b) of x (B, in), plus x with ``residual``, or R x where ``projection`` R (out, in) is given."""
 
     weight: NDArray[np.floating]  # (out, in)
@@ -95,7 +94,6 @@ class Dense:
         return len(self.weight)
 
 
-@dataclass(frozen=True)
 class Unit:
     """x / max(|x|, LEAST_NORM) of x (B, D)."""
 
@@ -108,8 +106,7 @@ class Unit:
         return inputs
 
 
-@dataclass(frozen=True, eq=False)
-class Norm:
+class Norm(NamedTuple):
     """LayerNorm of x (B, D)."""
 
     scale: NDArray[np.floating]
