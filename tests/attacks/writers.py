@@ -1,19 +1,12 @@
-"""Runs of ``fastflow`` that write one output at once, are interrupted, killed and continued: rows must never mix.
+"""Runs of ``fastflow embed`` that write one output at once, are interrupted and continued: rows must never mix.
 
     python tests/attacks/writers.py --rounds 60 --seconds 1200 --seed 0
 
-A round is of one format and of one of two kinds.
-
-Together: two processes embed two inputs into one file, or two shards of one input; one may get a signal. Each that
-exits with 0 claims that the file was its own when it finished, so the file must be, bit for bit, what one gives alone.
-A run that did not succeed must say why in one sentence, and continue.
-
-Killed: one input is embedded, plainly or with --dedupe or --cache, whole or in two shards that are merged. Every
-process gets SIGKILL at a random moment, a few times, and is started again with --resume. Meanwhile another run fills
-the cache, is killed too, and ``fastflow cache`` reads it. In the end there are the bytes of a run that nobody
-disturbed, and nothing else lies in the folder.
-
-Exit code 1 and the seed of the round for anything else.
+In a round two processes embed two inputs into one file, or two shards of one input, plainly, with --dedupe or with one
+--cache; one may get a signal. Each that exits with 0 claims that the file was its own when it finished, so the file
+must be, bit for bit, what one gives alone. A run that did not succeed must say why in one sentence, and, continued,
+give the bytes of a whole run. The cache must be sound, and nothing else may lie in the folder. Exit code 1 and the seed
+of the round for anything else. tests/files/test_parts_manifest_killed.py kills runs at their operations on files.
 """
 
 from __future__ import annotations
@@ -32,17 +25,14 @@ from pathlib import Path
 from boxed import rounds
 
 from fastflow.files.parts.manifest import manifest_path
-from fastflow.files.write.partial import partial_path
 from fastflow.files.write.writers import WRITERS, writer_for
 
 CODE = "import sys; import fastflow.files.embed as e; e.WINDOW = 64; from fastflow.cli import main; main(sys.argv[1:])"
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]
 LINES, DISTINCT = 2000, 1500
-ATTEMPTS = 3  # that are killed, before one that is not
 HOWS = ("plain", "dedupe", "cache")
 SIGNALS = (None, None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 REFUSED = "is being written by another run"
-DONE = "is finished, and nothing is left to resume"
 
 
 class Fault(Exception):
@@ -50,21 +40,20 @@ class Fault(Exception):
 
 
 class Round:
-    """What both kinds need: inputs, a command for one format, and runs of it."""
+    """Two writers of one output."""
 
-    def __init__(self, folder: Path, rng: random.Random, suffix: str, counts: Counter[str]) -> None:
-        self.folder, self.rng, self.suffix, self.counts = folder, rng, suffix, counts
-        self.out = folder / "out"
+    def __init__(self, folder: Path, rng: random.Random, number: int, counts: Counter[str]) -> None:
+        self.folder, self.rng, self.counts = folder, rng, counts
+        self.suffix, self.how = list(WRITERS)[number % len(WRITERS)], HOWS[number // len(WRITERS) % len(HOWS)]
+        self.out, self.cache = folder / "out", folder / "c.db"
         self.out.mkdir()
-        self.target = self.out / f"x{suffix}"
+        self.target = self.out / f"x{self.suffix}"
         kind = writer_for(self.target)
         self.options = ["--keep", "n"] if kind.keeps_ids else ["--log-prob"] * kind.keeps_log_prob
-
-    def command(self, source: Path, *options: str) -> list[str]:
-        return ["embed", str(source), "--quiet", "--threads", "1", *self.options, *options]
+        self.again = {"plain": [], "dedupe": ["--dedupe"], "cache": ["--cache", str(self.cache)]}[self.how]
 
     def input(self, name: str) -> Path:
-        """Lines of which some repeat, half of them those of another file."""
+        """Lines of which some repeat."""
         rng = self.rng
         texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) + f" {at}" for at in range(DISTINCT)]
         lines = [json.dumps({"text": rng.choice(texts), "n": at}) + "\n" for at in range(LINES)]
@@ -74,27 +63,23 @@ class Round:
     def alone(self, command: list[str], name: str) -> bytes:
         """The bytes that a command gives if nobody disturbs it."""
         target = self.folder / f"{name}{self.suffix}"
-        ended(started([*command, "-o", str(target)]), 0)
+        ended(started([*command, "-o", str(target)]))
         return target.read_bytes()
-
-    def check_left(self) -> None:
-        if left := [path.name for path in self.out.iterdir() if path not in (self.target, manifest_path(self.target))]:
-            raise Fault(f"{self.suffix}: left behind: {sorted(left)}")
-
-
-class Together(Round):
-    """Two writers of one output."""
 
     def run(self) -> None:
         """Raises a Fault."""
         shards, sent = self.rng.random() < 0.3, self.rng.choice(SIGNALS)
         first = self.input("a.jsonl")
         inputs = [first, first if shards else self.input("b.jsonl")]
-        commands = [self.command(path, *["--shard", f"{i}/2"] * shards) for i, path in enumerate(inputs, 1)]
+        commands = [
+            ["embed", str(path), "--quiet", "--threads", "1", *self.options, *["--shard", f"{i}/2"] * shards]
+            for i, path in enumerate(inputs, 1)
+        ]
         alone = [self.alone(command, f"alone{i}") for i, command in enumerate(commands)]
+        commands = [[*command, *self.again, "-o", str(self.target)] for command in commands]
         runs = []
         for command in commands:
-            runs.append(started([*command, "-o", str(self.target)]))
+            runs.append(started(command))
             time.sleep(self.rng.random() * 0.4)
         if sent is not None:
             time.sleep(self.rng.random() * 1.5)
@@ -118,93 +103,29 @@ class Together(Round):
                 raise Fault(f"run {i} ended with {code}: {said[i]!r}")
         if len(claimed) == len(codes):
             self.check_left()
+        if self.how == "cache":
+            self.check_cache(commands[0], alone[0])
 
     def resume(self, command: list[str], whole: bytes) -> None:
-        ended(started([*command, "-o", str(self.target), "--resume"]), 0)
+        ended(started([*command, "--resume"]))
         self.counts["resumed"] += 1
         if self.target.read_bytes() != whole:
             raise Fault("--resume after the signal gives other bytes than a whole run")
         self.check_left()
 
+    def check_left(self) -> None:
+        if left := [path.name for path in self.out.iterdir() if path not in (self.target, manifest_path(self.target))]:
+            raise Fault(f"{self.suffix}: left behind: {sorted(left)}")
 
-class Killed(Round):
-    """One output, whose every run is killed until the last."""
-
-    how = "plain"
-    other: subprocess.Popen[str] | None = None
-
-    def run(self) -> None:
-        """Raises a Fault."""
-        self.options += ["--precision", self.rng.choice(["float32", "int8"])]
-        base, cache = self.command(self.input("in.jsonl")), str(self.folder / "c.db")
-        start = time.monotonic()
-        whole = self.alone(base, "whole")
-        took = time.monotonic() - start
-        again = {"plain": [], "dedupe": ["--dedupe"], "cache": ["--cache", cache]}[self.how]
-        busy = [*self.command(self.input("other.jsonl")), "--cache", cache, "-o", str(self.folder / f"o{self.suffix}")]
-        parts = [self.out / f"{number}{self.suffix}" for number in (1, 2)] if self.rng.random() < 0.4 else []
-        try:
-            for number, target in enumerate(parts or [self.target], 1):
-                self.disturb(busy if self.how == "cache" else None)
-                part = ["--shard", f"{number}/2"] if parts else []
-                command = [*base, *again, *part, "-o", str(target), "--resume"]
-                self.until_done(command, target, took / max(1, len(parts)))
-        finally:
-            self.disturb(None)
-        if parts:
-            self.until_done(["merge", str(self.out), "--quiet", "-o", str(self.target)], self.target, took / 4)
-            for part in parts:
-                part.unlink()
-                manifest_path(part).unlink()
+    def check_cache(self, command: list[str], whole: bytes) -> None:
+        """Its rows give the bytes of a whole run, and SQLite finds nothing wrong."""
+        for path in self.out.iterdir():
+            path.unlink()
+        ended(started(command))
         if self.target.read_bytes() != whole:
-            raise Fault(f"{self.suffix}, {self.how}: other bytes than a whole run")
-        self.check_left()
-        if self.how == "cache":
-            self.check_cache(cache, base, whole)
-
-    def until_done(self, command: list[str], target: Path, took: float) -> None:
-        """Run ``command`` until it ends by itself, ATTEMPTS times under a gun."""
-        for attempt in range(ATTEMPTS + 1):
-            process = started(command)
-            if attempt < ATTEMPTS:
-                self.kill(process, target, took)
-            said = process.communicate()[1]
-            if process.returncode == 0 or DONE in said:
-                self.counts[f"{command[0]} done"] += 1
-                return
-            if process.returncode != -signal.SIGKILL:
-                raise Fault(f"{self.suffix}, {self.how}: {command[0]} ended with {process.returncode}: {said}")
-            self.counts[f"{command[0]} killed"] += 1
-
-    def kill(self, process: subprocess.Popen[str], target: Path, took: float) -> None:
-        """At any time; most often while the output is written, which begins late in a short run."""
-        if self.rng.random() < 0.2:
-            time.sleep(self.rng.random() * took)
-        else:
-            while process.poll() is None and not partial_path(target).exists():
-                time.sleep(0.002)
-            time.sleep(self.rng.random() * took * self.rng.choice([0.02, 0.3, 0.6]))
-        process.kill()
-
-    def disturb(self, command: list[str] | None) -> None:
-        """Kill the other process, and begin another one."""
-        if self.other is not None:
-            self.other.kill()
-            self.counts["others killed"] += self.other.wait() == -signal.SIGKILL
-            self.other = None
-            shown = started(["cache", str(self.folder / "c.db")])
-            if shown.wait() and "it cannot be opened" not in (said := shown.stderr.read()):  # killed before it was made
-                raise Fault(f"fastflow cache: {said}")
-        if command is not None:
-            self.other = started(command)
-
-    def check_cache(self, cache: str, base: list[str], whole: bytes) -> None:
-        """Every row is found, and gives the bytes of a whole run; SQLite finds nothing wrong."""
-        last = self.folder / f"last{self.suffix}"
-        said = ended(started([*(word for word in base if word != "--quiet"), "--cache", cache, "-o", str(last)]), 0)
-        if last.read_bytes() != whole or f"; {LINES:,} not computed again)" not in said:
-            raise Fault(f"{self.suffix}: the cache does not give the rows of a whole run: {said}")
-        with closing(sqlite3.connect(cache)) as db:
+            raise Fault(f"{self.suffix}: the cache does not give the rows of a whole run")
+        ended(started(["cache", str(self.cache)]))
+        with closing(sqlite3.connect(self.cache)) as db:
             if (found := db.execute("PRAGMA integrity_check").fetchone()) != ("ok",):
                 raise Fault(f"integrity_check of the cache: {found}")
             odd = db.execute("SELECT count(*) FROM vectors WHERE number NOT IN (SELECT number FROM keys)").fetchone()
@@ -218,24 +139,17 @@ def started(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def ended(process: subprocess.Popen[str], code: int) -> str:
-    """What a process said that ended with ``code``; raises a Fault for another."""
+def ended(process: subprocess.Popen[str]) -> None:
+    """Raise a Fault for a process that does not succeed."""
     said = process.communicate()[1]
-    if process.returncode != code:
+    if process.returncode:
         raise Fault(f"a run ended with {process.returncode}: {said}")
-    return said
 
 
 def one(folder: Path, rng: random.Random, number: int, counts: Counter[str]) -> list[str]:
-    """The formats and kinds take turns, so that twenty-four rounds see every pair; returns the fault, if any."""
-    suffix, kind = list(WRITERS)[number % len(WRITERS)], number // len(WRITERS) % (1 + len(HOWS))
+    """The formats and ways take turns, so that eighteen rounds see every pair; returns the fault, if any."""
     try:
-        if kind == 0:
-            Together(folder, rng, suffix, counts).run()
-        else:
-            killed = Killed(folder, rng, suffix, counts)
-            killed.how = HOWS[kind - 1]
-            killed.run()
+        Round(folder, rng, number, counts).run()
     except Fault as fault:
         return [str(fault)]
     return []

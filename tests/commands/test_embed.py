@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 from click.testing import Result
 
 from fastflow import Runtime
-from fastflow.stages.vectors import PRECISIONS
 
 from support.commands import assert_one_sentence, run
 from support.places import ROOT
@@ -40,30 +38,6 @@ def test_embed_reads_standard_input(model):
     assert "3 texts (1 empty, 1 cut at 64 tokens)" in result.stderr
 
 
-def test_embed_options_reach_the_vectors(model, tmp_path):
-    source = tmp_path / "in.csv"
-    source.write_text("key,body\nk1,the dog\nk2,a cat\n")
-    options = ("--text-field", "body", "--id-field", "key", "--dim", 10, "--normalize", "--prompt", "so ")
-    found = rows(run("embed", source, "-m", model, "--quiet", *options))
-    assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
-    want = Runtime(model).encode(["the dog", "a cat"], None, True, prompt="so ", truncate_dim=10)
-    assert np.array_equal(np.array([row["embedding"] for row in found], np.float32), want)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_embed_precisions_are_numbers_in_json(model, corpus, sentences, precision):
-    found = rows(run("embed", corpus, "-m", model, "--quiet", "--precision", precision))
-    want = Runtime(model).encode(sentences, precision=precision)
-    assert np.array_equal(np.array([row["embedding"] for row in found]).astype(want.dtype), want)
-
-
-def test_embed_reads_tables_without_a_header_by_column_number(model, tmp_path):
-    (tmp_path / "in.csv").write_text("k1;the dog\nk2;a cat\n")
-    options = ("--no-header", "--text-field", 2, "--id-field", 1)
-    found = rows(run("embed", tmp_path / "in.csv", "-m", model, "--quiet", *options))
-    assert [(row["id"], row["text"]) for row in found] == [("k1", "the dog"), ("k2", "a cat")]
-
-
 def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
     source = tmp_path / "data.bin"
     source.write_text("".join(json.dumps(text) + "\n" for text in sentences[:10]))
@@ -71,12 +45,6 @@ def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
     assert run("embed", source, "-m", model, "-o", tmp_path / "out.jsonl", *options).exit_code == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["index"], row["text"]) for row in found] == [(i, sentences[i]) for i in (3, 4, 5)]
-
-
-def test_embed_writes_a_file_and_prints_nothing(model, corpus, sentences, tmp_path):
-    result = run("embed", corpus, "-m", model, "-o", tmp_path / "out.npy")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert np.array_equal(np.load(tmp_path / "out.npy"), Runtime(model).encode(sentences))
 
 
 def test_the_first_command_of_the_readme():

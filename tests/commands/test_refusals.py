@@ -83,6 +83,21 @@ WITHOUT_A_MODEL = [
     ("embed typed.parquet --keep when -o x.jsonl", 2, "column 'when' is date32[day], which JSON and text cannot hold"),
     ("embed typed.parquet --keep when -o x.npz", 2, "column 'when' is date32[day], which JSON and text cannot hold"),
     ("embed typed.parquet other.parquet --keep n", 1, "other.parquet: the column 'n' is string, and int64 in an input"),
+    # ranges
+    (
+        "embed in.txt -o x.npy --ranges v.npy",
+        2,
+        "--ranges divides the numbers of --precision int8 or uint8, and the",
+    ),
+    ("embed in.txt -o x.npy --ranges no.npy --precision int8", 1, "no.npy cannot be opened: No such file"),
+    ("embed in.txt -o x.npy --ranges in.txt --precision int8", 2, "--ranges in.txt: vectors come as a .npy file"),
+    (
+        "embed in.txt -o x.db --ranges v.npy --precision int8",
+        2,
+        "fastflow search compares int8 vectors of one range",
+    ),
+    ("embed in.txt -o v.npy --ranges v.npy --precision int8", 2, "is the input; choose another output with -o"),
+    ("embed in.parquet --ray local --ranges v.npy --precision int8", 2, "--ranges does not work with --ray"),
     # on a cluster, before Ray is imported
     ("embed in.parquet --ray local -o out --resume", 2, "--resume does not work with --ray: leave it out, or leave ou"),
     ("embed in.parquet --ray local -o out --shard 1/2", 2, "--shard does not work with --ray: Ray divides the rows"),
@@ -124,6 +139,7 @@ WITHOUT_A_MODEL = [
 ]
 WITH_A_MODEL = [
     ("embed in.txt -m {model} -o x.npy --dim 33", 2, "--dim must be 1 to 32"),
+    ("embed in.txt -m {model} -o x.npy --ranges v.npy --precision int8 --dim 12", 2, "that are stored have 12; make"),
     ("embed in.txt -m {bert} -o x.npz --log-prob", 2, "log_prob needs a flow"),
     ("embed fault.jsonl -m {model} -o new.d/x.npy", 1, "new.d/x.npy.partial cannot be written: No such file or direc"),
     ("embed a.jsonl fault.jsonl -m {model} -o x.npy", 1, "fault.jsonl, line 2: field 'text' is not a string"),

@@ -17,7 +17,6 @@ from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.run import Run
 from fastflow.files.settings import Settings, Summary
-from fastflow.stages.vectors import PRECISIONS
 
 from support.runs import before_block
 
@@ -48,15 +47,6 @@ def test_empty_lines_are_texts_and_counted(runtime, tmp_path, target):
     assert np.array_equal(np.load(target), runtime.encode(["the dog", "", "  ", "a cat"]))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("dim", "normalize"), [(None, False), (12, True)])
-def test_precisions_after_cutting_and_normalising(runtime, corpus, sentences, target, precision, dim, normalize):
-    embed(runtime, corpus, target, precision=precision, dim=dim, normalize=normalize)
-    found, want = np.load(target), runtime.encode(sentences, None, normalize, precision=precision, truncate_dim=dim)
-    assert found.dtype == want.dtype == {"ubinary": "uint8", "binary": "int8"}.get(precision, precision)
-    assert np.array_equal(found, want)
-
-
 def test_precision_says_what_is_stored_even_of_float64_arithmetic(model, corpus, target, sentences):
     exact = Runtime(model, dtype="float64")
     embed(exact, corpus, target)
@@ -67,12 +57,6 @@ def test_precision_says_what_is_stored_even_of_float64_arithmetic(model, corpus,
 def test_no_lines_give_a_file_of_the_right_width(runtime, tmp_path, target):
     embed(runtime, write(tmp_path / "in.txt", []), target, precision="float16", dim=6)
     assert (np.load(target).shape, np.load(target).dtype) == ((0, 6), np.float16)
-
-
-def test_a_prompt_goes_before_every_text(runtime, corpus, sentences, target):
-    embed(runtime, corpus, target, prompt="the old ")
-    assert np.array_equal(np.load(target), runtime.encode(sentences, prompt="the old "))
-    assert not np.array_equal(np.load(target), runtime.encode(sentences))
 
 
 def test_truncate_error_names_the_line(model, tmp_path, target):

@@ -31,22 +31,6 @@ def target(tmp_path) -> Path:
     return tmp_path / "out" / "out"
 
 
-@pytest.mark.parametrize("dedupe", [False, True])
-@pytest.mark.parametrize("options", [{}, {"precision": "float16", "dim": 7, "prompt": "so "}, {"precision": "ubinary"}])
-def test_both_are_written_and_the_embedding_keeps_its_bits(runtime, sentences, tmp_path, target, dedupe, options):
-    lines = [*sentences[:90], *sentences[30:60], ""]
-    (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
-    target, settings = target.with_suffix(".npz"), Settings(dedupe=dedupe, log_prob=True, **options)
-    embed_file(runtime, str(tmp_path / "in.txt"), target, settings, Run(quiet=True))
-    prompt, precision = options.get("prompt", ""), settings.precision
-    with np.load(target) as found:
-        want = runtime.encode(lines, prompt=prompt, precision=precision, truncate_dim=settings.dim)
-        assert np.array_equal(found["embeddings"], want)
-        assert found["embeddings"].dtype == want.dtype
-        assert np.array_equal(found["log_prob"], runtime.log_prob([prompt + line for line in lines]))
-        assert found["log_prob"].dtype == np.float64
-
-
 class Knowing(Runtime):
     """A Runtime whose model says that half of the sentences are unlike its corpus."""
 

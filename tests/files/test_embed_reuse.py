@@ -14,7 +14,6 @@ from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.run import Run
 from fastflow.files.settings import Settings, Summary
-from fastflow.files.write.writers import WRITERS, writer_for
 
 from support.commands import assert_one_sentence, run
 
@@ -36,16 +35,8 @@ def runtime(model):
 @pytest.fixture
 def lines(sentences):
     """Repeats inside a window, in the next and much later; two empty texts, and one that is cut."""
-    return [
-        *sentences[:20],
-        *sentences[:20],
-        "",
-        *sentences[40:60],
-        "dog " * 200,
-        *sentences[5:9] * 3,
-        "",
-        "dog " * 200,
-    ]
+    long = "dog " * 200
+    return [*sentences[:20], *sentences[:20], "", *sentences[40:60], long, *sentences[5:9] * 3, "", long]
 
 
 @pytest.fixture
@@ -68,30 +59,34 @@ def computed_by(monkeypatch) -> list[str]:
     return found
 
 
-def embed(runtime, source, target: Path, how: str, resume: bool = False, **settings) -> Summary:
+def embed(runtime, source, target: Path, how: str, **settings) -> Summary:
     cache = target.parent.parent / "c.db" if how == "cache" else None
     given = Settings(dedupe=how == "dedupe", **settings)
-    return embed_file(runtime, source, target, given, Run(resume, quiet=True, cache=cache))
+    return embed_file(runtime, source, target, given, Run(quiet=True, cache=cache))
 
 
-OPTIONS = [{}, {"precision": "int8", "dim": 7, "normalize": True, "prompt": "so "}, {"log_prob": True, "dim": 3}]
+@pytest.mark.parametrize("how", HOWS)
+def test_a_text_is_computed_once(runtime, source, lines, out, how, monkeypatch):
+    plain = embed(runtime, source, out / "a.npy", "plain")
+    computed = computed_by(monkeypatch)
+    done = embed(runtime, source, out / "b.npy", how)
+    assert (out / "b.npy").read_bytes() == (out / "a.npy").read_bytes()
+    assert sorted(computed) == sorted(set(lines))
+    assert (done.reused, done.cut, plain.cut) == (len(lines) - len(set(lines)), 2, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("suffix", WRITERS)
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "short", "scored"])
-def test_the_bytes_are_those_of_a_run_without(runtime, source, lines, out, how, suffix, options, monkeypatch):
-    if "log_prob" in options and not writer_for(out / f"a{suffix}").keeps_log_prob:
-        options = {}
-    plain = embed(runtime, source, out / f"a{suffix}", "plain", **options)
+def test_a_cache_serves_every_run_of_its_model(runtime, source, lines, sentences, out, monkeypatch):
+    """Options that come after the pooled vector find it; a corpus that has grown computes what is new."""
+    embed(runtime, source, out / "a.npy", "cache")
     computed = computed_by(monkeypatch)
-    done = embed(runtime, source, out / f"b{suffix}", how, **options)
-    assert (out / f"b{suffix}").read_bytes() == (out / f"a{suffix}").read_bytes()
-    assert sorted(computed) == sorted(set(lines))
-    assert (done.reused, done.cut) == (len(lines) - len(set(lines)), plain.cut)
-    assert plain.cut == 2
-    assert sorted(path.name for path in out.iterdir()) == [f"a{suffix}", f"b{suffix}"]
+    for options in ({}, {"precision": "int8", "dim": 7, "normalize": True}, {"log_prob": True, "dim": 3}):
+        done = embed(runtime, source, out / "b.npz", "cache", **options)
+        assert (done.reused, done.cut) == (len(lines), 2)
+    assert computed == []
+    (out / "more.txt").write_text("".join(line + "\n" for line in [*lines, *sentences[100:103]]))
+    embed(runtime, str(out / "more.txt"), out / "b.npy", "cache")
+    assert computed == sentences[100:103]
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -101,23 +96,6 @@ def test_standard_output_gets_the_same(model, source, out, how, capfdbinary):
     found = run("embed", source, "-m", model, "--quiet", *options)
     assert (found.exit_code, found.stdout) == (0, plain.stdout)
     assert plain.stdout
-
-
-@pytest.mark.slow
-def test_a_cache_serves_every_run_of_its_model(runtime, source, lines, sentences, out, monkeypatch):
-    """Options that come after the pooled vector find it; a corpus that has grown computes what is new."""
-    embed(runtime, source, out / "a.npy", "cache")
-    computed = computed_by(monkeypatch)
-    for number, options in enumerate(OPTIONS):
-        options = {name: value for name, value in options.items() if name != "prompt"}
-        done = embed(runtime, source, out / f"{number}.npz", "cache", **options)
-        embed(runtime, source, out / "plain.npz", "plain", **options)
-        assert (out / f"{number}.npz").read_bytes() == (out / "plain.npz").read_bytes()
-        assert (done.reused, done.cut) == (len(lines), 2)
-    assert computed == []
-    (out / "more.txt").write_text("".join(line + "\n" for line in [*lines, *sentences[100:103]]))
-    embed(runtime, str(out / "more.txt"), out / "b.npy", "cache")
-    assert computed == sentences[100:103]
 
 
 @pytest.mark.slow
@@ -152,17 +130,6 @@ def test_texts_that_may_not_be_cut_are_refused_with_a_cache_too(runtime, source,
     embed(runtime, source, out / "a.npy", "cache")
     with pytest.raises(FastflowError, match="longer than the model's 64 tokens"):
         embed(runtime, source, out / "b.npy", "cache", truncate="error")
-
-
-def test_a_spoilt_cache_is_one_sentence_and_no_vector(model, source, out):
-    run("embed", source, "-m", model, "-o", out / "a.npy", "--cache", out / "c.db", "--quiet")
-    (out / "a.npy").unlink()
-    with (out / "c.db").open("r+b") as cache:
-        cache.seek(100)
-        cache.write(b"nonsense" * 1000)
-    result = run("embed", source, "-m", model, "-o", out / "a.npy", "--cache", out / "c.db", "--quiet")
-    assert_one_sentence(result, 1, "c.db, a cache of fastflow embed, is damaged; remove it, or name another file")
-    assert [path.name for path in out.iterdir()] == ["c.db"]
 
 
 def test_the_summary_counts_and_the_size_is_reported(model, source, lines, out):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 
@@ -22,6 +21,7 @@ from fastflow.files.parts.manifest import (
 )
 
 from support.commands import assert_one_sentence, run
+from support.refusals import refuses, spoil
 
 
 @pytest.fixture
@@ -76,15 +76,13 @@ def test_a_finished_part_is_left_as_it_is(model, desk):
     before = part.stat().st_mtime_ns
     assert "0 texts (25 done before)" in make(model, "1/2", "--resume")
     assert part.stat().st_mtime_ns == before
-    for options, message in (
-        (["--normalize"], "are of two sets of options: normalized is False, and True"),
-        (["--prompt", "x"], "are of two sets of options: prompt is None, and 'x'"),
-    ):
-        result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet", *options)
-        assert_one_sentence(result, 1, message)
+    again = ["embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet"]
+    another = "are of two sets of options: "
+    assert_one_sentence(run(*again, "--normalize"), 1, another + "normalized is False, and True")
+    assert_one_sentence(run(*again, "--prompt", "x"), 1, another + "prompt is None, and 'x'")
     (desk / "in.txt").write_text("another\n")
-    result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet")
-    assert_one_sentence(result, 1, "00001-of-00002.npy and this run are of two versions of in.txt; choose another -o")
+    changed = "00001-of-00002.npy and this run are of two versions of in.txt; choose another -o"
+    assert_one_sentence(run(*again), 1, changed)
     part.write_bytes(part.read_bytes()[:-1])
     assert "1 texts" in make(model, "1/1", "--resume", out="other")
 
@@ -95,35 +93,34 @@ def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
     assert_one_sentence(result, 2, "out.npy is finished, and nothing is left to resume")
 
 
-def test_parts_that_cannot_be_joined_are_named(model, bert, desk):
+@pytest.mark.parametrize(
+    ("shard", "which", "options", "source", "sentence"),
+    [
+        ("2/2", "model", ["--normalize"], "in.txt", "two sets of options: normalized is True, and False"),
+        ("2/2", "bert", [], "in.txt", "two models"),
+        ("2/3", "model", [], "in.txt", "3 parts, and of 2"),
+        ("2/2", "model", [], "other.txt", "two inputs, other.txt and in.txt"),
+    ],
+)
+def test_parts_that_cannot_be_joined_are_named(model, bert, desk, shard, which, options, source, sentence):
     """Before such a part is made where the others are, and again where it was put."""
     make(model, "1/2")
     (desk / "other.txt").write_text("a\nb\n")
-    for shard, which, options, source, message in (
-        ("2/2", model, ["--normalize"], "in.txt", "two sets of options: normalized is True, and False"),
-        ("2/2", bert, [], "in.txt", "two models"),
-        ("2/3", model, [], "in.txt", "3 parts, and of 2"),
-        ("2/2", model, [], "other.txt", "two inputs, other.txt and in.txt"),
-    ):
-        given = ["embed", source, "-m", which, "--shard", shard, "--quiet", *options]
-        refused = run(*given, "-o", "parts/x.npy")
-        assert_one_sentence(
-            refused,
-            1,
-            f"x.npy and parts/part-00001-of-00002.npy are of {message}; give each run a folder of its own, or remove",
-        )
-        assert refused.stderr.endswith(", each with its .shard.json\n")
-        assert not (desk / "parts" / "x.npy").exists()
-        assert run(*given, "-o", "elsewhere/x.npy").exit_code == 0
-        for made in (desk / "elsewhere").iterdir():
-            shutil.copy(made, desk / "parts")
-        with pytest.raises(FastflowError, match=rf"{message}; .* remove the others, each with its \.shard\.json$"):
-            manifests(desk / "parts")
-        for name in ("x.npy", "x.npy.shard.json"):
-            (desk / "parts" / name).unlink()
+    given = ["embed", source, "-m", model if which == "model" else bert, "--shard", shard, "--quiet", *options, "-o"]
+    refused = run(*given, "parts/x.npy")
+    both = f"x.npy and parts/part-00001-of-00002.npy are of {sentence}; give each run a folder of its own, or remove"
+    assert_one_sentence(refused, 1, both)
+    assert refused.stderr.endswith(", each with its .shard.json\n")
+    assert not (desk / "parts" / "x.npy").exists()
+    assert run(*given, "elsewhere/x.npy").exit_code == 0
+    shutil.copytree(desk / "elsewhere", desk / "parts", dirs_exist_ok=True)
+    refuses(manifests, desk / "parts", f"{sentence}; …remove the others, each with its .shard.json")
+
+
+def test_two_parts_of_one_number_are_named(model, desk):
+    make(model, "1/2")
     make(model, "1/2", out="parts/x.npy")
-    with pytest.raises(FastflowError, match=r"are both part 1; remove one of them and its \.shard\.json"):
-        manifests(desk / "parts")
+    refuses(manifests, desk / "parts", "are both part 1; remove one of them and its .shard.json")
 
 
 def test_equal_content_under_another_name_is_one_input(model, desk):
@@ -133,47 +130,42 @@ def test_equal_content_under_another_name_is_one_input(model, desk):
     assert [manifest.shard for manifest in manifests(desk / "parts")] == [(1, 2), (2, 2)]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: m | {"fastflow_shard": 2}, "is of version 2 of the manifest, and this fastflow reads 1; update"),
-        (lambda m: m | {"fastflow_shard": [1]}, r"is of version \[1\] of the manifest"),
-        (lambda m: m | {"rows": [0, 26]}, r"field rows: \[0, 26\] of 50 are not those of part 1 of 2; remove it"),
-        (lambda m: m | {"rows": [0, 25, 25]}, r"field rows: \[0, 25, 25\]; remove it"),
-        (lambda m: m | {"shard": [1, True]}, r"field shard: \[1, True\]; remove it"),
-        (lambda m: m | {"shard": [1, 10**12]}, r"field shard: \[1, 1000000000000\]; remove it"),
-        (lambda m: m | {"shard": [0, 2]}, r"field rows: "),
-        (lambda m: m | {"part": "../x.npy"}, r"field part: '\.\./x\.npy'; remove it"),
-        (lambda m: m | {"part": ".."}, r"field part: '\.\.'; remove it"),
-        (lambda m: m | {"part": 7}, "field part: 7; remove it"),
-        (lambda m: m | {"total": -1}, "field total: -1; remove it"),
-        (lambda m: m | {"total": "50"}, "field total: '50'; remove it"),
-        (lambda m: m | {"inputs": {}}, r"field inputs: \{\}; remove it"),
-        (lambda m: m | {"inputs": [{**m["inputs"][0], "rows": None}]}, "field inputs: .*; remove it"),
-        (lambda m: m | {"inputs": [{**m["inputs"][0], "name": 1}]}, "field inputs: .*; remove it"),
-        (
-            lambda m: m | {"inputs": [{**m["inputs"][0], "rows": 49}]},
-            "field total: 50 rows are not those of the inputs",
-        ),
-        (lambda m: m | {"run": {**m["run"], "options": 3}}, "field run: .*; remove it"),
-        (lambda m: m | {"run": {**m["run"], "options": {"layout": "txt"}}}, "field run: .*; remove it"),
-        (lambda m: m | {"run": {**m["run"], "fingerprint": [1]}}, "field run: .*; remove it"),
-        (lambda m: m | {"arguments": "in.txt"}, "field arguments: 'in.txt'; remove it"),
-        (lambda m: m | {"arguments": [None]}, r"field arguments: \[None\]; remove it"),
-        (lambda m: m | {"bytes": 1.5}, r"field bytes: 1\.5; remove it"),
-        (lambda m: m | {"bytes": None}, "field sha256: a part that is whole has bytes and sha256; remove it"),
-        (lambda m: m | {"sha256": "F" * 64}, "field sha256: 'F+'; remove it"),
-        (lambda m: m | {"more": 1}, "field 'more', which no manifest has; remove it"),
-        (lambda m: {k: v for k, v in m.items() if k != "run"}, "field run: missing; remove it"),
-        (lambda m: [m], "cannot be read: it does not hold a JSON object"),
-    ],
-)
-def test_manifests_that_are_damaged(model, desk, change, message):
+DAMAGED = [  # new fields of a manifest, sentence
+    ({"fastflow_shard": 2}, "is of version 2 of the manifest, and this fastflow reads 1; update"),
+    ({"fastflow_shard": [1]}, "is of version [1] of the manifest"),
+    ({"rows": [0, 26]}, "field rows: [0, 26] of 50 are not those of part 1 of 2; remove it"),
+    ({"rows": [0, 25, 25]}, "field rows: [0, 25, 25]; remove it"),
+    ({"shard": [1, True]}, "field shard: [1, True]; remove it"),
+    ({"shard": [1, 10**12]}, "field shard: [1, 1000000000000]; remove it"),
+    ({"shard": [0, 2]}, "field rows: "),
+    ({"part": "../x.npy"}, "field part: '../x.npy'; remove it"),
+    ({"part": ".."}, "field part: '..'; remove it"),
+    ({"part": 7}, "field part: 7; remove it"),
+    ({"total": -1}, "field total: -1; remove it"),
+    ({"total": "50"}, "field total: '50'; remove it"),
+    ({"inputs": {}}, "field inputs: {}; remove it"),
+    (lambda m: m["inputs"][0].update(rows=None), "field inputs: …; remove it"),
+    (lambda m: m["inputs"][0].update(name=1), "field inputs: …; remove it"),
+    (lambda m: m["inputs"][0].update(rows=49), "field total: 50 rows are not those of the inputs"),
+    (lambda m: m["run"].update(options=3), "field run: …; remove it"),
+    (lambda m: m["run"].update(options={"layout": "txt"}), "field run: …; remove it"),
+    (lambda m: m["run"].update(fingerprint=[1]), "field run: …; remove it"),
+    ({"arguments": "in.txt"}, "field arguments: 'in.txt'; remove it"),
+    ({"arguments": [None]}, "field arguments: [None]; remove it"),
+    ({"bytes": 1.5}, "field bytes: 1.5; remove it"),
+    ({"bytes": None}, "field sha256: a part that is whole has bytes and sha256; remove it"),
+    ({"sha256": "F" * 64}, "field sha256: 'F…'; remove it"),
+    ({"more": 1}, "field 'more', which no manifest has; remove it"),
+    ({"run": ...}, "field run: missing; remove it"),
+    ("[{}]", "cannot be read: it does not hold a JSON object"),
+    ("[" * 100_000, "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("fault", "sentence"), DAMAGED)
+def test_manifests_that_are_damaged(model, desk, fault, sentence):
     make(model, "1/2")
-    path = manifest_path(desk / "parts" / "part-00001-of-00002.npy")
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    with pytest.raises(FastflowError, match=message):
-        manifests(desk / "parts")
+    refuses(manifests, spoil(desk / "parts", "part-00001-of-00002.npy.shard.json", fault), sentence)
 
 
 def test_a_run_that_fails_before_its_first_rows_leaves_no_manifest_and_an_older_one_as_it_was(model, desk):
@@ -199,19 +191,16 @@ def test_a_pipe_in_the_place_of_a_manifest_or_a_part_is_not_waited_for(model, de
     whole = manifests(desk / "parts")
     part.unlink()
     os.mkfifo(part)
-    with pytest.raises(FastflowError, match=r"part-00001-of-00002\.npy cannot be read: it is not a file"):
-        check_bytes(desk / "parts", whole)
+    refuses(lambda folder: check_bytes(folder, whole), desk / "parts", "00002.npy cannot be read: it is not a file")
     manifest_path(part).unlink()
     os.mkfifo(manifest_path(part))
-    with pytest.raises(FastflowError, match=r"shard\.json cannot be read: it is not a file"):
-        manifests(desk / "parts")
+    refuses(manifests, desk / "parts", "shard.json cannot be read: it is not a file")
 
 
 def test_a_manifest_has_a_largest_size(model, desk, monkeypatch):
     make(model, "1/2")
     monkeypatch.setattr("fastflow.files.parts.manifest.LARGEST", 100)
-    with pytest.raises(FastflowError, match=r"shard\.json cannot be read: it has more than"):
-        manifests(desk / "parts")
+    refuses(manifests, desk / "parts", "shard.json cannot be read: it has more than")
 
 
 def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(model, desk):

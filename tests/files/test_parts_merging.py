@@ -17,6 +17,7 @@ from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 
 from support.commands import assert_one_sentence, run
+from support.runs import check_parts
 
 SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"]
 KEEPING = (".npz", ".jsonl", ".parquet", ".db")
@@ -31,60 +32,41 @@ def desk(tmp_path, monkeypatch, sentences):
     return tmp_path
 
 
-def embed(model, *options):
-    result = run("embed", "a.jsonl", "b.jsonl", "-m", model, "--quiet", *options)
-    assert result.exit_code == 0, result.stderr
+def words(model, *options):
+    return ("embed", "a.jsonl", "b.jsonl", "-m", model, *options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("scored", [False, True])
-@pytest.mark.parametrize("of", [1, 3, 25])
+@pytest.mark.parametrize(("of", "scored"), [(1, False), (1, True), (3, False), (3, True), (25, True)])
 def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored, of):
-    if (scored and suffix == ".npy") or (of == 25 and not scored):
-        return
     monkeypatch.setattr(module, "ROWS", 4)
     monkeypatch.setattr(parquet_output, "GROUP", 8)
-    options = ["--log-prob"] * scored + ["--keep", "n", "--id-field", "id"] * (suffix in KEEPING)
-    embed(model, "-o", f"whole{suffix}", *options)
-    for number in range(1, of + 1):
-        embed(model, "--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}", *options)
-    result = run("merge", "parts", "-o", f"out{suffix}")
-    assert result.exit_code == 0, result.stderr
+    options = ["--log-prob"] * (scored and suffix != ".npy")
+    options += ["--keep", "n", "--id-field", "id"] * (suffix in KEEPING)
+    result = check_parts(suffix, of, *words(model, *options))
     assert result.stderr == f"fastflow: 20 rows of {of} parts; written to out{suffix}\n"
-    assert (desk / f"out{suffix}").read_bytes() == (desk / f"whole{suffix}").read_bytes()
-    assert sorted(path.name for path in desk.iterdir()) == sorted(
-        ["a.jsonl", "b.jsonl", "parts", f"out{suffix}", f"whole{suffix}"]
-    )
+    assert len(list(desk.iterdir())) == 5  # the inputs, the parts, the whole and the joined file
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("precision", ["uint8", "binary"])
 def test_parts_of_every_precision(model, desk, suffix, precision):
-    embed(model, "-o", f"whole{suffix}", "--precision", precision)
-    for number in (1, 2):
-        embed(model, "--shard", f"{number}/2", "-o", f"parts/{number}{suffix}", "--precision", precision)
-    assert run("merge", "parts", "-o", f"out{suffix}").exit_code == 0
-    assert (desk / f"out{suffix}").read_bytes() == (desk / f"whole{suffix}").read_bytes()
+    check_parts(suffix, 2, *words(model, "--precision", precision))
 
 
 def test_a_field_that_one_part_lacks_is_joined_to_the_bytes_of_one_run(model, desk):
     """In one part all values are text, in the other not: the whole is JSON."""
-    (desk / "b.jsonl").unlink()
-    (desk / "a.jsonl").write_text('{"text": "a", "k": "null"}\n{"text": "b", "k": "ü"}\n' + '{"text": "c"}\n' * 2)
-    command = ("embed", "a.jsonl", "-m", model, "--keep", "k", "--quiet", "-o")
-    assert run(*command, "whole.npz").exit_code == 0
-    for number in (1, 2):
-        assert run(*command, f"p/{number}.npz", "--shard", f"{number}/2").exit_code == 0
-    assert run("merge", "p", "-o", "joined.npz").exit_code == 0
-    assert (desk / "joined.npz").read_bytes() == (desk / "whole.npz").read_bytes()
+    (desk / "x.jsonl").write_text('{"text": "a", "k": "null"}\n{"text": "b", "k": "ü"}\n' + '{"text": "c"}\n' * 2)
+    check_parts(".npz", 2, "embed", "x.jsonl", "-m", model, "--keep", "k")
     with np.load("whole.npz") as whole:
         assert whole["k"].tolist() == ['"null"', '"ü"', "null", "null"]
 
 
 def make(model, suffix=".npy", of=3):
     for number in range(1, of + 1):
-        embed(model, "--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}")
+        part = ("--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}", "--quiet")
+        assert run(*words(model, *part)).exit_code == 0
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -146,9 +128,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
         (tmp_path / name).mkdir()
         for number in (1, 2):
             part = tmp_path / name / f"{number}{suffix}"
-            shard = (number, 2)
-            found = [Counted(2 * rows, 1, "0" * 64)]
-            manifest = manifest_of(part, shard, ["in.txt"], found, meta, [])
+            manifest = manifest_of(part, (number, 2), ["in.txt"], [Counted(2 * rows, 1, "0" * 64)], meta, [])
             with writer_for(part)(part, {"fingerprint": "f"}) as writer:
                 writer.begin()
                 for start in range(0, rows, 1000):
@@ -161,6 +141,5 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
     done = run_python(MEMORY, tmp_path, suffix)
     assert done.stderr == ""
     assert int(done.stdout) < 40_000
-    assert (tmp_path / f"large{suffix}").stat().st_size > (
-        0 if suffix == ".parquet" else 60e6
-    )  # zeros are short in text
+    least = 0 if suffix == ".parquet" else 60e6  # zeros are short in Parquet
+    assert (tmp_path / f"large{suffix}").stat().st_size > least

@@ -9,11 +9,10 @@ import pytest
 from fastflow.files import embed as module
 from fastflow.files.parts.manifest import manifest_path, read_manifest
 from fastflow.files.parts.status import report
-from fastflow.files.settings import Settings
 from fastflow.files.write.outputs import NpyFile
 
 from support.commands import assert_one_sentence, run
-from support.interrupts import stopped
+from support.runs import stopped_at
 
 
 @pytest.fixture
@@ -29,7 +28,8 @@ def test_states_and_commands(model, desk):
     for number in (1, 3):
         run("embed", *given, "--shard", f"{number}/4", "-o", "parts", "--quiet")
     part = desk / "parts" / "part-00002-of-00004.npy"
-    stopped(model, "my texts.txt", part, Settings(shard=(2, 4)), given)
+    with stopped_at(2):
+        run("embed", *given, "--shard", "2/4", "-o", part, "--quiet")
     head, *lines = run("status", "parts").stdout.splitlines()
     assert head.startswith("parts: 2 of 4 parts of my texts.txt, 200 rows, model ")
     command = f"fastflow embed --model {model} 'my texts.txt' --shard"

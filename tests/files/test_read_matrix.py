@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.files.read import matrix as module
 from fastflow.files.read.matrix import Matrix, MatrixFile
 
 from support.matrices import make_vectors
+from support.refusals import refuses
 
 
 def saved(path, array, version=None):
@@ -111,7 +112,7 @@ def header(shape, descr="<f4"):
         (b"a text\n" * 9, "is not a .npy file: the magic string is not correct"),
         (b"PK\x03\x04" + bytes(200), "is not a .npy file"),
         (b"\x93NUMPY\x03\x00" + bytes(80), "version 3.0 of .npy is of tables"),
-        (header((3, 4)) + bytes(47), r"is damaged: its header says \(3, 4\) of float32, and its 175 bytes differ"),
+        (header((3, 4)) + bytes(47), "is damaged: its header says (3, 4) of float32, and its 175 bytes differ"),
         (header((3, 4)) + bytes(49), "is damaged"),
         (header((2**62, 4)), "is damaged"),
         (header((10**30, 4)), "is damaged"),
@@ -127,25 +128,18 @@ def header(shape, descr="<f4"):
 )
 def test_a_file_that_lies(tmp_path, content, message):
     (tmp_path / "x.npy").write_bytes(content)
-    with pytest.raises(FastflowError, match=message) as raised:
-        MatrixFile(str(tmp_path / "x.npy"))
-    assert len(str(raised.value)) < 600
-    assert "\n" not in str(raised.value)
+    refuses(MatrixFile, str(tmp_path / "x.npy"), message)
 
 
-def test_paths_that_are_no_matrix(tmp_path):
+@pytest.mark.parametrize("path", ["-", "x.npz", "x.npy.gz"])
+def test_a_path_of_no_matrix(path):
+    refuses(MatrixFile, path, "vectors come as a .npy file")
+
+
+def test_paths_that_cannot_be_opened(tmp_path):
+    refuses(MatrixFile, str(tmp_path / "absent.npy"), "cannot be opened: No such file")
     (tmp_path / "folder.npy").mkdir()
-    for path, message in (
-        ("-", "vectors come as a .npy file"), ("x.npz", "vectors come as a .npy file"), ("x.npy.gz", "as a .npy file"),
-    ):  # fmt: skip
-        with pytest.raises(UsageError, match=message):
-            MatrixFile(path)
-    for name, message in (
-        ("absent.npy", "cannot be opened: No such file"),
-        ("folder.npy", "cannot be opened: Is a dir"),
-    ):
-        with pytest.raises(FastflowError, match=message):
-            MatrixFile(str(tmp_path / name))
+    refuses(MatrixFile, str(tmp_path / "folder.npy"), "cannot be opened: Is a dir")
 
 
 @pytest.mark.parametrize("change", ["longer", "shorter", "touched"])

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.embed import embed_file
-from fastflow.files.parts.manifest import manifest_path
-from fastflow.files.parts.merging import merge
 from fastflow.files.read.ranges import Ranges, digest_of, read_ranges, values_of
-from fastflow.files.run import Run
-from fastflow.files.settings import Settings
 
 from support.commands import assert_one_sentence, run
 from support.matrices import make_vectors
+from support.runs import check_parts, stopped_at
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +63,6 @@ def test_a_file_of_no_ranges_is_one_sentence(tmp_path, array, message):
         read_ranges(tmp_path / "r.npy", "int8")
 
 
-def test_errors_of_the_command_are_one_sentence(model, corpus, file, tmp_path):
-    given = ("embed", corpus, "-m", model, "-o", tmp_path / "out.npy", "--ranges")
-    wrong = "--ranges divides the numbers of --precision int8 or uint8, and the precision is float32; leave it out"
-    assert_one_sentence(run(*given, file), 2, wrong)
-    int8 = ("--precision", "int8")
-    assert_one_sentence(run(*given, tmp_path / "no.npy", *int8), 1, "no.npy cannot be opened: No such file")
-    assert_one_sentence(run(*given, corpus, *int8), 2, f"--ranges {corpus}: vectors come as a .npy file")
-    assert_one_sentence(run(*given, file, *int8, "--dim", 12), 2, "and the vectors that are stored have 12; make them")
-    assert_one_sentence(run(*given, file, *int8, "--ray", "local"), 2, "--ranges does not work with --ray")
-    database = run("embed", corpus, "-m", model, "-o", tmp_path / "out.db", *int8, "--ranges", file)
-    assert_one_sentence(database, 2, "fastflow search compares int8 vectors of one range about 0")
-    itself = run("embed", corpus, "-m", model, "-o", file, *int8, "--ranges", file)
-    assert_one_sentence(itself, 2, "is the input; choose another output with -o")
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]
-
-
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
 @pytest.mark.parametrize("more", [(), ("--dedupe",), ("--shard", "1/1")])
 def test_the_command_gives_the_numbers_of_encode(model, corpus, sentences, some, file, tmp_path, precision, more):
@@ -95,62 +76,31 @@ def test_the_command_gives_the_numbers_of_encode(model, corpus, sentences, some,
         assert (want != Runtime(model).encode(sentences, precision=precision)).any()  # not the one range about 0
 
 
-def test_a_resumed_run_with_other_ranges_is_refused(model, corpus, file, some, tmp_path, monkeypatch):
-    runtime, target = Runtime(model), tmp_path / "out.npy"
-    settings = Settings(precision="int8", ranges=read_ranges(file, "int8"))
-    whole = tmp_path / "whole.npy"
-    embed_file(runtime, str(corpus), whole, settings, Run(quiet=True))
-    monkeypatch.setattr("fastflow.files.embed.WINDOW", 64)
-    monkeypatch.setattr("fastflow.files.write.partial.State.save", stopped_after(2))
-    with pytest.raises(KeyboardInterrupt):
-        embed_file(runtime, str(corpus), target, settings, Run(quiet=True))
-    monkeypatch.undo()
-    np.save(tmp_path / "other.npy", some[50:])
-    for other in (None, read_ranges(tmp_path / "other.npy", "int8")):
-        with pytest.raises(FastflowError, match=r"from a run with another .*set of options; give the same again"):
-            embed_file(
-                runtime, str(corpus), target, Settings(precision="int8", ranges=other), Run(resume=True, quiet=True)
-            )
-    np.save(tmp_path / "same.npy", some)
-    same = Settings(precision="int8", ranges=read_ranges(tmp_path / "same.npy", "int8"))
-    assert embed_file(runtime, str(corpus), target, same, Run(resume=True, quiet=True)).resumed > 0
-    assert target.read_bytes() == whole.read_bytes()
-
-
-def stopped_after(windows: int):
-    """``State.save`` that is interrupted after so many calls."""
-    from fastflow.files.write.partial import State
-
-    save, calls = State.save, []
-
-    def stopped(self, *given):
-        save(self, *given)
-        calls.append(given)
-        if len(calls) == windows:
-            raise KeyboardInterrupt
-
-    return stopped
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet"])
-def test_parts_agree_on_the_ranges(model, corpus, file, some, tmp_path, suffix):
-    runtime, parts = Runtime(model), tmp_path / "parts"
-    parts.mkdir()
-    given = {"precision": "int8", "ranges": read_ranges(file, "int8")}
-    whole = tmp_path / f"whole{suffix}"
-    embed_file(runtime, str(corpus), whole, Settings(**given), Run(quiet=True))
-    first, second = (parts / f"{number}{suffix}" for number in (1, 2))
-    embed_file(runtime, str(corpus), first, Settings(shard=(1, 2), **given), Run(quiet=True))
+def test_parts_agree_on_the_ranges(model, corpus, file, some, tmp_path, suffix, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("embed", corpus, "-m", model, "--precision", "int8", "--ranges")
+    check_parts(suffix, 2, *words, file)
+    manifest = json.loads(Path(f"parts/1{suffix}.shard.json").read_text())
+    assert manifest["run"]["ranges"] == read_ranges(file, "int8").sha256
     np.save(tmp_path / "other.npy", some[50:])
-    other = Settings(shard=(2, 2), precision="int8", ranges=read_ranges(tmp_path / "other.npy", "int8"))
-    with pytest.raises(
-        FastflowError, match=r"are of two sets of options: ranges is '[0-9a-f]{64}', and '[0-9a-f]{64}'"
-    ):
-        embed_file(runtime, str(corpus), second, other, Run(quiet=True))
-    embed_file(runtime, str(corpus), second, Settings(shard=(2, 2), **given), Run(quiet=True))
-    merge(parts, tmp_path / f"joined{suffix}")
-    assert (tmp_path / f"joined{suffix}").read_bytes() == whole.read_bytes()
-    assert json.loads(manifest_path(first).read_text())["run"]["ranges"] == given["ranges"].sha256
+    other = run(*words, "other.npy", "--shard", "1/2", "-o", f"parts/x{suffix}", "--quiet")
+    assert_one_sentence(other, 1, "are of two sets of options: ranges is '")
+
+
+def test_a_resumed_run_has_the_same_numbers_whatever_their_file(model, corpus, file, some, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastflow.files.embed.WINDOW", 64)
+    target, words = tmp_path / "out.npy", ("embed", corpus, "-m", model, "--precision", "int8", "--quiet", "-o")
+    np.save(tmp_path / "same.npy", some)
+    np.save(tmp_path / "other.npy", some[50:])
+    assert run(*words, tmp_path / "whole.npy", "--ranges", file).exit_code == 0
+    with stopped_at(2):
+        run(*words, target, "--ranges", file)
+    for options in ((), ("--ranges", tmp_path / "other.npy")):
+        refused = run(*words, target, "--resume", *options)
+        assert_one_sentence(refused, 1, "set of options; give the same again")
+    assert run(*words, target, "--resume", "--ranges", tmp_path / "same.npy").exit_code == 0
+    assert target.read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
 def test_transform_takes_ranges(model, some, file, tmp_path):

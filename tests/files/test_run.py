@@ -15,15 +15,17 @@ import signal
 import numpy as np
 import pytest
 
+from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files.run import write
 from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
+from fastflow.stages.vectors import PRECISIONS
 
 from support.commands import assert_one_sentence
 from support.matrices import make_vector_model
 from support.outputs import block
-from support.runs import SIZE, SUBJECTS, VECTORS, Desk, before_block, cases, desk_of, interrupted
+from support.runs import SIZE, SUBJECTS, TEXTS, VECTORS, Desk, before_block, cases, desk_of, interrupted
 from support.written import read_back
 
 each_subject = pytest.mark.parametrize("desk", SUBJECTS, ids=[each.name for each in SUBJECTS], indirect=True)
@@ -54,6 +56,30 @@ def test_stopped_twice_it_gives_the_rows_of_the_runtime_and_the_bytes_of_a_whole
     vectors, columns = read_back(desk.target)
     assert np.array_equal(vectors, desk.subject.wanted(desk.model))
     assert columns.get("index", [*desk.subject.rows]) == [*desk.subject.rows]
+
+
+OPTIONS = [*({"precision": precision} for precision in PRECISIONS), {"prompt": "the old "}]
+OPTIONS += [{"precision": precision, "dim": 12, "normalize": True} for precision in ("float32", "int8", "ubinary")]
+
+
+@pytest.mark.filterwarnings("ignore:.*are cut:UserWarning")
+@each_subject
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(map(str, options.values())))
+def test_the_options_shape_the_rows_as_those_of_the_runtime(desk, options):
+    names = {"dim": "truncate_dim", "normalize": "normalize_embeddings"}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value)) if value is not True]
+    words += ["--normalize"] * options.get("normalize", False)
+    if desk.subject.name == "transform" and "prompt" in options:
+        assert_one_sentence(desk.run(*words), 2, "No such option")
+        return
+    assert desk.run(*words).exit_code == 0
+    vectors, columns = read_back(desk.target)
+    want = desk.subject.wanted(desk.model, **{names.get(name, name): value for name, value in options.items()})
+    assert vectors.dtype == want.dtype
+    assert np.array_equal(vectors, want)
+    if desk.subject.name == "log-prob":
+        texts = [options.get("prompt", "") + text for text in TEXTS]
+        assert columns["log_prob"] == Runtime(desk.model).log_prob(texts).tolist()
 
 
 @each_subject

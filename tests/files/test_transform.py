@@ -12,7 +12,6 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files import transform as module
 from fastflow.files.transform import Summary, TransformOptions, transform_file
-from fastflow.stages.vectors import PRECISIONS
 
 from support.commands import run
 from support.matrices import make_vector_model, make_vectors
@@ -58,15 +57,6 @@ def test_every_form_of_a_matrix(runtime, x, tmp_path, target, form):
     np.save(tmp_path / "v.npy", np.asfortranarray(exact) if form == "fortran" else exact.astype(form))
     transform(runtime, tmp_path / "v.npy", target)
     assert np.array_equal(np.load(target), runtime.transform(exact))
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("dim", "normalize"), [(None, False), (12, True)])
-def test_precisions_after_cutting_and_normalising(runtime, x, npy, target, precision, dim, normalize):
-    transform(runtime, npy, target, precision, dim, normalize)
-    wanted = runtime.transform(x, normalize_embeddings=normalize, precision=precision, truncate_dim=dim)
-    assert np.load(target).dtype == wanted.dtype
-    assert np.array_equal(np.load(target), wanted)
 
 
 def test_float64_is_for_computing_only(vector_model, x, npy, target):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastflow.errors import FastflowError
-from fastflow.files.write.database_table import blocks, columns_of, folded, matrix, quoted, reading, run_of, width_of
+from fastflow.files.write.database_table import blocks, columns_of, folded, matrix, quoted, reading, width_of
 
 from support.databases import make
 from support.outputs import vectors_of
@@ -39,39 +39,60 @@ def test_rows_are_read_back(path):
     assert np.array_equal(rest.vectors, vectors_of("float32"))
 
 
-@pytest.mark.parametrize(
-    ("sql", "message"),
-    [
-        ("DROP TABLE run", "is no .db of fastflow embed, or damaged: no such table: run"),
-        ("ALTER TABLE texts RENAME COLUMN vector TO v", "is no .db of fastflow embed, or damaged: no column vector"),
-        ("UPDATE run SET value = 2 WHERE name = 'format'", "is of version 2 of .db, and this fastflow reads 1; update"),
-        ("UPDATE run SET value = 'x' WHERE name = 'dim'", "its table run has no precision or dim"),
-        ("DELETE FROM run WHERE name = 'precision'", "its table run has no precision or dim"),
-    ],
-)
-def test_other_files_are_refused(path, sql, message):
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+NONE = "is no .db of fastflow embed"
+RUN = "INSERT OR REPLACE INTO run VALUES"
+ROW = "DROP TABLE texts; CREATE TABLE texts (row, text, vector, n); INSERT INTO texts VALUES"
+LOOSE = "CREATE TABLE t AS SELECT * FROM texts; DROP TABLE texts; ALTER TABLE t RENAME TO texts;"
+SPOILT = [  # what is done to a sound file, sentence
+    ("DROP TABLE run", f"{NONE}, or damaged: no such table: run"),
+    ("ALTER TABLE texts RENAME COLUMN vector TO v", f"{NONE}, or damaged: no column vector"),
+    ("UPDATE run SET value = 2 WHERE name = 'format'", "is of version 2 of .db, and this fastflow reads 1; update"),
+    ("UPDATE run SET value = 'x' WHERE name = 'dim'", "its table run has no precision or dim"),
+    ("DELETE FROM run WHERE name = 'precision'", "its table run has no precision or dim"),
+    (f"{RUN} ('fingerprint', x'00')", "fingerprint in its table run is b'\\x00'"),
+    (f"{RUN} ('prompt', x'00')", "prompt in its table run is b'\\x00'"),
+    (f"{RUN} ('truncate_dim', x'00')", "truncate_dim in its table run is b'\\x00'"),
+    (f"DROP TABLE run; CREATE VIEW run AS {ENDLESS} i AS name, i AS value FROM n", f"{NONE}: run is not a plain table"),
+    (
+        f"DROP TABLE texts; CREATE VIEW texts AS {ENDLESS} i AS row, 'a' AS text, x'00' AS vector FROM n",
+        f"{NONE}: texts is not a plain table",
+    ),
+    (
+        "DROP TABLE texts; CREATE VIRTUAL TABLE texts USING fts5(row, text, vector)",
+        f"{NONE}: texts is not a plain table",
+    ),
+    (f"{ROW} (NULL, 'a', x'00', 1)", "row None comes after row -1"),
+    (f"{ROW} (1e300, 'a', x'00', 1)", "row 1e+300 comes after row -1"),
+    (f"{ROW} (-3, 'a', x'00', 1)", "row -3 comes after row -1"),
+    (f"{ROW} ('x', 'a', x'00', 1)", "row 'x' comes after row -1"),
+    (f"{ROW} (0, x'61', x'00', 1)", "row 0: its text is bytes, not text"),
+    (f"{ROW} (0, 'a', 'b', 1)", "row 0: its vector is not 5 numbers of float32"),
+    (f"{LOOSE} UPDATE texts SET vector = NULL WHERE row = 4", "row 4: its vector is not 5 numbers of float32"),
+    (f"{LOOSE} UPDATE texts SET vector = 'abc' WHERE row = 4", "row 4: its vector is not 5 numbers of float32"),
+    (f"{LOOSE} INSERT INTO texts SELECT * FROM texts WHERE row = 4", "row 4 comes after row 4"),
+]
+
+
+@pytest.mark.parametrize(("sql", "sentence"), SPOILT)
+def test_a_file_that_is_not_as_it_was_made_is_refused(path, sql, sentence):
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute(sql)
-    with pytest.raises(FastflowError) as caught, reading(path) as db:
-        run_of(db, path)
-    assert message in str(caught.value)
+        db.executescript(sql)
+    with pytest.raises((FastflowError, ValueError)) as caught:
+        list(blocks(path, scored=False))
+    assert sentence in str(caught.value)
 
 
-def test_no_database_at_all(tmp_path):
-    with (
-        pytest.raises(FastflowError, match=r"absent\.db cannot be read: No such file"),
-        reading(tmp_path / "absent.db"),
-    ):
-        pass
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("absent.db", "No such file"), ("pipe.db", "it is not a file"), ("text.db", NONE)]
+)
+def test_no_database_at_all(tmp_path, name, sentence):
     os.mkfifo(tmp_path / "pipe.db")
-    with (
-        pytest.raises(FastflowError, match=r"pipe\.db cannot be read: it is not a file"),
-        reading(tmp_path / "pipe.db"),
-    ):
-        pass
     (tmp_path / "text.db").write_text("one text\n" * 1000)
-    with pytest.raises(FastflowError, match=r"is no \.db of fastflow embed"), reading(tmp_path / "text.db"):
+    with pytest.raises(FastflowError) as caught, reading(tmp_path / name):
         pass
+    assert f"{name} " in str(caught.value)
+    assert sentence in str(caught.value)
 
 
 def test_names_and_widths():
@@ -80,67 +101,9 @@ def test_names_and_widths():
     assert [width_of({"precision": p, "dim": 12}) for p in ("uint8", "binary", "ubinary")] == [12, 2, 2]
 
 
-@pytest.mark.parametrize("vectors", [[b"1234567"], [b"12345678", "a text"], [b"12345678", None]])
-def test_a_vector_of_another_length_is_refused(vectors):
-    with pytest.raises(ValueError, match=f"row {6 + len(vectors)}: its vector is not 2 numbers of float32"):
-        matrix(range(7, 7 + len(vectors)), vectors, np.dtype("<f4"), 2)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["<f4", "<f2"])
 def test_a_number_that_is_none_is_named_by_its_row(bad, dtype):
     vectors = [np.array([1, 2], dtype).tobytes(), np.array([3, bad], dtype).tobytes()]
     with pytest.raises(ValueError, match="row 8: its vector holds NaN or infinity"):
         matrix([7, 8], vectors, np.dtype(dtype), 2)
-
-
-ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        f"DROP TABLE run; CREATE VIEW run AS {ENDLESS} i AS name, i AS value FROM n",
-        f"DROP TABLE texts; CREATE VIEW texts AS {ENDLESS} i AS row, 'a' AS text, x'00' AS vector FROM n",
-        "DROP TABLE texts; CREATE VIRTUAL TABLE texts USING fts5(row, text, vector)",
-    ],
-)
-def test_a_name_that_is_no_plain_table_is_refused(path, sql):
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript(sql)
-    with pytest.raises(FastflowError, match=r"is no \.db of fastflow embed: (run|texts) is not a plain table"):
-        list(blocks(path, scored=False))
-
-
-@pytest.mark.parametrize(
-    ("declared", "value", "message"),
-    [
-        ("row, text, vector, n", "NULL, 'a', x'00', 1", "row None comes after row -1"),
-        ("row, text, vector, n", "1e300, 'a', x'00', 1", r"row 1e\+300 comes after row -1"),
-        ("row, text, vector, n", "-3, 'a', x'00', 1", "row -3 comes after row -1"),
-        ("row, text, vector, n", "'x', 'a', x'00', 1", "row 'x' comes after row -1"),
-        ("row, text, vector, n", "0, x'61', x'00', 1", "row 0: its text is bytes, not text"),
-        ("row, text, vector, n", "0, 'a', 'b', 1", "row 0: its vector is not 5 numbers of float32"),
-    ],
-)
-def test_a_row_that_cannot_be_is_named(path, declared, value, message):
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript(f"DROP TABLE texts; CREATE TABLE texts ({declared}); INSERT INTO texts VALUES ({value})")
-    with pytest.raises(ValueError, match=message):
-        list(blocks(path, scored=False))
-
-
-def test_a_row_that_comes_twice_is_named(path):
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript("CREATE TABLE t AS SELECT * FROM texts; DROP TABLE texts; ALTER TABLE t RENAME TO texts")
-        db.execute("INSERT INTO texts SELECT * FROM texts WHERE row = 4")
-    with pytest.raises(ValueError, match="row 4 comes after row 4"):
-        list(blocks(path, scored=False))
-
-
-@pytest.mark.parametrize("name", ["fingerprint", "prompt", "truncate_dim"])
-def test_a_run_of_other_types_is_refused(path, name):
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("INSERT OR REPLACE INTO run VALUES (?, x'00')", (name,))
-    with pytest.raises(FastflowError, match=f"{name} in its table run is b'.x00'"), reading(path) as db:
-        run_of(db, path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,7 +28,7 @@ from support.matrices import make_vectors
 SIZE = 8  # rows of a block
 ROWS = 70  # of an input; a shard of 35 rows has four blocks and a part of one
 SENTENCES = make_sentences(ROWS)
-TEXTS = [*SENTENCES[:30], "", *SENTENCES[:9], *SENTENCES[40:]]  # some come again, one is empty
+TEXTS = [*SENTENCES[:30], "", *SENTENCES[:8], "dog " * 80, *SENTENCES[40:]]  # some come again; one is empty, one cut
 VECTORS = make_vectors(ROWS)
 SCORED = tuple(suffix for suffix in WRITERS if writer_for(Path(f"x{suffix}")).keeps_log_prob)
 
@@ -50,10 +52,13 @@ class Subject:
         kept = ["--id-field", "id", "--keep", "n,title"] if keeps else []
         return [*self.words, *kept, "-m", str(model), "-o", str(target)]
 
-    def wanted(self, model: Path) -> np.ndarray:
+    def wanted(self, model: Path, **options: Any) -> np.ndarray:
         """The vectors of the rows, from the Runtime itself."""
-        with Runtime(model) as runtime:
-            return (runtime.transform(VECTORS) if self.words[0] == "transform" else runtime.encode(TEXTS))[self.rows]
+        with Runtime(model) as runtime, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of the text that is cut
+            if self.words[0] == "transform":
+                return runtime.transform(VECTORS, **options)[self.rows]
+            return runtime.encode(TEXTS, **options)[self.rows]
 
 
 SUBJECTS = [
@@ -121,7 +126,8 @@ def desk_of(folder: Path, subject: Subject, model: Path, suffix: str, patch: pyt
     patch.setattr(embed, "WINDOW", SIZE)
     patch.setattr(transform, "ROWS", SIZE)
     (folder / "out").mkdir()
-    lines = [json.dumps({"id": f"k{i}", "text": text, "n": i, "title": f"ü{i}"}) for i, text in enumerate(TEXTS)]
+    fields = [{"n": i if i > 4 else f"n{i}", "title": f"ü{i}"} for i in range(ROWS)]  # n is text in early rows alone
+    lines = [json.dumps({"id": f"k{i}", "text": TEXTS[i], **more}) for i, more in enumerate(fields)]
     parts = {"in": lines, "b": lines[:20], "a": lines[20:55], "c": lines[55:]}
     for name, part in parts.items():
         (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in part))
@@ -141,8 +147,9 @@ def before_block(patch: pytest.MonkeyPatch, seen: Callable[[int], object]) -> No
     patch.setattr(OutputFile, "write", write)
 
 
-def interrupted(desk: Desk, block: int, *options: str, error: BaseException | None = None) -> Result:
-    """A run that ``error``, at first Ctrl-C, ends before it writes ``block``."""
+@contextmanager
+def stopped_at(block: int, error: BaseException | None = None) -> Iterator[None]:
+    """Runs inside end with ``error``, without one with Ctrl-C, before they write ``block``."""
 
     def stop(number: int) -> None:
         if number == block:
@@ -150,6 +157,27 @@ def interrupted(desk: Desk, block: int, *options: str, error: BaseException | No
 
     with pytest.MonkeyPatch.context() as patch:
         before_block(patch, stop)
+        yield
+
+
+def interrupted(desk: Desk, block: int, *options: str, error: BaseException | None = None) -> Result:
+    """A run that ends like that."""
+    with stopped_at(block, error):
         done = desk.run(*options)
     assert done.exit_code != 0
     return done
+
+
+def check_parts(suffix: str, of: int, *words: object) -> Result:
+    """Check that ``of`` parts of a command join to the bytes of one run; returns what merging said.
+
+    Leaves whole.SUFFIX, parts/NUMBER.SUFFIX and out.SUFFIX in the working directory.
+    """
+    assert (done := run(*words, "--quiet", "-o", f"whole{suffix}")).exit_code == 0, done.stderr
+    for number in range(1, of + 1):
+        part = run(*words, "--quiet", "--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}")
+        assert part.exit_code == 0, part.stderr
+    result = run("merge", "parts", "-o", f"out{suffix}")
+    assert result.exit_code == 0, result.stderr
+    assert Path(f"out{suffix}").read_bytes() == Path(f"whole{suffix}").read_bytes()
+    return result
