@@ -39,6 +39,14 @@ MOST = 640 * MIB  # of the server in all; four bodies at once, each with its tex
 GROWTH = 256 * MIB  # left after a round: what the C library keeps of freed memory, up to 64 MiB a thread
 KEY = "right"
 HEAD = f"POST /embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n".encode()
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+POURED = [  # a start, what comes after it without end, and the status that refuses it
+    (CHUNKED + b"0\r\nx: ", b"x: y\r\n", b"431"), (CHUNKED + b"0\r\nx: ", b"y", b"431"),
+    (CHUNKED + b"0\r\nx: ", b"x" * 1000 + b": " + b"y" * 1000 + b"\r\n", b"431"),
+    (CHUNKED + b"1;x=", b"y" * 100, b"431"), (HEAD, b"x: y\r\n", b"431"),
+    (HEAD + b"content-length: 1000000000000\r\n\r\n", b"{" * 1000, b"413"),
+    (b"\x8f\0\r\n\r\n", b"\xfe\0z" * 30, b"400"),
+]  # fmt: skip
 # a text of a kind in two sizes that have one vector: the large one, and one that is computed here
 UNITS = {
     "words": ("the dog sleeps near it. ", 400), "ideographs": ("中文", 1000), "special": ("[SEP]", 1000),
@@ -62,15 +70,14 @@ class Attacks:
             }
         self._bodies = {name: self._body(unit) for name, (unit, _) in UNITS.items()}
         self.kinds: dict[str, Callable[[random.Random], None]] = {
-            "text": self.text, "list": self.list, "tokenize": self.tokenize, "trailers": self.trailers,
-            "extension": self.extension, "headers": self.headers, "connections": self.connections, "slow": self.slow,
-            "key": self.key, "too large": self.too_large, "garbage": self.garbage,
+            "text": self.text, "list": self.list, "tokenize": self.tokenize, "connections": self.connections,
+            "slow": self.slow, "key": self.key, "pour": self.pour,
         }  # fmt: skip
 
     def round(self, number: int) -> None:
         """Some attacks at once."""
         rng = random.Random(f"{self.seed}:{number}")
-        chosen = rng.choices(list(self.kinds), k=rng.randint(1, 4))
+        chosen = ["pour", *rng.choices(list(self.kinds), k=rng.randint(0, 3))]
         with ThreadPoolExecutor(len(chosen)) as pool:
             done = [(name, pool.submit(self.kinds[name], random.Random(rng.random()))) for name in chosen]
         for name, each in done:
@@ -101,22 +108,6 @@ class Attacks:
         size = rng.choice((10_000, 100_000, 600_000))
         self._ask("/tokenize", json.dumps({"inputs": unit * (size // len(unit))}, ensure_ascii=False).encode())
 
-    def trailers(self, rng: random.Random) -> None:
-        line = rng.choice((b"x: y\r\n", b"x" * 1000 + b": " + b"y" * 1000 + b"\r\n", b"y"))
-        self._pour(HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\nx: ", line)
-
-    def extension(self, rng: random.Random) -> None:
-        self._pour(HEAD + b"transfer-encoding: chunked\r\n\r\n1;x=", b"y" * 100)
-
-    def headers(self, rng: random.Random) -> None:
-        self._pour(HEAD, b"x: y\r\n")
-
-    def too_large(self, rng: random.Random) -> None:
-        self._pour(HEAD + b"content-length: 1000000000000\r\n\r\n", b"{" * 1000, b"413")
-
-    def garbage(self, rng: random.Random) -> None:
-        self._pour(rng.randbytes(50) + b"\0\r\n\r\n", rng.randbytes(100), b"400")
-
     def key(self, rng: random.Random) -> None:
         """A body and trailers with a wrong key."""
         self._ask("/embed", self._bodies["words"], key="wrong", expected=(401,))
@@ -138,7 +129,7 @@ class Attacks:
     def slow(self, rng: random.Random) -> None:
         """A body that comes in small parts, and ends early."""
         with socket.create_connection((self.server.host, self.server.port), timeout=10) as connection:
-            connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+            connection.sendall(CHUNKED)
             for _ in range(100):
                 connection.sendall(b"a\r\n" + b" " * 10 + b"\r\n")
                 time.sleep(0.005)
@@ -159,8 +150,9 @@ class Attacks:
             self.fault(f"{path}: {answer.status} {answer.body[:200]!r}")
         return answer.status, found
 
-    def _pour(self, start: bytes, more: bytes, status: bytes = b"431") -> None:
-        """Send ``more`` until the server refuses it, which it must within 100 MB."""
+    def pour(self, rng: random.Random) -> None:
+        """Send more and more until the server refuses it, which it must within 100 MB."""
+        start, more, status = rng.choice(POURED)
         block = more * (MIB // 4 // len(more) + 1)
         with socket.create_connection((self.server.host, self.server.port), timeout=60) as connection:
             with suppress(ConnectionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import socket
@@ -18,11 +17,12 @@ TEXTS = {"inputs": ["a secret sentence of some words"] * 1500}
 
 
 @pytest.mark.slow
-def test_it_says_where_it_serves_and_ends_with_success(tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_serves_and_ends_with_success(tmp_path, sent):
     with serving_process(folder=tmp_path) as server:
         assert "serving default at http://127.0.0.1:" in server.said[-1]
         assert server.post("/embed", TEXTS).status == 200
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(sent)
         assert server.process.wait(WAIT) == 0
         rest = server.process.stderr.read()
     assert rest == "fastflow: stopped\n"
@@ -46,13 +46,6 @@ def test_a_running_request_is_finished_after_sigterm(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_too(tmp_path):
-    with serving_process(folder=tmp_path) as server:
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(WAIT) == 0
-
-
-@pytest.mark.slow
 def test_one_that_a_script_started_in_the_background_ignores_ctrl_c(tmp_path):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a child inherits it
     try:
@@ -67,30 +60,28 @@ def test_one_that_a_script_started_in_the_background_ignores_ctrl_c(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_key_from_the_environment_and_a_warning_without_one(tmp_path):
+def test_at_a_public_address_a_key_is_wanted_and_any_name_taken(tmp_path):
+    key, name = {"authorization": "Bearer k"}, {"host": "desk.example"}
     with serving_process("--host", "0.0.0.0", folder=tmp_path, env={"FASTFLOW_API_KEY": "k"}) as server:
         server.host = "127.0.0.1"
         assert not any("warning" in line for line in server.said)
         assert server.get("/info").status == 401
-        assert server.get("/info", authorization="Bearer k").status == 200
+        assert server.get("/info", **key, **name).status == 200
     with serving_process("--host", "0.0.0.0", folder=tmp_path) as server:
+        server.host = "127.0.0.1"
         assert any("warning" in line and "API key" in line for line in server.said)
-
-
-class UnixConnection(http.client.HTTPConnection):
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(self.host)
+        assert server.get("/info", **name).status == 200
+    with serving_process(folder=tmp_path, env={"FASTFLOW_API_KEY": "k"}) as server:
+        assert server.get("/info", **key, **name).status == 200
 
 
 @pytest.mark.slow
-def test_a_unix_socket(tmp_path):
-    path = tmp_path / "serve.sock"
-    with serving_process("--uds", path, folder=tmp_path) as server:
-        connection = UnixConnection(str(path), timeout=WAIT)
-        connection.request("GET", "/health")
-        assert connection.getresponse().status == 200
-        connection.close()
+def test_a_unix_socket_takes_any_name_and_is_removed(tmp_path):
+    path = tmp_path / "s"
+    with serving_process("--uds", path, folder=tmp_path) as server, socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(b"GET /info HTTP/1.1\r\nhost: any.example\r\nconnection: close\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(WAIT) == 0
     assert not path.exists()

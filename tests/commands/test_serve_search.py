@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 
 import pytest
@@ -55,17 +54,3 @@ def test_at_a_loopback_address_a_foreign_name_is_refused(tmp_path, host):
         assert server.get("/info").status == 200
         assert server.get("/info", host="localhost:1").status == 200
         assert server.get("/info", host="evil.example").status == 403
-
-
-@pytest.mark.slow
-def test_other_addresses_keys_and_sockets_take_any_name(tmp_path):
-    key = {"FASTFLOW_API_KEY": "k"}
-    with serving_process("--host", "0.0.0.0", folder=tmp_path) as server:
-        server.host = "127.0.0.1"
-        assert server.get("/info", host="desk.example").status == 200
-    with serving_process(folder=tmp_path, env=key) as server:
-        assert server.get("/info", host="desk.example", authorization="Bearer k").status == 200
-    with serving_process("--uds", tmp_path / "s", folder=tmp_path), socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(tmp_path / "s"))
-        connection.sendall(b"GET /info HTTP/1.1\r\nhost: any.example\r\nconnection: close\r\n\r\n")
-        assert connection.recv(12) == b"HTTP/1.1 200"

@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from fastflow.cli import main
-from fastflow.errors import FastflowError
 from fastflow.files.reuse import cache
 from fastflow.files.reuse.cache import describe, locked
 from fastflow.train.data.embeddings import embed_corpus, open_encoder
+
+from support.refusals import refuses
 
 DAYS = 86_400
 
@@ -179,8 +180,7 @@ def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(type(kept), "unlink", refuse)
-    with pytest.raises(FastflowError, match=r"\.npy cannot be removed: Permission denied"):
-        cache.clear(cache.entries(kept.parent))
+    refuses(cache.clear, cache.entries(kept.parent), ".npy cannot be removed: Permission denied")
 
 
 def test_an_entry_is_its_owners_alone(tmp_path):

@@ -18,14 +18,6 @@ from support.databases import make, read, vectors_in
 from support.outputs import META, block, vectors_of
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision"), [("float32", "float32"), ("float16", "float16"), ("int8", "int8"), ("uint8", "ubinary")]
-)
-def test_the_precision_is_that_of_the_numbers(tmp_path, dtype, precision):
-    _, about = read(make(tmp_path / "x.db", vectors_of(dtype)))
-    assert (about["precision"], about["dim"], about["format"]) == (precision, 5, 1)
-
-
 def declared(path):
     with sqlite3.connect(path) as db:
         return {name: kind for _, name, kind, *_ in db.execute("PRAGMA table_info(texts)")}

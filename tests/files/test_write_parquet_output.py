@@ -11,7 +11,6 @@ import pytest
 
 from fastflow.files.write import parquet_output as module
 from fastflow.files.write.parquet_output import ParquetOutput, write_groups
-from fastflow.files.write.printing import Block
 
 from support.outputs import META, block, vectors_of
 
@@ -32,15 +31,6 @@ def test_vectors_are_a_list_of_fixed_size(tmp_path, dtype, element):
     schema = write(tmp_path / "x.parquet", [block(vectors_of(dtype))]).schema_arrow
     assert schema.names == ["embedding"]
     assert str(schema.field("embedding").type) == f"fixed_size_list<element: {element}>[5]"
-
-
-def test_values_of_several_types_are_text(tmp_path):
-    vectors = vectors_of("float32", rows=2)
-    kept = {"title": ["a", None], "n": [1, {"b": "ü"}]}
-    table = write(tmp_path / "x.parquet", [Block([0, 1], ["t", "u"], [7, "k"], vectors, np.zeros(2), kept)]).read()
-    assert table.column_names == ["id", "title", "n", "log_prob", "embedding"]
-    found = table.drop(["embedding", "log_prob"]).to_pydict()
-    assert found == {"id": ["7", "k"], "title": ["a", None], "n": ["1", '{"b": "ü"}']}
 
 
 @pytest.mark.parametrize("sizes", [[100], [1] * 100, [10, 0, 33, 57], [16, 16, 68]])

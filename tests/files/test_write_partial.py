@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 
 import pytest
@@ -11,7 +10,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write.outputs import NpyFile
 from fastflow.files.write.partial import State, check_unfinished, partial_path, state_path
 
-from support.outputs import META, vectors_of, write
+from support.outputs import META
 
 
 def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):
@@ -22,26 +21,6 @@ def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_
     with pytest.raises(UsageError, match="is finished, and nothing is left to resume"):
         check_unfinished(target)
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_partial_that_is_renamed_between_opening_and_locking_is_opened_again(tmp_path, monkeypatch):
-    """Or the second run would write into the finished file of the first."""
-    path = tmp_path / "x.npy"
-    write(path, vectors_of("float32"))
-    whole = path.read_bytes()
-    path.rename(partial_path(path))
-    lock, renamed = fcntl.flock, []
-
-    def slow(handle, operation):
-        if not renamed:
-            renamed.append(partial_path(path).rename(path))
-        lock(handle, operation)
-
-    monkeypatch.setattr("fcntl.flock", slow)
-    with NpyFile(path, META) as writer:
-        writer.begin()
-        assert path.read_bytes() == whole
-        assert partial_path(path).exists()
 
 
 def test_a_partial_that_is_a_link_is_not_followed(tmp_path):

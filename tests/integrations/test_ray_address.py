@@ -33,27 +33,20 @@ def closed(monkeypatch):
         yield f"127.0.0.1:{free.getsockname()[1]}"
 
 
+def refused(address: str, sentence: str) -> None:
+    with pytest.raises(FastflowError, match=f"^--ray {sentence}"), cluster(address, quiet=True):
+        pass
+
+
 def test_a_closed_port_is_refused_at_once(closed):
-    with (
-        pytest.raises(FastflowError, match=f"^--ray {closed}: no cluster of Ray answers there: .*refused"),
-        cluster(closed, quiet=True),
-    ):
-        pass
+    refused(closed, f"{closed}: no cluster of Ray answers there: .*refused")
 
 
-def test_auto_that_leads_to_a_closed_port_names_it(closed, monkeypatch):
+def test_what_auto_leads_to_is_named(closed, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", closed)
-    with (
-        pytest.raises(FastflowError, match=f"^--ray auto: no cluster of Ray answers at {closed}: .*refused"),
-        cluster("auto", quiet=True),
-    ):
-        pass
-
-
-def test_auto_that_leads_to_ray_client_is_refused(monkeypatch):
+    refused("auto", f"auto: no cluster of Ray answers at {closed}: .*refused")
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    with pytest.raises(UsageError, match=r"^--ray ray://head:10001: Ray Client"), cluster("auto", quiet=True):
-        pass
+    refused("auto", "ray://head:10001: Ray Client")
 
 
 def test_ray_that_does_not_start_here_is_no_cluster_elsewhere(monkeypatch):
@@ -61,11 +54,7 @@ def test_ray_that_does_not_start_here_is_no_cluster_elsewhere(monkeypatch):
         raise Exception("the node timed out\nand more")
 
     monkeypatch.setattr(ray, "init", init)
-    with (
-        pytest.raises(FastflowError, match=r"^--ray local: Ray did not start on this machine: the node timed out$"),
-        cluster("local", quiet=True),
-    ):
-        pass
+    refused("local", "local: Ray did not start on this machine: the node timed out$")
 
 
 @pytest.mark.parametrize(

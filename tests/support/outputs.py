@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from fastflow.files.write.partial import partial_path
 from fastflow.files.write.printing import Block
-from fastflow.files.write.writers import writer_for
 
 META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
 
@@ -21,16 +17,3 @@ def block(vectors: np.ndarray, start: int = 0, ids: bool = False) -> Block:
 def vectors_of(dtype: str, rows: int = 7, width: int = 5) -> np.ndarray:
     values = np.random.default_rng(0).normal(0, 20, (rows, width))
     return (np.abs(values) if dtype == "uint8" else values).astype(dtype)
-
-
-def write(path: Path, vectors: np.ndarray, cut: int = 3, **options: bool) -> Path:
-    with writer_for(path)(path, META) as writer:
-        writer.begin()
-        writer.write(block(vectors[:0]))
-        writer.write(block(vectors[:cut], **options))
-        writer.write(block(vectors[cut:], cut, **options))
-        assert not path.exists()
-        assert partial_path(path).exists()
-        writer.finish()
-    assert sorted(p.name for p in path.parent.iterdir()) == [path.name]
-    return path
