@@ -70,8 +70,8 @@ class TritonFlow:
         """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers by their shares.
 
         Sums are float32. hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,)
-        int32, not decreasing; ids (tokens,) int32, rows of ``weights``, read only if the flow has weights; all on the device. A text without
-        tokens gives zeros, and tokens that no text owns are not read.
+        int32, not decreasing; ids (tokens,) int32, rows of ``weights``, read only if the flow has weights; all on the
+        device. A text without tokens gives zeros, and tokens that no text owns are not read.
         """
         hidden = self._hidden(hidden)
         rows = self._offsets(offsets)
