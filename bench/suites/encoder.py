@@ -37,9 +37,10 @@ from fastflow.bench.peers.encoder import (
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_encoder import encoder_ratios
-from fastflow.bench.suites.sizes import Sizes
+from fastflow.bench.suites.sizes import Shape, Sizes
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
+from fastflow.model.architecture import read_config
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
 
@@ -68,18 +69,30 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
         for engine in open_peers(subject, wanted, threads, results.skipped):
             # torch.compile takes long for each shape
             engines.append(replace(engine, shapes=sizes.encoder.chosen if engine.name == "torch-compile" else None))
-        exact = reference(subject)
-        for batch, tokens in sizes.encoder.shapes:
-            if tokens > subject.shape.positions - subject.shape.position_start:
-                continue
-            say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
-            rng = np.random.default_rng(batch * 1000 + tokens)
-            ids = rng.integers(5, vocabulary(subject), (batch, tokens))
-            limits = partial(floors_ms, limit, read)
-            effort = sizes.encoder.effort or effort_of(batch, tokens, sizes.quick)
-            results.add(measure_shape(subject, engines, ids, exact, threads, limits, results.skipped, effort))
+        limits = partial(floors_ms, limit, read)
+
+        def effort(batch: int, tokens: int) -> Effort:
+            return sizes.encoder.effort or effort_of(batch, tokens, sizes.quick)
+
+        measure(subject, engines, sizes.encoder.shapes, effort, limits, threads, say, results)
     results.ratios = encoder_ratios(results.rows)
     return results
+
+
+def measure(
+    subject: Subject, engines: list[EncoderCandidate], shapes: Sequence[Shape], effort: Callable[[int, int], Effort],
+    limits: Limits, threads: int, say: Say, results: Results,
+) -> None:  # fmt: skip
+    """Check and time everybody at every shape that the encoder takes; adds to ``results``."""
+    exact, longest = reference(subject), subject.shape.positions - subject.shape.position_start
+    vocabulary = int(read_config(subject.encoder)["vocab_size"])
+    for batch, tokens in shapes:
+        if tokens > longest:
+            continue
+        say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
+        ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary, (batch, tokens))
+        most = effort(batch, tokens)
+        results.add(measure_shape(subject, engines, ids, exact, threads, limits, results.skipped, most))
 
 
 def floors_ms(limit: Ceilings, read: float, dtype: str, flop: float, traffic: float) -> tuple[float, float]:
@@ -93,13 +106,6 @@ def read_gbs(threads: int, seconds: float) -> float | None:
         return Probe().read_gbs(threads, READ_MB, seconds)
     except FastflowError:
         return None  # the caller takes PyTorch's copy rate, and the ceilings' source gives the reason
-
-
-def vocabulary(subject: Subject) -> int:
-    """Entries of the encoder's vocabulary."""
-    from fastflow.model.architecture import read_config
-
-    return int(read_config(subject.encoder)["vocab_size"])
 
 
 def ours(subject: Subject, threads: int, sizes: Sizes, skipped: list[dict[str, Any]]) -> Iterator[EncoderCandidate]:

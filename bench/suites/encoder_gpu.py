@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.measure.probe_gpu import GpuCeilings
 from fastflow.bench.measure.row import Results
-from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.encoder import EncoderCandidate
 from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
-from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios_gpu import encoder_ratios
-from fastflow.bench.suites.encoder import Say, measure_shape, packed, vocabulary
+from fastflow.bench.suites.encoder import Say, measure, packed
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workbench import Workbench
 
@@ -43,23 +40,11 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
         for peer in open_peers(subject, families, WHERE, sizes.quick, results.skipped):
             shapes = sizes.encoder.gpu_compiled if peer.name in MODES else None
             engines.append(replace(peer, shapes=shapes))
-        measure(subject, engines, sizes, limits, threads, say, results)
+        effort = sizes.encoder.effort or effort_of(sizes.quick)
+        every, floors = sizes.encoder.gpu, limits.floors_ms
+        measure(subject, engines, every, lambda batch, tokens: effort, floors, threads, say, results)
     results.ratios = encoder_ratios(results.rows)
     return results
-
-
-def measure(
-    subject: Subject, engines: list[EncoderCandidate], sizes: Sizes, limits: GpuCeilings, threads: int, say: Say,
-    results: Results,
-) -> None:  # fmt: skip
-    """Check and time everybody at every shape; adds to ``results``."""
-    exact, effort = reference(subject), sizes.encoder.effort or effort_of(sizes.quick)
-    for batch, tokens in sizes.encoder.gpu:
-        if tokens > subject.shape.positions - subject.shape.position_start:
-            continue
-        say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
-        ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary(subject), (batch, tokens))
-        results.add(measure_shape(subject, engines, ids, exact, threads, limits.floors_ms, results.skipped, effort))
 
 
 def effort_of(quick: bool) -> Effort:
