@@ -132,7 +132,11 @@ def test_calls_compile_with_the_arguments_they_really_have(compiling):
     ids = torch.zeros(33, dtype=torch.int32)
     weighted(rows[:32].bfloat16(), offsets=torch.tensor([0, 32], dtype=torch.int32), ids=ids[1:])
     weighted.pool(torch.zeros(2, 33, 48), torch.tensor([0, 1, 20], dtype=torch.int32), ids)
+    shared = flow_triton.TritonFlow(fold([stage], 48), "cpu", shares=(0.75, 0.25))
+    shared(torch.zeros(2, 32, 48), offsets=torch.tensor([0, 32], dtype=torch.int32))
+    shared.pool(torch.zeros(2, 33, 48), torch.tensor([0, 1, 20], dtype=torch.int32))
     assert compiling == [
         *("flow_read", "flow_write", "flow_read", "flow_write", "pool_mean", "flow_read", "flow_write", "unit_rows"),
         *("flow_loop", "flow_state", "flow_write", "flow_read", "flow_write", "pool_mean"),
+        *("flow_read", "flow_write", "pool_mean"),
     ]
