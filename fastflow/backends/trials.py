@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from fastflow.backends import precision
 from fastflow.backends.base import Backend
-from fastflow.backends.precision import VERSION, Trial, concluded, int8_cost, recorded, trial
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
 from fastflow.errors import FastflowError
 from fastflow.model.int8 import Int8, checked
@@ -43,12 +43,12 @@ class Tried:
     Raises a FastflowError for a recorded trial that is not of these weights.
     """
 
-    found: Int8 | Trial
+    found: Int8 | precision.Trial
 
     def __init__(self, model: Model, weights: MappedWeights, arithmetic: str) -> None:
         self._model, self._when, self._of = model, "recorded with the model", ""
         self._path: Path | None = None
-        if (of_model := recorded(model)) is not None:
+        if (of_model := precision.recorded(model)) is not None:
             self.found = of_model
             if misfit := _misfit(of_model, weights):
                 raise FastflowError(f"{model.path}: the recorded trial of int8 has {misfit}; train the model again")
@@ -73,21 +73,21 @@ class Tried:
     def _try(self) -> None:
         from fastflow.kernels._cpu import trim
 
-        self.found, self._when, self._of = trial(self._model), "measured at opening", ""
+        self.found, self._when, self._of = precision.trial(self._model), "measured at opening", ""
         trim()  # before the weights are packed
 
     def concluded(self, opened: Backend) -> Int8:
         """The trial with its cosines, those of ``opened`` if it is new; then it is kept."""
-        if not isinstance(self.found, Trial):
+        if not isinstance(self.found, precision.Trial):
             return self.found
-        found = concluded(self.found, opened, opened.pool(self.found.tokens))
+        found = precision.concluded(self.found, opened, opened.pool(self.found.tokens))
         if self._path is not None and self._model.awaited is not None:
             _keep(self._path, self._model.path, self._model.awaited(), found)
         return found
 
     def cost(self, found: Int8) -> str:
         """One line on the cost of int8; raises a UsageError if that is too much."""
-        return int8_cost(self._model, found, self._when)
+        return precision.int8_cost(self._model, found, self._when)
 
 
 def _misfit(found: Int8, weights: MappedWeights) -> str:
@@ -100,7 +100,7 @@ def _misfit(found: Int8, weights: MappedWeights) -> str:
 
 def _path(model: Model, arithmetic: str) -> Path | None:
     """The entry of ``model``; None for a user without a home."""
-    key = json.dumps([os.path.realpath(model.path), arithmetic, VERSION, __version__, np.__version__])
+    key = json.dumps([os.path.realpath(model.path), arithmetic, precision.VERSION, __version__, np.__version__])
     try:
         return cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.int8"
     except RuntimeError:

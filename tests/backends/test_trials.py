@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 def made(monkeypatch):
     """The models that trials are made of."""
     found, trial = [], precision.trial
-    monkeypatch.setattr(trials, "trial", lambda model: found.append(model.path) or trial(model))
+    monkeypatch.setattr(precision, "trial", lambda model: found.append(model.path) or trial(model))
     return found
 
 
