@@ -33,6 +33,21 @@ def sentence(said: str, sound: bool) -> tuple[str, str]:
     return "sentence", ""
 
 
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    """``data`` with a few bytes changed, near an end or anywhere."""
+    out = bytearray(data or b"a")
+    for _ in range(rng.choice([1, 1, 2, 20])):
+        where = rng.choice([rng.randrange(len(out)), -1 - rng.randrange(min(len(out), 64))])
+        out[where] = rng.randrange(256)
+    return bytes(out)
+
+
+def cut(data: bytes, rng: random.Random) -> bytes:
+    """``data`` without its end, its start, or a piece of its middle."""
+    a, b = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    return rng.choice([data[:a], data[a:], data[:a] + data[b:], data + data[a:b]])
+
+
 def boxed(judge: Judge, memory: int) -> tuple[str, str]:
     """What ``judge`` finds in a process that may take ``memory`` bytes more than this one holds."""
     read, write = os.pipe()

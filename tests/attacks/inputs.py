@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from boxed import Judge, attack, sentence
+from boxed import Judge, attack, cut, flipped, sentence
 
 from fastflow.errors import FastflowError
 from fastflow.files.read.records import Layout
@@ -67,21 +67,6 @@ def pack(suffix: str, data: bytes, rng: random.Random) -> bytes:
         return b"".join(gzip.compress(part, rng.choice([0, 1, 9])) for part in parts)
     packer = zstandard.ZstdCompressor(rng.choice([1, 19]), write_checksum=rng.random() < 0.5)
     return b"".join(packer.compress(part) for part in parts)
-
-
-def flipped(data: bytes, rng: random.Random) -> bytes:
-    """``data`` with a few bytes changed, near an end or anywhere."""
-    out = bytearray(data)
-    for _ in range(rng.choice([1, 1, 2, 20])):
-        where = rng.choice([rng.randrange(len(out)), -1 - rng.randrange(min(len(out), 64))])
-        out[where] = rng.randrange(256)
-    return bytes(out)
-
-
-def cut(data: bytes, rng: random.Random) -> bytes:
-    """``data`` without its end, its start, or a piece of its middle."""
-    a, b = sorted(rng.randrange(len(data) + 1) for _ in range(2))
-    return rng.choice([data[:a], data[a:], data[:a] + data[b:], data + data[a:b]])
 
 
 def bomb(kind: str, rng: random.Random) -> bytes:

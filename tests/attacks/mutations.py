@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from model.test_refusals_encoder import CONFIGS, OF_PYTORCH
+from model.test_refusals_model import OF_TEXTS
+from model.test_refusals_tokenizer import (
+    with_one_more_word,
+    with_template_beyond,
+    with_token_beyond,
+    without_unknown,
+)
 from safetensors.numpy import load_file, save_file
+
+from support.refusals import spoil
 
 HOSTILE = [
     None, True, False, 0, -1, 1, 2, 3, 7, 4.0, 4.9, 0.5, -1e-3, 1e308, 1e-320, "", "4", "abc", [], {}, [[]], [1],
@@ -21,26 +31,6 @@ HOSTILE = [
 DEEP = "[" * 20_000 + "]" * 20_000
 NUMBERS = [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 1e20, 1e10, 1e5, 1e-30, 1e-42, 0.0]
 SIZES = [2**31, 2**31 - 1, 10**7, 10**6, 1000, 5, 0, -1, 4.0, 4.9, True, "3", None, float("nan"), 1e300]
-CONFIG = {
-    "num_hidden_layers": SIZES, "hidden_size": SIZES, "num_attention_heads": SIZES, "intermediate_size": SIZES,
-    "max_position_embeddings": [*SIZES, 1, 2, 3], "vocab_size": SIZES, "type_vocab_size": SIZES, "pad_token_id": SIZES,
-    "layer_norm_eps": [-1, -1e-9, 0, 1, 2, 1e300, 1e-300, "1e-12", True, None, [], float("nan"), float("inf")],
-    "hidden_act": [None, [], {}, "silu", "relu", "gelu_new", 3, "x" * 5000],
-    "model_type": [None, [], {}, "gpt2", "distilbert", "electra", "roberta", "mpnet", "modernbert", 3],
-    "position_embedding_type": ["relative_key", None, [], {}, 3],
-    "local_attention": SIZES, "global_attn_every_n_layers": SIZES, "norm_bias": [True, None, 3, []],
-    "layer_types": [
-        None, [], {}, ["full_attention"] * 2, ["sliding_attention"] * 2, ["full_attention", []], "x", [3, 3],
-    ],
-    "rope_parameters": [
-        None, [], {}, {"full_attention": {}}, {"sliding_attention": {"rope_theta": 1e300}}, {"a": 1}, 3,
-    ],
-}  # fmt: skip
-STAGE = {
-    "levels": SIZES, "depth": SIZES, "width": SIZES, "coupling": ["affine", "additive", [], None, "x", 3],
-    "permutation": ["random", "lu", "reversal", [], {}, None],
-    "kind": ["flow", "recolour", "whiten", "nullspace", "standardize", 3, []],
-}  # fmt: skip
 MODULE = {
     "pooling_mode": ["mean", ["mean", "cls"], ["mean", "mean"], [], "x", 3], "pooling_mode_cls_token": [True, "x", 1],
     "pooling_mode_lasttoken": [True], "include_prompt": [True, False, None, 3], "embedding_dimension": SIZES,
@@ -126,23 +116,17 @@ def change_json(directory: Path, rng: Random) -> str:
 
 
 def change_field(directory: Path, rng: Random) -> str:
-    """A field that the loader is known to read, by a value that it should not believe."""
+    """A field that the loader is known to read, by a value of the tables of refusals."""
     if (directory / "modules.json").is_file() and rng.random() < 0.7:
         return change_module(directory, rng)
-    path = next(p for p in (directory / "config.json", directory / "0_Transformer" / "config.json") if p.is_file())
-    table, tree, entry = CONFIG, json.loads(path.read_text()), None
-    manifest = directory / "fastflow.json"
-    if manifest.is_file() and rng.random() < 0.5:
-        path, tree = manifest, json.loads(manifest.read_text())
-        if tree["calibration"]:
-            table, entry = STAGE, rng.choice(tree["calibration"])
-    field = rng.choice(list(table))
-    if path == manifest and (entry is None or rng.random() < 0.5):
-        tree, field = change_manifest(tree, rng)
-    else:
-        (tree if entry is None else entry)[field] = rng.choice(table[field])
-    path.write_text(json.dumps(tree))
-    return f"{path.name}: field {field}"
+    file, fault, _ = rng.choice([*CONFIGS, *OF_PYTORCH])
+    encoder = directory / "0_Transformer"
+    if (directory / "fastflow.json").is_file() and rng.random() < 0.5:
+        file, fault = "fastflow.json", rng.choice(OF_TEXTS)[0]
+    elif encoder.is_dir():
+        directory = encoder
+    spoil(directory, file, fault)
+    return f"{file}: {fault!s:.60}"
 
 
 def change_module(directory: Path, rng: Random) -> str:
@@ -154,23 +138,6 @@ def change_module(directory: Path, rng: Random) -> str:
     entry[field] = rng.choice(MODULE[field])
     path.write_text(json.dumps(tree))
     return f"{path.relative_to(directory)}: field {field}"
-
-
-def change_manifest(tree: dict[str, Any], rng: Random) -> tuple[dict[str, Any], str]:
-    layers = rng.choice([[1, 1], [3, 3, 1], [], [10**9], [True], [1.0], list(range(10**5)), "1", None])
-    entry = rng.choice(
-        [
-            ("pooling", {"mode": rng.choice(["mean", "weighted-mean", "cls", "pooler", [], 3]), "layers": layers}),
-            ("max_length", rng.choice([*SIZES, 2, 3, 128, 129])),
-            ("dim", rng.choice(SIZES)),
-            ("calibration", rng.choice([[{}], [{"kind": "whiten"}] * 10**4, [[]], {}, [None], []])),
-            ("files", rng.choice([{name: "0"} for name in ("../x", "x" * 5000, "a\0b", "", "/etc/hosts")])),
-            ("encoder", rng.choice([{"hub_id": 3, "revision": "x"}, {"hub_id": "a/b", "revision": []}, {}])),
-            ("least_cosine", rng.choice([[], {"bfloat16": float("nan")}, {"bfloat16": 7.5}, {"bfloat16": []}, None])),
-            ("format_version", rng.choice([True, 1.0, 2, [], None])),
-        ]
-    )  # fmt: skip
-    return {**tree, entry[0]: entry[1]}, entry[0]
 
 
 def change_tensor(directory: Path, rng: Random) -> str:
@@ -242,25 +209,8 @@ def _vocabulary_id(tree: dict[str, Any], rng: Random) -> None:
         rng.choice(vocabulary)[1] = rng.choice([1e308, float("nan"), -1e308, "x"])
 
 
-def _drop_piece(tree: dict[str, Any], rng: Random) -> None:
-    vocabulary, gone = tree["model"]["vocab"], rng.choice(["[UNK]", "<unk>", "[CLS]", "</s>", "a", "the"])
-    if isinstance(vocabulary, dict):
-        vocabulary.pop(gone, None)
-    tree["added_tokens"] = [token for token in tree["added_tokens"] if token["content"] != gone]
-
-
-def _template(tree: dict[str, Any], rng: Random) -> None:
-    name, new = "[X]", rng.choice([10**6, 2**31, 2**32 - 1, 3, 0])
-    count = rng.choice([1, 1, 70, 200])
-    single = [{"SpecialToken": {"id": name, "type_id": 0}}] * count + [{"Sequence": {"id": "A", "type_id": 0}}]
-    known = rng.choice([{name: {"id": name, "ids": [new] * rng.choice([0, 1, 1, 5]), "tokens": [name]}}, {}])
-    tree["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": known}
-
-
-def _added_token(tree: dict[str, Any], rng: Random) -> None:
-    new = {"id": rng.choice([10**6, 2**31, 2**32 - 1, 0, 7]), "content": rng.choice(["the", "dog", "", "\u4e2d", "zz"])}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), rng.random() < 0.5)
-    tree["added_tokens"].append({**new, **flags})
+def _beyond(tree: dict[str, Any], rng: Random) -> None:
+    rng.choice([with_token_beyond, with_template_beyond, with_one_more_word, without_unknown])(tree)
 
 
 def _parts(tree: dict[str, Any], rng: Random) -> None:
@@ -295,8 +245,7 @@ def _model(tree: dict[str, Any], rng: Random) -> None:
 
 
 TOKENIZER: dict[str, Callable[[dict[str, Any], Random], None]] = {
-    "id": _vocabulary_id, "piece": _drop_piece, "template": _template, "added token": _added_token, "part": _parts,
-    "model": _model,
+    "id": _vocabulary_id, "beyond": _beyond, "part": _parts, "model": _model,
 }  # fmt: skip
 
 

@@ -21,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np  # after the environment, on which the number of its threads depends
 import pyarrow.parquet  # noqa: F401 (once, before the forks)
-from boxed import Judge, attack, sentence
+from boxed import Judge, attack, cut, flipped, sentence
+from files.test_parts_manifest import DAMAGED
+from files.test_write_database_table import LOOSE, SPOILT
 
 from fastflow.errors import FastflowError
 from fastflow.files.parts.counting import Counted
@@ -35,20 +38,15 @@ from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.search import Index
 
+from support.refusals import spoil
+
 MEMORY = 1 << 30  # bytes that a case may take beyond what its process holds at its start
 ROWS, DIM = 40, 8
 SUFFIXES = (".npy", ".npz", ".jsonl", ".parquet", ".safetensors", ".db")
-ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
 SCHEMAS = (
-    f"DROP TABLE run; CREATE VIEW run AS {ENDLESS} i AS name, i AS value FROM n",
-    f"DROP TABLE texts; CREATE VIEW texts AS {ENDLESS} i AS row, 'a' AS text, x'00' AS vector, 1 AS n FROM n",
-    "DROP TABLE texts; CREATE VIRTUAL TABLE texts USING fts5(row, text, vector)",
-    "CREATE TABLE t AS SELECT * FROM texts; DROP TABLE texts; ALTER TABLE t RENAME TO texts",
-    "CREATE TABLE t AS SELECT * FROM texts; DROP TABLE texts; ALTER TABLE t RENAME TO texts; "
-    "INSERT INTO texts SELECT * FROM texts",
+    *(sql for sql, _ in SPOILT), LOOSE, f"{LOOSE} INSERT INTO texts SELECT * FROM texts", "DELETE FROM texts",
     "ALTER TABLE texts DROP COLUMN n", "ALTER TABLE texts ADD COLUMN big AS (zeroblob(1000000000))",
-    "DROP TABLE run", "DELETE FROM run", "DELETE FROM texts", "CREATE TABLE more (a)",
-    "CREATE INDEX i ON texts (length(text))",
+    "DELETE FROM run", "CREATE TABLE more (a)", "CREATE INDEX i ON texts (length(text))",
 )  # fmt: skip
 VALUES = (
     "NULL", "1e300", "-1", "0", "9223372036854775807", "'a'", "x'00'", "zeroblob(64)", "randomblob(32)", "''", "1.5",
@@ -76,11 +74,7 @@ def written(path: Path, rows: range, run: dict[str, Any]) -> None:
 
 def flip(path: Path, rng: random.Random) -> None:
     """Change a few bytes, or cut the file."""
-    data = bytearray(path.read_bytes())
-    for _ in range(rng.choice([1, 1, 3, 40])):
-        where = rng.choice([rng.randrange(len(data)), rng.randrange(min(len(data), 256))])
-        data[where] = rng.randrange(256)
-    path.write_bytes(bytes(data[: rng.randrange(len(data))] if rng.random() < 0.2 else data))
+    path.write_bytes(rng.choice([flipped] * 4 + [cut])(path.read_bytes(), rng))
 
 
 def replaced(path: Path, rng: random.Random) -> None:
@@ -119,7 +113,7 @@ def spoil_database(path: Path, rng: random.Random) -> bool:
                 else:
                     column, row = rng.choice(["row", "text", "vector", "n"]), rng.randrange(ROWS)
                     if rng.random() < 0.5:  # without types and keys, so that any value can be stored
-                        db.executescript(SCHEMAS[3])
+                        db.executescript(LOOSE)
                     nan = np.full(DIM, rng.choice([np.nan, np.inf]), "<f4").tobytes().hex()
                     value = rng.choice([*VALUES, f"x'{nan}'"])
                     db.execute(f"UPDATE texts SET {column} = {value} WHERE row = {row}")
@@ -132,15 +126,13 @@ def spoil_folder(folder: Path, suffix: str, rng: random.Random) -> bool:
     """Spoil a folder of two parts in one way; returns whether it is sound still."""
     part = folder / f"{rng.choice([1, 2])}{suffix}"
     manifest = manifest_path(part)
-    kind = rng.choice(["sound", "field", "field", "deep", "body", "body", "bytes", "replaced"])
-    if kind in ("field", "deep"):
+    kind = rng.choice(["sound", "row", "deep", "deep", "body", "body", "bytes", "replaced"])
+    if kind == "row":
+        spoil(folder, manifest.name, rng.choice(DAMAGED)[0])
+    elif kind == "deep":
         found = json.loads(manifest.read_text())
-        inside = found if kind == "field" else rng.choice([found["run"], found["inputs"][0], found["run"]["options"]])
-        name = rng.choice(sorted(inside))
-        if rng.random() < 0.2:
-            del inside[name]
-        else:
-            inside[name] = rng.choice(ODD)
+        inside = rng.choice([found, found["run"], found["inputs"][0], found["run"]["options"]])
+        inside[rng.choice(sorted(inside))] = rng.choice(ODD)
         manifest.write_text(json.dumps(found))
     elif kind == "body":  # with a hash that fits, so that what reads the body sees it
         flip(part, rng)

@@ -105,6 +105,17 @@ def test_a_merge_that_fails_leaves_nothing(model, desk, suffix, monkeypatch):
     assert not list(desk.glob("out*"))
 
 
+def test_an_archive_whose_entries_lie_before_its_start_is_one_sentence(model, desk):
+    make(model, ".npz", of=2)
+    part = desk / "parts" / "2.npz"
+    data = bytearray(part.read_bytes())
+    at = slice((end := data.rindex(b"PK\5\6")) + 16, end + 20)  # where the list of the entries begins
+    data[at] = (int.from_bytes(data[at], "little") + 10**7).to_bytes(4, "little")
+    part.write_bytes(data)
+    read_manifest(manifest_path(part)).sealed(part).write(part)
+    assert_one_sentence(run("merge", "parts", "-o", "out.npz"), 1, "parts/2.npz cannot be joined: ")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):

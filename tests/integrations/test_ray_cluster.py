@@ -27,6 +27,7 @@ from fastflow.train.reading import Run
 from support.builders import make_sentences
 from support.places import USERS
 from support.rays import CLIENTS, SETTINGS, Dying, failing, finished, mortal, started
+from support.refusals import refuses
 
 pytestmark = pytest.mark.whole
 ROWS, BATCH = 2000, 50
@@ -94,20 +95,18 @@ def test_an_actor_killed_in_the_middle_loses_and_doubles_nothing(address, source
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "sentence"),
     [
-        (("no-such-model", "text"), "no-such-model: no such model directory"),
-        ((None, "body"), "the dataset has no column 'body'; its columns are key, text"),
-        ((None, "text", {"output_column": "key"}), "has a column 'key' already"),
-        ((None, "text", {"batch_size": 0}), "batch_size must be a whole number"),
-        ((None, "text", {"concurrency": 0}), "concurrency must be a whole number"),
-        ((None, "text", {"dim": 9999}), r"truncate_dim \(--dim\) must be 1 to 256"),
+        ({"model": "no-such-model"}, "no-such-model: no such model directory"),
+        ({"column": "body"}, "the dataset has no column 'body'; its columns are key, text"),
+        ({"output_column": "key"}, "has a column 'key' already"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
+        ({"concurrency": 0}, "concurrency must be a whole number"),
+        ({"dim": 9999}, "must be 1 to 256"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_cluster_computes(address, source, arguments, message):
-    *plain, options = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
-    with pytest.raises(FastflowError, match=message):
-        embed(read(source), *plain, **options)
+def test_what_cannot_be_is_refused_before_the_cluster_computes(address, source, options, sentence):
+    refuses(embed, read(source), sentence, **{"model": None, "column": "text", **options})
 
 
 def test_the_sentence_of_an_actor_reaches_the_user(address, model):

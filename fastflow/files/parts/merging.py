@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import struct
@@ -100,7 +101,7 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:
     except FastflowError:
         raise
     except Exception as error:  # a body that was spoilt before it was hashed: the libraries raise anything for it
-        if isinstance(error, OSError) and error.errno is not None:  # of a disk
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of a disk
             raise
         raise FastflowError(f"{path} cannot be joined: {reason(error)}; make the part again") from error
     if rows != stop - start:
