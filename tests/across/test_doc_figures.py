@@ -215,6 +215,7 @@ def test_every_measured_figure_has_a_source(page):
     assert without == []
 
 
+@pytest.mark.slow
 def test_a_changed_figure_is_noticed():
     """Each figure, a few steps of its last digit off; some of them are in the same file by chance."""
     noticed = []

@@ -52,6 +52,7 @@ def test_states_and_commands(model, desk):
     assert run("merge", "parts", "-o", "out.npy").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_part_without_a_sound_manifest_is_made_again(model, desk):
     for number in (1, 2):
         run("embed", "-m", model, "my texts.txt", "--shard", f"{number}/2", "-o", "parts", "--quiet")
