@@ -24,8 +24,8 @@ def forced_isa(name: str | None = None) -> str:
     if (asked or name is not None) and not isas().get(asked, (0, False))[1]:
         why = f" ({amx_missing()})" if asked == "amx" else ""
         usable = (*TILES[: not amx_missing()], *usable_isas())
-        said = f"FASTFLOW_ISA={asked}" if name is None else f"instruction set {asked!r}"
-        raise ValueError(f"{said} cannot run on this machine{why}; usable here: {', '.join(usable)}")
+        named = f"FASTFLOW_ISA={asked}" if name is None else f"instruction set {asked!r}"
+        raise ValueError(f"{named} cannot run on this machine{why}; usable here: {', '.join(usable)}")
     return asked
 
 

@@ -55,8 +55,8 @@ def quotas(root: Path, membership: str) -> Iterator[float]:
 
 
 def _quota(group: Path) -> Iterator[float]:
-    said = _text(group / "cpu.max") or f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
-    match = re.fullmatch(r"(\d+)\s+([1-9]\d*)\s*", said)  # "max", and -1 in the first version, are no limit
+    quota = _text(group / "cpu.max") or f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
+    match = re.fullmatch(r"(\d+)\s+([1-9]\d*)\s*", quota)  # "max", and -1 in the first version, are no limit
     if match:
         yield int(match[1]) / int(match[2])
 

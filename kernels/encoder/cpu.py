@@ -35,7 +35,7 @@ from fastflow.kernels.threads import default_threads
 
 # dtype -> formats of its products, the best first, and their description
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
-SAID = {
+IN_WORDS = {
     FLOAT: "",
     BF16: " with bfloat16 dot products",
     BF16_WIDE: " widening bfloat16 weights",
@@ -67,7 +67,7 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
 def described(name: str, form: int, isa: str | None = None) -> str:
     """The kernels that run, in words, and why AMX was not chosen if it could be; ``isa`` as in ``choose``."""
     why = amx_missing() if name == "avx512" and form != FLOAT and not forced_isa(isa) else ""
-    return name + SAID[form] + (f" (not AMX: {why})" if why else "")
+    return name + IN_WORDS[form] + (f" (not AMX: {why})" if why else "")
 
 
 def attends(isa: int, form: int) -> int:

@@ -92,8 +92,8 @@ class TritonFlow:
         if self.weights is None:
             return texts
         if ids is None or ids.shape != hidden.shape[1:2] or ids.dtype != self.torch.int32:
-            said = "none are given" if ids is None else f"these are {tuple(ids.shape)} of {ids.dtype}"
-            raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {said}")
+            found = "none are given" if ids is None else f"these are {tuple(ids.shape)} of {ids.dtype}"
+            raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {found}")
         return texts | {"id_ptr": self._here(ids).contiguous(), "weight_ptr": self.weights}
 
     def _run(

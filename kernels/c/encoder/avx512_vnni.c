@@ -49,7 +49,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #include "gemm/tiles.inc"
 
 #define LOG2_E 1.44269504f
-#define LARGEST_TERM 255
+#define LARGEST_TERM 255  /* the largest byte without sign */
 #define LOG2_LARGEST_TERM 7.99435344f
 #define NEAR 2   /* LARGEST_TERM stands for the largest score if the second is nearer, to the base 2: its term is then at least 64 */
 #define OFFSETS 64  /* keys in a row of which no two have the same offset of rounding; any 16 apart, or 2, 4 ..., are spread evenly */
