@@ -65,7 +65,6 @@ def make_report(
     ``fit(method, pooled, seed)`` fits a baseline, ``open_model(path)`` opens another model named in ``against``.
     Raises a UsageError if no data are given at all.
     """
-    check_matplotlib()
     sets = find_sets(settings.sts) if settings.sts else []
     questions = read_labelled(settings.qnli) if settings.qnli else None
     corpus = read_texts(settings.corpus, settings.sample, settings.seed)

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import missing_extra
-
 COLOURS = ("#d9822b", "#3b82c4", "#2f9e6e", "#b5539c", "#8a8f98", "#c94f4f", "#8f7a2e", "#5a5fc7")
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", "-.", ":")
@@ -36,12 +34,10 @@ STYLE: Any = {
 
 @contextmanager
 def drawing(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
-    """(figure, axes (rows,)) in the page's style and without a window system; the extra's name without matplotlib."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("report", "matplotlib", "fastflow report --html") from error
+    """(figure, axes (rows,)) in the page's style and without a window system."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         yield figure, figure.subplots(rows, squeeze=False, sharex=True, sharey=True)[:, 0]
