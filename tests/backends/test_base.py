@@ -1,9 +1,15 @@
-"""The bodies that every backend inherits: batches in any order, one pass after the other, and the floats."""
+"""What every backend inherits, and the description of a model as a backend runs it."""
+
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fastflow.backends.ahead import ahead
 from fastflow.backends.base import Backend
+from fastflow.backends.info import describe
+from fastflow.backends.reference import ReferenceBackend
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
 
@@ -41,18 +47,11 @@ def test_rows_come_back_in_the_texts_order_whatever_the_batches(bert, tokens):
     assert found[:, 0].tolist() == [2, 4, 6, 8, 10]
     assert found[:, 1].tolist() == [20, 22, 24, 26, 28]
     assert backend.asked == [2, 1, 2, (True, 7)], "calibrated once, as it was asked for"
-
-
-def test_no_text_gives_no_row(bert):
     none = Tokens(np.empty(0, np.int32), np.zeros(1, np.int64), np.empty(0, np.int64))
-    assert Counting(load_model(bert)).pool_batches(none, []).shape == (0, 32)
-
-
-@pytest.mark.parametrize(("dtype", "floats"), [("float32", np.float32), ("float64", np.float64)])
-def test_vectors_are_float32_but_those_of_float64_arithmetic(bert, tokens, dtype, floats):
-    backend = Counting(load_model(bert), dtype)
-    assert backend.floats == floats
-    assert backend.pool_batches(tokens, [np.arange(5)]).dtype == floats
+    assert backend.pool_batches(none, []).shape == (0, 32)
+    for dtype, floats in (("float32", np.float32), ("float64", np.float64)):
+        backend = Counting(load_model(bert), dtype)
+        assert backend.floats == backend.pool_batches(tokens, [np.arange(5)]).dtype == floats
 
 
 def test_an_unfinished_backend_cannot_be_opened(bert):
@@ -64,3 +63,53 @@ def test_an_unfinished_backend_cannot_be_opened(bert):
 
     with pytest.raises(TypeError, match="calibrate"):
         Half(load_model(bert), "float32", "cpu", None)
+
+
+def test_items_come_in_order_and_the_next_is_made_meanwhile():
+    assert list(ahead(iter(range(7)))) == list(range(7))
+    assert list(ahead(iter([]))) == []
+    made = [threading.Event() for _ in range(3)]
+
+    def items():
+        for event in made:
+            event.set()
+            yield event
+
+    for number, _ in enumerate(ahead(items())):
+        assert number + 1 == len(made) or made[number + 1].wait(timeout=20)
+
+
+def test_an_error_comes_after_what_was_made_before_it():
+    def items():
+        yield 1
+        raise ValueError("no more")
+
+    source = ahead(items())
+    assert next(source) == 1
+    with pytest.raises(ValueError, match="no more"):
+        next(source)
+
+
+def test_stopping_half_way_makes_one_too_many_at_most():
+    made = []
+    source = ahead(made.append(number) or number for number in range(100))
+    assert next(source) == 0
+    source.close()
+    assert made in ([0, 1], [0])
+
+
+def test_a_model_of_texts_is_described_as_it_runs(model):
+    loaded = replace(load_model(model), note="assumed")
+    runs = ReferenceBackend(loaded, "float64", "cpu", 2)
+    runs.details.append("a detail")
+    found = describe(loaded, runs, False)
+    wanted = {
+        "model": str(model), "takes": "texts", "fingerprint": loaded.fingerprint, "backend": "reference",
+        "device": "cpu", "dtype": "float64", "dim": 32, "pooled_dim": 32, "max_length": 64,
+        "pooling": loaded.pooling.describe(), "notes": ["assumed", "threads: NumPy's BLAS decides"],
+        "details": ["a detail"],
+    }  # fmt: skip
+    assert {name: found[name] for name in wanted} == wanted
+    found["details"].append("mine")
+    assert runs.details == ["a detail"], "a copy: what a caller changes is not the backend's"
+    assert describe(loaded, runs, True)["model"] == "default"

@@ -1,7 +1,5 @@
 """Encoders that only PyTorch runs: ``auto`` takes it and says so, a named backend refuses."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``dtype="auto"``: decided by what was recorded of the model, and by the processor; ``info()`` says why."""
 
-from __future__ import annotations
-
 import gc
 import json
 import shutil
@@ -13,10 +11,12 @@ from fastflow import Runtime
 from fastflow.backends.cpu import CUTS, LEAST_COSINE
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import cpu as cpu_encoder
+from fastflow.kernels.encoder.cpu import DTYPES
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.model.artifact import DEFAULT
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint
+from fastflow.train.ship.precision import REDUCED
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.tolerances import EMBEDDING
@@ -45,13 +45,13 @@ def record(source, target, entry):
 
 def test_training_records_what_reduced_precision_gives(made, texts):
     recorded = json.loads((made / MANIFEST).read_text())["least_cosine"]
-    assert sorted(recorded) == ["bfloat16", "int8"]
+    assert set(recorded) == set(REDUCED) == set(DTYPES) - {"float32"}
     exact = Runtime(made, dtype="float32").encode(texts, normalize_embeddings=True)
     for dtype, least in recorded.items():
         found = Runtime(made, dtype=dtype).encode(texts, normalize_embeddings=True)
-        cosines = (found.astype(np.float64) * exact).sum(axis=1)
-        assert abs(cosines.min() - least) <= 2e-6
+        assert (found.astype(np.float64) * exact).sum(axis=1).min() == pytest.approx(least, abs=2e-6)
         assert 0.9 <= least < 1
+    assert recorded["int8"] < recorded["bfloat16"]
 
 
 @pytest.mark.parametrize(

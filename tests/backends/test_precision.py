@@ -1,7 +1,5 @@
 """int8 of a model that records no cost of it: measured when it is opened, and refused where it is large."""
 
-from __future__ import annotations
-
 import shutil
 from hashlib import sha256
 

@@ -1,7 +1,5 @@
 """Runtime on a model without an encoder: what it does, what it refuses, on every backend that only calibrates."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

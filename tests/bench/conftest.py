@@ -1,7 +1,5 @@
 """Fixtures of the benchmarks' tests: machines and models so small that a run ends at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,9 +1,8 @@
 """fastflow bench: whole runs, and wrong usage in a sentence."""
 
-from __future__ import annotations
-
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -62,21 +61,28 @@ def test_a_whole_run_writes_json_table_and_plot(hasty, tmp_path, capsys):
     assert "bench: " in shown.err
 
 
-def test_wrong_usage(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="no bench suite 'speed'; suites: flow, encoder, end-to-end, startup"):
-        cli.run(suites=["flow", "speed"])
-    with pytest.raises(UsageError, match=r"unknown peer 'keras'.*torch-lean-eager"):
-        cli.run(against=["keras"], device="cpu")
-    with pytest.raises(UsageError, match="its folder does not exist"):
-        cli.run(json_path=tmp_path / "absent" / "bench.json")
-    with pytest.raises(UsageError, match="unknown device"):
-        cli.run(device="tpu")
-    with pytest.raises(UsageError, match="there is no shape 'tiny'; shapes: minilm-l6, minilm-l12, bert-base"):
-        cli.run(suites=["encoder"], shape="tiny")
-    with pytest.raises(UsageError, match="give a model or a shape, not both"):
-        cli.run("m", suites=["encoder"], shape="minilm-l6")
-    with pytest.raises(UsageError, match="a shape is for the suites encoder, end-to-end, serve, not for flow, startup"):
-        cli.run(suites=["flow", "encoder", "startup"], shape="minilm-l6")
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (None, {"suites": ["flow", "speed"]}, "no bench suite 'speed'; suites: flow, encoder, end-to-end, startup"),
+        (None, {"against": ["keras"], "device": "cpu"}, r"unknown peer 'keras'.*torch-lean-eager"),
+        (None, {"json_path": Path("absent", "bench.json")}, "its folder does not exist"),
+        (None, {"device": "tpu"}, "unknown device"),
+        (None, {"suites": ["encoder"], "shape": "tiny"}, "no shape 'tiny'; shapes: minilm-l6, minilm-l12, bert-base"),
+        ("m", {"suites": ["encoder"], "shape": "minilm-l6"}, "give a model or a shape, not both"),
+        (
+            None,
+            {"suites": ["flow", "encoder", "startup"], "shape": "minilm-l6"},
+            "a shape is for the suites encoder, end-to-end, serve, not for flow, startup",
+        ),
+    ],
+)
+def test_wrong_usage(model, options, message):
+    with pytest.raises(UsageError, match=message):
+        cli.run(model, **options)
+
+
+def test_a_plot_needs_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
     with pytest.raises(FastflowError, match=re.escape(str(missing_extra("bench", "matplotlib", "--plot")))):
         cli.run(plot_path=tmp_path / "bench.png")

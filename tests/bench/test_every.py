@@ -1,7 +1,5 @@
 """bench --suite all: a file for each run, kept when it is of this commit, and ranges of ratios that move."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

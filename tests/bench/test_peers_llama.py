@@ -1,7 +1,5 @@
 """llama.cpp: its file and its parameters, by stand-ins for the packages; with them, its vectors."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sys
@@ -18,10 +16,9 @@ from fastflow.bench.peers.encoder import PEERS, open_peers
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.report.ratios_encoder import CLASSES, ragged_ratios
 from fastflow.bench.suites import end_to_end
-from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
 
-from support.benches import absent
+from support.benches import absent, needs, subject_of
 
 pytestmark = pytest.mark.usefixtures("as_in_a_run")
 INFO = "CPU : AVX2 = 1 | AVX512 = 1 | AVX512_VNNI = 1 | REPACK = 1 | "
@@ -31,7 +28,7 @@ EVERY = [("xllamacpp", dtype) for dtype in PEERS["xllamacpp"][1]]
 @pytest.fixture
 def subject(tmp_path, bert):
     """A plain BERT, the mean of its last layer."""
-    return Workbench(tmp_path, str(bert)).named()
+    return subject_of(tmp_path, bert)
 
 
 @pytest.fixture
@@ -68,6 +65,8 @@ def test_texts_are_given_without_padding_in_one_request_and_come_back_in_order(s
     assert server.requests == [{"input": [[0, 1, 2, 3], [4, 5], [8]], "encoding_format": "base64"}]
     assert z.dtype == np.float32
     assert z.tolist() == [[6.0] * 3, [9.0] * 3, [8.0] * 3]
+    with pytest.raises(ValueError, match=r"llama\.cpp answers: .*too large to process"):
+        llama.vectors({"error": {"code": 500, "message": "input is too large to process"}})
 
 
 def test_llama_cpp_has_the_benchs_threads_and_room_for_the_longest_text(subject, server):
@@ -81,23 +80,13 @@ def test_llama_cpp_has_the_benchs_threads_and_room_for_the_longest_text(subject,
     assert llama.settings(long, subject.folder, 1).n_ubatch == 2048
 
 
-def test_the_backend_names_the_widest_instruction_set_of_the_build(server):
-    assert llama.backend() == "xllamacpp avx512"
-    server.library.get_system_info = lambda: INFO.replace("AVX512 = 1", "AVX512 = 0")
-    assert llama.backend() == "xllamacpp avx2"
-    server.library.get_system_info = lambda: "CPU : "
-    assert llama.backend() == "xllamacpp"
-
-
-def test_a_refusal_of_llama_cpp_is_an_error_with_its_reason():
-    with pytest.raises(ValueError, match=r"llama\.cpp answers: .*too large to process"):
-        llama.vectors({"error": {"code": 500, "message": "input is too large to process"}})
-
-
-@pytest.mark.parametrize("architecture", ["roberta", "distilbert"])
-def test_another_architecture_is_refused_by_name(tmp_path, encoders, architecture):
-    with pytest.raises(ValueError, match=f"made of BERT with GELU, not of {architecture}"):
-        llama.check(Workbench(tmp_path, str(encoders(architecture))).named())
+@pytest.mark.parametrize(
+    ("info", "name"),
+    [(INFO, " avx512"), (INFO.replace("AVX512 = 1", "AVX512 = 0"), " avx2"), ("CPU : ", "")],
+)
+def test_the_backend_names_the_widest_instruction_set_of_the_build(server, info, name):
+    server.library.get_system_info = lambda: info
+    assert llama.backend() == f"xllamacpp{name}"
 
 
 @pytest.mark.parametrize(
@@ -106,19 +95,27 @@ def test_another_architecture_is_refused_by_name(tmp_path, encoders, architectur
         ({"layers": (1, 3)}, r"pools layers \(1, 3\)"),
         ({"mode": "cls"}, "the plain mean is all that this peer pools"),
         ({"weights": np.ones(3)}, "without token weights"),
+        ({"activation": "relu"}, "not of bert with relu"),
+        ("roberta", "made of BERT with GELU, not of roberta"),
+        ("distilbert", "made of BERT with GELU, not of distilbert"),
     ],
 )
-def test_another_pooling_is_refused(subject, change, reason):
+def test_another_model_is_refused_by_name(tmp_path, encoders, subject, change, reason):
     llama.check(subject)
+    if isinstance(change, str):
+        other = subject_of(tmp_path, encoders(change))
+    elif "activation" in change:
+        other = replace(subject, shape=subject.shape._replace(**change))
+    else:
+        other = replace(subject, **change)
     with pytest.raises(ValueError, match=reason):
-        llama.check(replace(subject, **change))
-    relu = replace(subject, shape=subject.shape._replace(activation="relu"))
-    with pytest.raises(ValueError, match="not of bert with relu"):
-        llama.check(relu)
+        llama.check(other)
 
 
 def test_the_file_has_every_tensor_in_its_precision_and_is_made_once(subject):
-    gguf = pytest.importorskip("gguf", reason="this peer is not installed", exc_type=ImportError)
+    needs("gguf")
+    import gguf
+
     for dtype, kind in llama.TYPES.items():
         path = llama.gguf_file(subject, dtype)
         kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
@@ -131,14 +128,12 @@ def test_the_file_has_every_tensor_in_its_precision_and_is_made_once(subject):
         before = path.stat().st_mtime_ns
         assert llama.gguf_file(subject, dtype) == path
         assert path.stat().st_mtime_ns == before
-    assert sorted(path.name for path in subject.folder.glob("llama*")) == sorted(
-        f"llama-{dtype}.gguf" for dtype in llama.TYPES
-    )
+    files = {path.name for path in subject.folder.glob("llama*")}
+    assert files == {f"llama-{dtype}.gguf" for dtype in llama.TYPES}
 
 
 def test_its_vectors_are_pytorchs_and_those_of_another_file_are_refused(subject):
-    for module in PEERS["xllamacpp"][0]:
-        pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
+    needs(*PEERS["xllamacpp"][0])
     skipped: list = []
     engines = list(open_peers(subject, EVERY, 1, skipped))
     assert skipped == []
@@ -156,16 +151,12 @@ def test_its_vectors_are_pytorchs_and_those_of_another_file_are_refused(subject)
 
 
 def test_it_is_a_peer_of_texts_too_and_counts_in_every_class(subject, sentences):
-    assert {dtype for dtype, peers in CLASSES.items() for name, of in peers if (name, of) == ("xllamacpp", dtype)} == {
-        dtype for _, dtype in EVERY
-    }
-    for module in PEERS["xllamacpp"][0]:
-        pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
-    pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
+    of_class = {dtype for dtype, peers in CLASSES.items() if ("xllamacpp", dtype) in peers}
+    assert of_class == {dtype for _, dtype in EVERY}
+    needs(*PEERS["xllamacpp"][0], "fastflow.kernels._cpu")
     results = Results(ceilings=[{"fma_gflops": 100.0}])
     end_to_end.run_subject(subject, sentences[:20], "texts", ["xllamacpp"], 1, lambda message: None, results)
-    rows = {(row["name"], row["dtype"]) for row in results.rows}
-    assert rows >= set(EVERY)
+    assert {(row["name"], row["dtype"]) for row in results.rows} >= set(EVERY)
     assert results.skipped == []
     assert any("fastflow int8 against xllamacpp int8" in entry["name"] for entry in ragged_ratios(results.rows))
 

@@ -1,7 +1,5 @@
 """The peer's server, with sums in the place of ONNX Runtime."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 
@@ -27,7 +25,10 @@ class Sums(serve_onnx.Peer):
 
 
 async def ask(app: Starlette, body: bytes) -> tuple[int, bytes]:
-    sent = []
+    sent, scope = (
+        [],
+        {"type": "http", "method": "POST", "path": "/embed", "headers": [], "query_string": b"", "root_path": ""},
+    )
 
     async def receive():
         return {"type": "http.request", "body": body, "more_body": False}
@@ -35,39 +36,36 @@ async def ask(app: Starlette, body: bytes) -> tuple[int, bytes]:
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/embed", "headers": [], "query_string": b"", "root_path": ""}
     await app(scope, receive, send)
     return sent[0]["status"], sent[1]["body"]
 
 
-def with_peer(test):
+def answers(*bodies, queued=0):
+    """The answers to requests at one time, and the sizes of the batches; ``queued``: how many wait already."""
+
     async def run():
         peer = Sums()
-        app = serve_onnx.make_app(peer)
-        task = asyncio.ensure_future(peer.work())
-        try:
-            await asyncio.wait_for(test(peer, app), 20)
-        finally:
+        peer.waiting.extend([([[1]], asyncio.get_running_loop().create_future())] * queued)
+        app, task = serve_onnx.make_app(peer), None if queued else asyncio.ensure_future(peer.work())
+        found = await asyncio.wait_for(asyncio.gather(*(ask(app, body) for body in bodies)), 20)
+        if task:
             task.cancel()
+        return found, peer.batches
 
-    return lambda: asyncio.run(run())
-
-
-@with_peer
-async def test_requests_get_their_own_vectors(peer, app):
-    answers = await asyncio.gather(ask(app, b'{"inputs": ["a", "bcd"]}'), ask(app, b'{"inputs": "ab"}'))
-    assert answers == [(200, b"[[1.0],[3.0]]"), (200, b"[[2.0]]")]
-    assert sum(peer.batches) == 3
+    return asyncio.run(run())
 
 
-@with_peer
-async def test_a_batch_keeps_to_its_budget_when_padded(peer, app):
+def test_requests_get_their_own_vectors():
+    found, batches = answers(b'{"inputs": ["a", "bcd"]}', b'{"inputs": "ab"}')
+    assert found == [(200, b"[[1.0],[3.0]]"), (200, b"[[2.0]]")]
+    assert sum(batches) == 3
+
+
+def test_a_batch_keeps_to_its_budget_when_padded():
     text = "x" * (serve_onnx.BUDGET // 2)
-    await asyncio.gather(*(ask(app, f'{{"inputs": "{text}"}}'.encode()) for _ in range(6)))
-    assert max(peer.batches) <= 2
+    assert max(answers(*[f'{{"inputs": "{text}"}}'.encode()] * 6)[1]) <= 2
 
 
-@with_peer
-async def test_a_full_queue_is_429(peer, app):
-    peer.waiting.extend([([[1]], asyncio.get_running_loop().create_future())] * serve_onnx.WAITING)
-    assert (await ask(app, b"{}"))[0] == 429
+def test_a_full_queue_is_429():
+    ((status, _),), _ = answers(b"{}", queued=serve_onnx.WAITING)
+    assert status == 429

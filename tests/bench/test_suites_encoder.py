@@ -1,22 +1,32 @@
-"""The suites that run whole encoders: candidates agree with PyTorch, what is absent is named, targets are put right."""
-
-from __future__ import annotations
+"""The suites that run whole encoders: candidates agree with PyTorch, and who is missing is named."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fastflow import Runtime
 from fastflow.bench import cli
 from fastflow.bench.measure.compare import COSINES
-from fastflow.bench.peers.encoder import EncoderCandidate
-from fastflow.bench.suites import encoder, workbench
+from fastflow.bench.measure.row import Results
+from fastflow.bench.peers.encoder import EncoderCandidate, open_peers
+from fastflow.bench.peers.pooled import reference
+from fastflow.bench.suites import encoder, end_to_end, serve, startup, texts
+from fastflow.bench.suites import workbench as benches
+from fastflow.bench.suites.sizes import QUICK, ServeSizes
+from fastflow.bench.suites.workbench import SHAPES, Workbench, workbench
 from fastflow.errors import FastflowError
+from fastflow.model.hashing import encoder_hash
+from fastflow.model.tokens import Tokenizer
 
-from support.benches import ENCODER, absent
+from support.benches import ENCODER, SMALL, absent, needs, plain, subject_of
+from support.builders import make_model
+from support.sentence_dirs import NORMALIZE, PROMPTED, dense, make_directory, pooling
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
+pytestmark = pytest.mark.usefixtures("as_in_a_run")
 
 
 COMMON = {
@@ -94,7 +104,7 @@ def test_rows_of_the_encoder_agree_with_pytorch_and_count_what_the_layers_need(s
 
 
 def test_a_model_given_takes_the_place_of_bert_base(small_bench, model):
-    given = workbench.Workbench(small_bench.folder / "other", str(model))
+    given = Workbench(small_bench.folder / "other", str(model))
     given.folder.mkdir()
     results = encoder.run_encoder(given, ["torch-eager"], ENCODER, 1, quiet)
     assert {row["subject"] for row in results.rows} == {"the model given: 3 layers, 32 wide"}
@@ -122,13 +132,142 @@ def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(small_bench, mon
         encoder.run_encoder(small_bench, ["torch-eager"], ENCODER, 1, quiet)
 
 
-def row(suite: str, name: str, dtype: str, ms: float, **more: object) -> dict:
-    given = {"suite": suite, "subject": "s", "name": name, "dtype": dtype, "threads": 2, "batch": 1, "tokens": 16}
-    return {**given, "median_ms": ms, "times_floor": ms, **more}
-
-
 @pytest.mark.slow
 def test_without_a_number_of_threads_a_run_takes_fastflows_default(small_bench, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     done = cli.run(suites=["encoder"], against=["torch-eager"], sizes=ENCODER, device="cpu")
     assert {row["threads"] for row in done["rows"]} == {1}
+
+
+@pytest.mark.slow
+def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
+    runtime = Runtime(weighted_subject.model, backend="reference")
+    ours = texts.of_texts("fastflow", "float32", "reference", runtime.encode, runtime.pool)
+    liar = plain(weighted_subject)
+    monkeypatch.setattr(end_to_end, "_ours", lambda *_: [ours])
+    monkeypatch.setattr(end_to_end, "open_peers", lambda *args: [*open_peers(*args), liar])
+    results = Results(ceilings=[{"fma_gflops": 100.0}])
+    end_to_end.run_subject(weighted_subject, sentences[:20], "texts", ["torch-eager"], 1, quiet, results)
+    rows = {(row["name"], row["dtype"]): row["max_abs_err"] for row in results.rows}
+    assert set(rows) == {("fastflow", "float32"), ("torch-eager", "float32"), ("torch-eager", "bfloat16")}
+    assert max(off for (_, dtype), off in rows.items() if dtype == "float32") <= 1e-5
+    assert [entry["name"] for entry in results.skipped] == ["plain float32"]
+    for row in results.rows:  # bfloat16 is held to twice float32's peak
+        assert row["compute_fraction"] == pytest.approx(row["gflops"] / {"float32": 100, "bfloat16": 200}[row["dtype"]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["cls", "last", "saved"])
+def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
+    """A saved directory with its head and its prompt, if the library that saves it is there."""
+    peers = ["torch-eager"]
+    if mode == "saved":
+        needs("sentence_transformers")
+        peers.append("sentence-transformers")
+        modules = [pooling("cls", "mean"), dense(8), NORMALIZE]
+        made = make_directory(tmp_path / "m", bert, modules, length=12, **PROMPTED)
+    else:
+        made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling=mode)
+    results = Results(ceilings=[{"fma_gflops": 100.0}])
+    end_to_end.run_subject(subject_of(tmp_path, made), sentences[:20], "texts", peers, 1, quiet, results)
+    exact = [row for row in results.rows if row["dtype"] == "float32"]
+    assert {row["name"] for row in exact} == {"fastflow", *peers}
+    assert max(row["max_abs_err"] for row in exact) <= 1e-5
+    assert mode == "saved" or results.skipped == []
+
+
+def test_a_process_that_fails_says_why():
+    with pytest.raises(FastflowError, match=r"peer int8 failed: ValueError: no such file"):
+        startup.start("peer", "int8", [sys.executable, "-c", "raise ValueError('no such file')"], np.ones((1, 2)))
+
+
+def test_padded_batches_come_back_in_the_texts_order(small_bench, sentences):
+    subject = small_bench.base()
+    embed = texts.padded(reference(subject), Tokenizer(subject.encoder, 64))
+    whole = embed(sentences[:70])
+    assert max(np.abs(whole[i] - embed([sentences[i]])[0]).max() for i in (0, 31, 32, 69)) <= 1e-5
+    assert embed([]).shape == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:texts longer than")
+def test_every_load_has_its_row(tmp_path, model):
+    sizes = replace(
+        QUICK, serve=ServeSizes(texts=64, shares=(0.1, 3.0), seconds=0.2, lead=0.1, most=60, connections=40)
+    )
+    said = []
+    results = serve.run_serve(Workbench(tmp_path, str(model)), ["torch-eager"], sizes, 1, said.append)
+    assert [(row["name"], row["batch"], row["share"]) for row in results.rows] == [
+        ("Runtime alone", 64, None),
+        ("Runtime alone", 1, None),
+        ("fastflow", 1, 0.1),
+        ("fastflow", 1, 3.0),
+        ("fastflow", 32, 1.3),
+    ]
+    for row in results.rows[2:]:
+        assert row["runs"] + row["refused"] + row["failed"] > 0
+        assert row["generator_cpu"] > 0
+    assert results.rows[2]["runs"] >= 10
+    assert results.rows[4]["resident_mb"] > 10
+    assert any("lists" in ratio["name"] for ratio in results.ratios)
+    assert len(said) == 4
+
+
+def test_a_server_that_does_not_start_says_why():
+    command = [sys.executable, "-c", "import sys; sys.exit('no such model')", "serve"]
+    with pytest.raises(FastflowError, match="no such model"), serve._server(command):
+        pass
+
+
+def test_a_subject_is_made_once_and_its_files_go():
+    with workbench(None, SMALL) as bench:
+        base = bench.base()
+        assert bench.base() is base
+        assert (base.label, base.depth) == ("a BERT, random weights: 3 layers, 128 wide", 3)
+        assert base.folder.is_dir()
+        assert bench.named().model is None
+        assert bench.named().folder != base.folder
+        folder = bench.folder
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_random_weights_are_the_same_in_every_run():
+    hashes = set()
+    for _ in range(2):
+        with workbench(None, SMALL) as bench:
+            hashes.add(encoder_hash(bench.base().encoder))
+    assert len(hashes) == 1
+
+
+def test_a_subject_is_described_by_its_model(tmp_path, bert, sentences):
+    """How it pools; and of a directory of Sentence Transformers its modules and its prompt."""
+    made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling="cls")
+    subject = subject_of(tmp_path, made)
+    assert (subject.mode, subject.layers, subject.saved, subject.prompt) == ("cls", (3,), None, "")
+    made = make_directory(tmp_path / "st", bert, [pooling("cls"), dense(8), NORMALIZE], **PROMPTED)
+    subject = subject_of(tmp_path, made)
+    assert (subject.saved, subject.prompt, subject.encoder) == (made, "a dog: ", made)
+    apart = make_directory(tmp_path / "apart", bert, [pooling("mean", include_prompt=False)], **PROMPTED)
+    with pytest.raises(FastflowError, match="bench: the model given leaves its default prompt out of the pooling"):
+        subject_of(tmp_path, apart)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_takes_the_place_of_bert_base_and_not_its_name(tmp_path, monkeypatch, shape):
+    """Nor that of the model whose weights it lacks."""
+    made, real = {}, benches.make_base
+    monkeypatch.setattr(benches, "make_base", lambda directory, bert: made.update(bert) or real(directory, SMALL))
+    named = {"minilm-l6": "MiniLM-L6", "minilm-l12": "MiniLM-L12", "bert-base": "BERT-base"}[shape]
+    label = Workbench(tmp_path, None, None, shape).base().label
+    assert label == f"shape of {named}, random weights: 3 layers, 128 wide"
+    assert made == SHAPES[shape]
+    assert benches.NAMES.keys() == SHAPES.keys()
+
+
+def test_end_to_end_runs_what_was_asked_for(tmp_path, bert, monkeypatch):
+    monkeypatch.setattr(Workbench, "base", lambda self: "base")
+    monkeypatch.setattr(Workbench, "named", lambda self: "named")
+    assert Workbench(tmp_path, None).subjects() == ["named", "base"]
+    assert Workbench(tmp_path, str(bert)).subjects() == ["named"]
+    assert Workbench(tmp_path, None, None, "minilm-l6").subjects() == ["base"]

@@ -1,23 +1,31 @@
-"""The benchmark measures what it says: candidates agree, take turns, and are reported with their errors."""
-
-from __future__ import annotations
+"""The suite of the flow: candidates agree, are timed and reported, or left out by name."""
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
-from fastflow.bench.suites import flow
+from fastflow.bench.measure.compare import Errors, checked
+from fastflow.bench.suites import candidates_flow, flow, flow_limits
 from fastflow.bench.suites.candidates_flow import FlowCandidate
-from fastflow.bench.suites.workloads import Workload
+from fastflow.bench.suites.sizes import QUICK
+from fastflow.bench.suites.workloads import sentences, synthetic
 from fastflow.errors import FastflowError
+from fastflow.kernels import isa as instructions
+from fastflow.plan.in_place import products
 
 from support.benches import FLOW
 
 
+def quiet(message):
+    """Say nothing."""
+
+
 def test_no_comparison_is_begun_after_the_end(hasty):
     late = replace(FLOW, flow=replace(FLOW.flow, seconds=-1))
-    results = flow.run_flow(None, ["lean"], late, "cpu", 1, lambda message: None)
+    results = flow.run_flow(None, ["lean"], late, "cpu", 1, quiet)
     assert results.rows == []
     assert results.ratios == []
     assert [(entry["batch"], entry["reason"]) for entry in results.skipped] == [
@@ -27,11 +35,9 @@ def test_no_comparison_is_begun_after_the_end(hasty):
 
 @pytest.mark.slow
 def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkeypatch):
-    from fastflow.kernels import isa as instructions
-
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
     long = replace(FLOW, quick=False, flow=replace(FLOW.flow, batches=(1, 9, 40)))
-    results = flow.run_flow(None, ["folded"], long, "cpu", 2, lambda message: None)
+    results = flow.run_flow(None, ["folded"], long, "cpu", 2, quiet)
     first = [r for r in results.rows if r["threads"] == 2 and r["subject"] == results.rows[0]["subject"]]
     ours = {r["name"]: r["backend"] for r in first if r["name"].startswith("fastflow")}
     best, *others = instructions.usable_isas()
@@ -44,39 +50,91 @@ def test_a_long_run_forces_instruction_sets_and_cuts_large_batches(hasty, monkey
 
 
 def test_a_model_is_timed_on_its_own_embeddings(hasty, model):
-    results = flow.run_flow(str(model), ["torch-eager"], FLOW, "cpu", 1, lambda message: None)
+    results = flow.run_flow(str(model), ["torch-eager"], FLOW, "cpu", 1, quiet)
     assert "made-up sentences" in results.subjects[0]["inputs"]
     assert {r["name"] for r in results.rows} == {"fastflow", "torch-eager"}
 
 
-def test_a_candidate_that_disagrees_stops_the_run(hasty, monkeypatch):
+def broken():
+    raise RuntimeError("no compiler\nand a long story")
+
+
+def run_with(monkeypatch, call, optional=False):
+    """The quick run with one more candidate."""
     honest = flow.torch_peers
-
-    def with_liar(workload: Workload, device: str, wanted: set[str]) -> tuple:
-        peers, skipped = honest(workload, device, wanted)
-        liar = FlowCandidate("liar", "float32", "torch", lambda x, out: lambda: torch.zeros_like(x))
-        return [*peers, liar], skipped
-
-    monkeypatch.setattr(flow, "torch_peers", with_liar)
-    with pytest.raises(FastflowError, match="liar differs from float64"):
-        flow.run_flow(None, ["lean"], FLOW, "cpu", 1, lambda message: None)
+    more = FlowCandidate("more", "float32", "torch", lambda x, out: lambda: call(x), optional=optional)
+    with monkeypatch.context() as patch:
+        patch.setattr(flow, "torch_peers", lambda *given: ([*honest(*given)[0], more], []))
+        return flow.run_flow(None, ["lean"], FLOW, "cpu", 1, quiet)
 
 
-def test_what_needs_a_compiler_may_be_left_out_and_nothing_else(hasty, monkeypatch):
-    honest = flow.torch_peers
-
-    def with_failure(optional: bool) -> None:
-        def call() -> None:
-            raise RuntimeError("no compiler\nand a long story")
-
-        failing = FlowCandidate("failing", "float32", "torch", lambda x, out: call, optional=optional)
-        monkeypatch.setattr(flow, "torch_peers", lambda *args: ([*honest(*args)[0], failing], []))
-
-    with_failure(optional=True)
-    results = flow.run_flow(None, ["lean"], FLOW, "cpu", 1, lambda message: None)
-    assert {r["name"] for r in results.rows} == {"fastflow", "torch-lean-eager"}
-    assert [(entry["name"], entry["batch"]) for entry in results.skipped] == [("failing", 1)]
-    assert results.skipped[0]["reason"] == "its first call failed: no compiler"
-    with_failure(optional=False)
+def test_who_disagrees_or_fails_ends_the_run_unless_it_needs_a_compiler(hasty, monkeypatch):
+    with pytest.raises(FastflowError, match="more differs from float64"):
+        run_with(monkeypatch, torch.zeros_like)
     with pytest.raises(RuntimeError, match="no compiler"):
-        flow.run_flow(None, ["lean"], FLOW, "cpu", 1, lambda message: None)
+        run_with(monkeypatch, lambda x: broken())
+    results = run_with(monkeypatch, lambda x: broken(), optional=True)
+    assert {r["name"] for r in results.rows} == {"fastflow", "torch-lean-eager"}
+    assert [(entry["name"], entry["batch"]) for entry in results.skipped] == [("more", 1)]
+    assert results.skipped[0]["reason"] == "its first call failed: no compiler"
+
+
+def test_the_slowest_are_left_out_by_name_until_the_rest_fits():
+    one = flow_limits.Pass(synthetic(1, 1, 4, "additive", 2, dim=8), 2, (1,), frozenset(), QUICK)
+    candidates = [
+        FlowCandidate(name, "float32", "torch", lambda x, out: lambda: x) for name in ("quick", "slow", "slower", "new")
+    ]
+    seconds = one.allowance_s(1000) / 1000 / (one.effort(1000).min_runs + 1)
+    speed = {"quick": 0.1 * seconds, "slow": 0.8 * seconds, "slower": 0.9 * seconds}
+    kept, left_out = flow_limits.affordable(candidates, speed, 1000, one)
+    assert [c.name for c in kept] == ["quick", "slow", "new"]
+    assert [(entry["name"], entry["batch"]) for entry in left_out] == [("slower", 1000)]
+    assert "calls would take about" in left_out[0]["reason"]
+
+
+def test_a_batch_that_does_not_fit_says_what_it_needs(monkeypatch):
+    subject = synthetic(1, 1, 4, "additive", 2, dim=8)
+    assert flow_limits.too_large(subject, 10, "cpu") is None
+    monkeypatch.setattr(flow_limits, "memory_available", lambda: 2**30)
+    assert "GiB are free" in flow_limits.too_large(subject, 10, "cpu")
+
+
+def test_rows_repeat_and_pieces_cover_the_tail():
+    subject = synthetic(1, 1, 4, "additive", 5, dim=8)
+    assert np.array_equal(subject.rows(3), subject.x[:3])
+    assert np.array_equal(subject.rows(12), np.concatenate([subject.x, subject.x, subject.x[:2]]))
+    x, out = torch.arange(22.0).view(11, 2), torch.full((11, 2), -1.0)
+    assert torch.equal(candidates_flow.in_pieces(lambda part: part * 2, x, out, 4), x * 2)
+    exact = np.random.default_rng(2).standard_normal((5, 3))
+    candidate, scale = FlowCandidate("last", "float32", "torch", lambda x, out: lambda: x), Errors(1e-7, 1e-7)
+    z = exact[np.arange(12) % 5].astype(np.float32)
+    assert checked(candidate, z, exact, scale).max_abs <= 1e-6
+    z[11, 2] += 1
+    with pytest.raises(FastflowError, match="last"):
+        checked(candidate, z, exact, scale)
+
+
+def test_quick_runs_compile_nothing_and_families_pick_their_rows():
+    assert not any("compile" in name for name in candidates_flow.chosen(None, "cpu", quick=True))
+    assert candidates_flow.chosen(["lean"], "cpu", quick=False) == {"torch-lean-eager", "torch-lean-compile"}
+    assert "torch-lean-graph" in candidates_flow.chosen(["torch-lean"], "cuda", quick=True)
+    assert candidates_flow.chosen(["torch"], "cpu", quick=False) == {"torch-eager"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("coupling", "levels"), [("additive", 3), ("additive", 2), ("affine", 2)])
+def test_counted_weights_are_the_plans_nonzero_blocks(coupling, levels):
+    subject = synthetic(levels, 3, 32, coupling, 2, dim=768)
+    for plan in (*subject.plans, *subject.sparse):
+        arrays = [plan.U, plan.B, plan.V, plan.S] + [a for a in (plan.G, plan.R) if a is not None]
+        assert products(plan) == sum(np.count_nonzero(array) for array in arrays)
+    if (coupling, levels) == ("additive", 3):
+        assert subject.flop() == pytest.approx(0.276e6, rel=0.02)
+        assert subject.weight_bytes() == pytest.approx(0.55e6, rel=0.04)
+    assert subject.traffic(10) == subject.weight_bytes() + 10 * 2 * 768 * 4
+
+
+def test_sentences_differ():
+    made = sentences(3072)
+    assert len(set(made)) == 3072
+    assert all(a != b for a, b in pairwise(made))

@@ -1,6 +1,4 @@
-"""The compiled encoder on every instruction set of this machine, against the reference in float64."""
-
-from __future__ import annotations
+"""The compiled encoders of every architecture on every instruction set, against the reference in float64."""
 
 import numpy as np
 import pytest
@@ -9,47 +7,54 @@ from hypothesis import strategies as st
 
 import fastflow
 from fastflow.kernels import isa as instructions
-from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.panels import NotFinite
 
+from support.encoders import assert_states, with_windows
 from support.exact import exact_and_plain
-from support.packed import pack, random_encoder, text_lengths
-from support.tolerances import FUSED_FACTOR, FUSED_FLOOR, UNIT
+from support.packed import pack, random_encoder, random_modernbert, random_mpnet, text_lengths
+from support.tolerances import UNIT
+
+SHORT = [17, 1, 64, 33, 2, 16]
+LONG = [17, 1, 129, 64, 33, 2, 16, 128, 130, 15, 31, 32, 63, 65]
+MADE = {"mpnet": random_mpnet, "modernbert": random_modernbert}
+SHARED = [(256, 4, 1024), (48, 12, 97), (32, 1, 33), (96, 2, 65)]  # hidden, heads, intermediate
 
 
-def assert_right(found, exact, plain):
-    """No hidden state errs more than twice as much as the reference in float32 does."""
-    assert found.keys() == exact.keys()
-    for layer, state in found.items():
-        assert state.dtype == np.float32
-        assert np.isfinite(state).all()
-        assert exact[layer].std() > 0.1  # the comparison is of something
-        error, allowed = (np.abs(s[layer] - exact[layer]).max() for s in (found, plain))
-        assert error <= FUSED_FACTOR * allowed + FUSED_FLOOR
-
-
-@pytest.mark.parametrize(
-    ("hidden", "heads", "intermediate"),
-    [(312, 12, 1200), (256, 4, 1024), (48, 12, 97), (32, 1, 33), (7, 7, 1), (1, 1, 3), (96, 2, 65)],
-)
+@pytest.mark.parametrize("widths", [(312, 12, 1200), (7, 7, 1), (1, 1, 3), *SHARED], ids=str)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
-def test_hidden_states_at_every_width(float_isa, hidden, heads, intermediate, activation):
-    weights, shape = random_encoder(3, 2, hidden, heads, intermediate, activation)
-    ids, offsets = pack([17, 1, 64, 33, 2, 16], seed=hidden)
-    found = CpuEncoder(weights, shape, "mean", (0, 1, 2), isa=float_isa).states(ids, offsets)
-    exact, plain = exact_and_plain(weights, shape, ids, offsets, (0, 1, 2))
-    if hidden == 1:  # LayerNorm leaves nothing of a single column but its bias
+def test_hidden_states_at_every_width(float_isa, widths, activation):
+    made, texts = random_encoder(3, 2, *widths, activation), pack(SHORT, seed=widths[0])
+    if widths[0] == 1:  # LayerNorm leaves nothing of a single column but its bias
+        found = CpuEncoder(*made, "mean", (0, 1, 2), isa=float_isa).states(*texts)
+        plain = exact_and_plain(*made, *texts, (0, 1, 2))[1]
         assert all(np.array_equal(found[layer], plain[layer]) for layer in found)
     else:
-        assert_right(found, exact, plain)
+        assert_states(made, texts, float_isa)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", MADE)
+@pytest.mark.parametrize("widths", [(312, 12, 300), (12, 6, 1), (60, 3, 40), *SHARED], ids=str)
+def test_hidden_states_of_other_architectures(float_isa, family, widths):
+    assert_states(MADE[family](3, 3, *widths), pack(LONG, seed=widths[0]), float_isa, threads=2)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("half", [False, True])
+def test_gates_biases_and_words_in_half(float_isa, activation, half):
+    made = random_modernbert(5, 2, 72, 3, 100, activation, biases=True, half=half)
+    assert_states(made, pack([33, 1, 64, 5], seed=1), float_isa)
 
 
 @pytest.mark.slow
 def test_hidden_states_at_the_width_of_bert_base():
-    weights, shape = random_encoder(3, 1, 768, 12, 3072)
-    ids, offsets = pack([20, 130, 70], seed=1)  # more rows than a block
-    found = CpuEncoder(weights, shape, "mean", (0, 1)).states(ids, offsets)
-    assert_right(found, *exact_and_plain(weights, shape, ids, offsets, (0, 1)))
+    assert_states(random_encoder(3, 1, 768, 12, 3072), pack([20, 130, 70], seed=1))  # more rows than a block
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_layers_with_windows_and_biases(isa, threads):
+    assert_states(with_windows(2, 72, 3, 100, (20, 7)), pack([17, 130, 1, 64, 2, 100], seed=5), isa, threads)
 
 
 @pytest.mark.slow
@@ -63,36 +68,22 @@ def test_hidden_states_at_the_width_of_bert_base():
 def test_hidden_states_of_random_encoders(
     layers, heads, size, intermediate, activation, lengths, width, pad_id, half, seed, threads
 ):
-    weights, shape = random_encoder(
-        seed, layers, heads * size, heads, intermediate, activation, width=width, pad_id=pad_id, half=half
-    )
-    ids, offsets = pack(lengths, seed)
-    wanted = tuple(range(layers + 1))
-    exact, plain = exact_and_plain(weights, shape, ids, offsets, wanted)
-    for name in instructions.usable_isas():
-        encoder = CpuEncoder(weights, shape, "mean", wanted, threads=threads, isa=name)
-        assert_right(encoder.states(ids, offsets), exact, plain)
+    form = {"width": width, "pad_id": pad_id, "half": half}
+    made = random_encoder(seed, layers, heads * size, heads, intermediate, activation, **form)
+    for isa in instructions.usable_isas():
+        assert_states(made, pack(lengths, seed), isa, threads)
 
 
-@pytest.mark.parametrize(("mode", "layers"), [("mean", (1, 3)), ("mean", (3, 0)), ("cls", (2,)), ("pooler", (3,))])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_pooled_vectors(float_isa, mode, layers, threads):
-    weights, shape = random_encoder(5, 3, 72, 3, 130)
-    ids, offsets = pack([9, 130, 1, 33, 2, 63, 64, 65, 7], seed=2)
-    found = CpuEncoder(weights, shape, mode, layers, threads=threads, isa=float_isa)(ids, offsets)
-    states, plain = exact_and_plain(weights, shape, ids, offsets, layers)
-    wide = {name: array.astype(np.float64) for name, array in weights.items()}
-
-    def pool(states, weights):
-        if mode == "mean":
-            return np.mean([reference.pool_mean(states[i], offsets) for i in layers], axis=0)
-        first = reference.pool_first(states[layers[0]], offsets)
-        return reference.pooler(first, weights) if mode == "pooler" else first
-
-    exact, plain = pool(states, wide), pool(plain, weights)
-    assert found.shape == exact.shape
-    assert np.isfinite(found).all()
-    assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
+def test_the_last_layer_is_normalised_and_no_other():
+    weights, shape = random_modernbert(5, 3, 64, 2, 90)
+    weights["final_norm.scale"] = np.ones(64, np.float32)
+    ids, offsets = pack([40, 7], seed=3)
+    states = CpuEncoder(weights, shape, "mean", (1, 2, 3)).states(ids, offsets)
+    away = {layer: np.abs(state.std(axis=1) - 1).max() for layer, state in states.items()}
+    assert away[3] <= 1e-3
+    assert min(away[1], away[2]) > 0.1
+    fewer = CpuEncoder(weights, shape, "mean", (2,)).states(ids, offsets)[2]  # the highest here
+    assert np.array_equal(fewer, states[2])
 
 
 @pytest.fixture(scope="module")
@@ -130,20 +121,41 @@ def test_what_cannot_be_encoded_is_named(float_isa):
         encoder(ids, np.array([0, 3, 3, 12]))
     with pytest.raises(ValueError, match="offsets must start at 0 and end at the number of ids"):
         encoder(ids, np.array([0, 3, 7, 11]))
-    with pytest.raises(ValueError, match="text 0 has no tokens, too many"):
-        encoder(*pack([shape.positions + 1], 0))
-    assert np.isfinite(encoder(*pack([shape.positions], 0))).all()
 
 
-def test_choices_that_cannot_be_packed():
-    weights, shape = random_encoder(0, 1, 32, 4, 64)
-    without = {name: array for name, array in weights.items() if not name.startswith("pooler")}
-    for settings_, message in (
-        ({"weights": without, "mode": "pooler"}, "the encoder has no pooler"),
+@pytest.mark.parametrize("made", [random_encoder(0, 1, 32, 4, 64), random_modernbert(0, 1, 32, 4, 64, positions=70)])
+def test_a_text_may_be_as_long_as_the_positions(made):
+    encoder, most = CpuEncoder(*made, "mean", (1,)), made[1].positions
+    assert np.isfinite(encoder(*pack([most, 3], 0))).all()
+    with pytest.raises(ValueError, match="text 1 has no tokens, too many"):
+        encoder(*pack([3, most + 1], 0))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [(random_mpnet, "relative"), (random_modernbert, "final_norm.scale"), (random_modernbert, "layer.1.norm1.scale")],
+)
+def test_what_is_not_finite_is_named(made, name, value):
+    weights, shape = made(5, 2, 64, 4, 97)
+    weights[name] = np.array(weights[name])
+    weights[name][(-1,) * weights[name].ndim] = value
+    for layers in ((0,), (2,)):  # also if it is not used
+        with pytest.raises(NotFinite, match=f"the weight {name} holds NaN or infinity"):
+            CpuEncoder(weights, shape, "mean", layers)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"mode": "pooler"}, "the encoder has no pooler"),
         ({"mode": "median"}, "pooling 'median' is not known; known are mean, "),
         ({"dtype": "float16"}, "dtype 'float16' does not run here; usable are float32, bfloat16, int8"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
-    ):
-        arguments = {"weights": weights, "shape": shape, "mode": "mean", "layers": (1,)} | settings_
-        with pytest.raises(ValueError, match=message):
-            CpuEncoder(**arguments)
+    ],
+)
+def test_choices_that_cannot_be_packed(choice, message):
+    weights, shape = random_encoder(0, 1, 32, 4, 64)
+    without = {name: array for name, array in weights.items() if not name.startswith("pooler")}
+    with pytest.raises(ValueError, match=message):
+        CpuEncoder(without, shape, **{"mode": "mean", "layers": (1,)} | choice)

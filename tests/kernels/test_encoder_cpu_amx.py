@@ -1,7 +1,5 @@
 """Tiles of AMX and their emulation, and that products of bytes agree to the last bit on all instruction sets."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

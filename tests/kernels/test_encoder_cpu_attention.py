@@ -1,32 +1,62 @@
-"""Attention with windows and biases by distance on every instruction set, against the reference in float64."""
-
-from __future__ import annotations
+"""Attention with windows and biases by distance on every instruction set: in float32, in bfloat16 and in bytes."""
 
 import numpy as np
 import pytest
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
-from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
+from fastflow.kernels.encoder import cpu
 from fastflow.kernels.encoder.cpu_layers import assemble
 
-from support import halved
-from support.exact import attention, exact_and_plain, remembered
+from support import halved, in_bytes
+from support.encoders import assert_near
+from support.exact import attention, remembered
 from support.heads import LENGTHS, LONG, one_head, random_head, table
 from support.packed import pack, random_encoder, rounded
-from support.tolerances import FUSED_FACTOR, FUSED_FLOOR
 
-attention_in_bfloat16 = remembered(halved.attention)
+DEFINED = {_cpu.BF16: remembered(halved.attention), _cpu.INT8: remembered(in_bytes.attention)}
 WINDOWS = (None, 0, 1, 15, 16, 31, 32, 64, 130)
+EVERY_LENGTH = (*LENGTHS, *LONG)
+
+
+def usable(isa, form):
+    """Skip what has no attention of ``form``: every instruction set has it in float32."""
+    if form not in _cpu.attention_formats(instructions.isas()[isa][0]):
+        pytest.skip(f"{isa} has no attention of format {form} here")
+    return form
+
+
+@pytest.fixture(params=[_cpu.BF16, _cpu.INT8], ids=["bfloat16", "bytes"])
+def form(request, isa):
+    return usable(isa, request.param)
+
+
+@pytest.fixture
+def byte_isa(isa):
+    """Every instruction set whose attention can be in bytes."""
+    usable(isa, _cpu.INT8)
+    return isa
+
+
+def in_bytes_of(isa, qkv, window=None, bias=None):
+    return one_head(isa, qkv, window, bias, _cpu.INT8)
+
+
+def exact_of(qkv, window=None, bias=None):
+    return attention(qkv, np.array([0, len(qkv)]), 1, window, bias)[0]
 
 
 def assert_attends(isa, qkv, window=None, bias=None):
-    """The kernel errs at most twice as much as the reference in float32 does."""
-    offsets = np.array([0, len(qkv)])
-    found = one_head(isa, qkv, window, bias)
-    exact, plain = attention(qkv, offsets, 1, window, bias)
+    """In float32: near the reference."""
+    assert_near(one_head(isa, qkv, window, bias), *attention(qkv, np.array([0, len(qkv)]), 1, window, bias))
+
+
+def lost_and_left(isa, form, qkv, window=None, bias=None):
+    """What ``form`` is defined to lose in the mean; what the kernel has, and what it should, and the exact result."""
+    found, exact = one_head(isa, qkv, window, bias, form), exact_of(qkv, window, bias)
+    want = DEFINED[form](qkv.astype(np.float64), np.array([0, len(qkv)]), 1, window, bias)
     assert np.isfinite(found).all()
-    assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
+    return np.abs(want - exact).mean(), found, want, exact
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -44,140 +74,174 @@ def test_long_texts(float_isa, tokens, window):
     assert_attends(float_isa, random_head(tokens, 24, tokens), window, table(128))
 
 
-@pytest.fixture
-def half_isa(isa):
-    """Every instruction set whose attention can be in bfloat16."""
-    if _cpu.BF16 not in _cpu.attention_formats(instructions.isas()[isa][0]):
-        pytest.skip(f"{isa} has no attention in bfloat16 here")
-    return isa
-
-
 @pytest.mark.parametrize("window", [None, 0, 31, 64])
 @pytest.mark.parametrize("reach", [None, 40])
-def test_attention_in_bfloat16(half_isa, window, reach):
+def test_attention_in_bfloat16(isa, window, reach):
     """Against its definition in float64: what is left is a term near a tie that is rounded the other way."""
+    usable(isa, _cpu.BF16)
     bias = None if reach is None else table(reach)
-    for tokens in (*LENGTHS, *LONG):
-        qkv, offsets = random_head(tokens, 40, tokens), np.array([0, tokens])
-        found = one_head(half_isa, qkv, window, bias, _cpu.BF16)
-        want = attention_in_bfloat16(qkv.astype(np.float64), offsets, 1, window, bias)
-        exact, _ = attention(qkv, offsets, 1, window, bias)
-        assert np.isfinite(found).all()
-        lost = np.abs(want - exact).mean()
+    for tokens in EVERY_LENGTH:
+        qkv = random_head(tokens, 40, tokens)
+        lost, found, want, exact = lost_and_left(isa, _cpu.BF16, qkv, window, bias)
         assert lost > 1e-4  # it is not float32 under another name
         near = 0.3 if tokens <= _cpu.KEYS else 0.6  # a block's terms are rounded below its own maximum, not the row's
         assert np.abs(found - want).mean() <= near * lost
         assert np.abs(found - exact).max() <= 2**-6 * np.abs(qkv).max()
 
 
-def test_results_in_bfloat16_are_the_others_rounded(half_isa):
-    for tokens in (*LENGTHS, *LONG):
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [None, 0, 1, 31, 64])
+@pytest.mark.parametrize("reach", [None, 40])
+@pytest.mark.parametrize("size", [32, 40])
+def test_attention_in_bytes(byte_isa, window, reach, size):
+    """Against its definition in float64: what is left is a byte near a tie that is rounded the other way."""
+    bias = None if reach is None else table(reach)
+    for tokens in EVERY_LENGTH:
+        qkv = random_head(tokens, size, tokens)
+        lost, found, want, exact = lost_and_left(byte_isa, _cpu.INT8, qkv, window, bias)
+        assert lost > 1e-3  # it is not bfloat16 under another name
+        near = 0.1 if tokens <= _cpu.KEYS else 0.6  # a block's terms are bytes below its own maximum, not the row's
+        assert np.abs(found - want).mean() <= near * lost
+        assert np.abs(found - exact).max() <= 0.04 * np.abs(qkv).max()
+        assert np.abs(found - exact).mean() <= 0.01 * np.abs(exact).max()
+
+
+def test_results_in_bfloat16_are_the_others_rounded(isa, form):
+    for tokens in EVERY_LENGTH:
         qkv = random_head(tokens, 40, tokens)
-        wide, half = (one_head(half_isa, qkv, form=_cpu.BF16, half=half) for half in (False, True))
+        wide, half = (one_head(isa, qkv, form=form, half=half) for half in (False, True))
         assert np.array_equal(half, rounded(wide))
         assert tokens == 1 or not np.array_equal(half, wide)
 
 
-def test_shares_in_bfloat16_add_up_to_one(half_isa):
+@pytest.mark.parametrize("window", [None, 64])
+def test_shares_add_up_to_one(isa, form, window):
     qkv = random_head(600, 32)
     qkv[:, 64:] = 1
-    assert np.abs(one_head(half_isa, qkv, None, None, _cpu.BF16) - 1).max() <= 1e-6
-    assert np.abs(one_head(half_isa, qkv, 64, None, _cpu.BF16) - 1).max() <= 1e-6
+    assert np.abs(one_head(isa, qkv, window, None, form) - 1).max() <= (0 if form == _cpu.INT8 else 1e-6)
 
 
 @pytest.mark.parametrize("rising", [False, True])
-def test_the_maximum_moves_from_block_to_block(float_isa, rising):
+@pytest.mark.parametrize("window", [None, 500])
+def test_the_maximum_moves_from_block_to_block(isa, rising, window):
     qkv = random_head(1300, 16, spread=0.5)
     ramp = np.linspace(-30, 30, len(qkv)) * (1 if rising else -1)
     qkv[:, 0], qkv[:, 16] = 4, ramp.astype(np.float32)  # scores from -30 to 30 along the keys
-    assert_attends(float_isa, qkv)
-    assert_attends(float_isa, qkv, 500)
+    assert_attends(isa, qkv, window)
+    if _cpu.INT8 in _cpu.attention_formats(instructions.isas()[isa][0]):
+        lost, found, want, exact = lost_and_left(isa, _cpu.INT8, qkv, window)
+        assert lost < 0.2 * np.abs(exact).mean()  # of keys from -30 to 30 in 255 steps
+        assert np.abs(found - want).mean() <= 0.5 * lost
 
 
-def test_a_window_hides_what_is_beyond_it(float_isa):
+def test_a_window_hides_what_is_beyond_it_and_one_of_one_token_gives_its_value(float_isa):
     qkv = random_head(200, 32)
     spoilt = qkv.copy()
     spoilt[100, 32:] *= 9
     for window in (0, 7, 64):
         same = (one_head(float_isa, qkv, window) == one_head(float_isa, spoilt, window)).all(axis=1)
         assert np.array_equal(np.flatnonzero(~same), np.arange(100 - window, 101 + window))
+    assert np.abs(one_head(float_isa, qkv, 0) - qkv[:, 64:]).max() <= 1e-6
 
 
-def test_a_window_of_one_token_gives_its_value(float_isa):
-    qkv = random_head(70, 16)
-    assert np.abs(one_head(float_isa, qkv, 0) - qkv[:, 32:]).max() <= 1e-6
-
-
-def test_a_bias_is_of_key_minus_query(float_isa):
+def test_a_bias_is_of_key_minus_query_and_beyond_its_reach_that_of_its_ends(float_isa):
     """A bias that admits one distance alone moves the values by that distance."""
-    qkv = random_head(90, 16)
+    qkv, rows = random_head(90, 16), np.arange(5, 85)
     for distance in (-3, 0, 5):
         bias = np.full((1, 41), -60, np.float32)
         bias[0, 20 + distance] = 60
-        rows = np.arange(5, 85)
         found = one_head(float_isa, qkv, None, bias)[rows]
         assert np.abs(found - qkv[rows + distance, 32:]).max() <= 1e-6
+    far = np.pad(table(3), ((0, 0), (160, 160)), mode="edge")
+    assert np.array_equal(one_head(float_isa, qkv, None, table(3)), one_head(float_isa, qkv, None, far))
 
 
-def test_beyond_its_reach_a_bias_is_that_of_its_ends(float_isa):
-    qkv, near = random_head(150, 16), table(3)
-    far = np.pad(near, ((0, 0), (160, 160)), mode="edge")
-    assert np.array_equal(one_head(float_isa, qkv, None, near), one_head(float_isa, qkv, None, far))
+@pytest.mark.parametrize("height", [1, 3, 8, 14])
+@pytest.mark.parametrize("place", [0, 5, 399])
+def test_one_token_that_most_attend_to_does_not_hide_the_others(byte_isa, height, place):
+    """Its value is nothing, so that terms of an e^height-th of the largest make up the result."""
+    qkv = np.clip(random_head(400, 32, spread=0.5), -2, 2)
+    qkv[:, :32] += 1
+    qkv[place, 32:64] = height / np.sqrt(32)
+    qkv[10:12, 64:] = [[2], [-2]]  # an offset of 0, so that a value of 0 is a byte without error
+    qkv[place, 64:] = 0
+    found, exact = in_bytes_of(byte_isa, qkv), exact_of(rounded(qkv))
+    assert np.abs(found - exact).mean() <= 0.1 * np.abs(exact).mean()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_an_encoder_whose_layers_have_windows_and_biases(isa, threads):
-    """As steps of an encoder: hidden states against the reference, and the same bits in any company."""
-    weights, shape = random_encoder(3, 2, 72, 3, 100)
-    weights |= {"relative": np.random.default_rng(0).normal(0, 2, (32, 3)).astype(np.float32)}
-    shape = shape._replace(windows=(20, 7))
-    ids, offsets = pack([17, 130, 1, 64, 2, 100], seed=5)
-    encoder = CpuEncoder(weights, shape, "mean", (2,), threads=threads, isa=isa)
-    found = encoder.states(ids, offsets)[2]
-    exact, plain = (states[2] for states in exact_and_plain(weights, shape, ids, offsets, (2,)))
-    assert np.isfinite(found).all()
-    assert np.abs(found - exact).max() <= FUSED_FACTOR * np.abs(plain - exact).max() + FUSED_FLOOR
-    for i in range(6):
-        alone = encoder.states(ids[offsets[i] : offsets[i + 1]], np.array([0, offsets[i + 1] - offsets[i]]))[2]
-        assert np.array_equal(alone, found[offsets[i] : offsets[i + 1]])
+@pytest.mark.parametrize("window", [None, 200])
+@pytest.mark.parametrize("apart", [1, 2, 3, 16])
+@pytest.mark.parametrize("height", [5.8, 6.6])
+def test_many_small_equal_terms_keep_their_share(byte_isa, height, apart, window):
+    """Hundreds of terms of 0.77 or 0.35, which would all be rounded up to 1, or all down to 0."""
+    qkv = np.zeros((400, 96), np.float32)
+    qkv[:, :32], qkv[:, 64:] = 1 / np.sqrt(32), 1
+    qkv[::apart, 64:] = 2
+    few = [0, 33, 66, 115, 213]  # on which the text rests, in lanes of their own
+    qkv[few, 32:64] = height + np.linspace(0, 0.2, 5)[:, None] / np.sqrt(32)
+    qkv[few, 64:] = -1
+    assert np.abs(in_bytes_of(byte_isa, qkv, window) - exact_of(qkv, window)).max() <= 0.04
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_long_text_has_the_same_bits_however_many_threads_share_it(monkeypatch, isa, dtype):
-    monkeypatch.setattr("support.packed.POSITIONS", 1100)
-    weights, shape = random_encoder(3, 2, 32, 2, 64)
-    weights |= {"relative": np.random.default_rng(9).normal(0, 2, (32, 2)).astype(np.float32)}
-    shape = shape._replace(windows=(300, 300))
-    ids, offsets = pack([193, 200, 5, 1100, 192, 700], seed=5)
-    encoder = CpuEncoder(weights, shape, "mean", (2,), dtype, threads=1, isa=isa)
-    want = encoder(ids, offsets)
-    assert np.isfinite(want).all()
-    for i in range(6):
-        text = ids[offsets[i] : offsets[i + 1]]
-        for encoder.threads in (1, 2, 5):  # a text alone is shared by all
-            assert np.array_equal(encoder(text, np.array([0, len(text)]))[0], want[i]), (i, encoder.threads)
-    for encoder.threads in (2, 5):
-        assert np.array_equal(encoder(ids, offsets), want), encoder.threads
-        two = encoder(ids[: offsets[2]], offsets[:3])  # two long texts in a group
-        assert np.array_equal(two, want[:2]), encoder.threads
+def test_bytes_of_a_window_of_one_token_are_its_value(byte_isa):
+    qkv = random_head(600, 32)
+    step = np.ptp(qkv[:, 64:], axis=0) / 254
+    assert (np.abs(in_bytes_of(byte_isa, qkv, 0) - rounded(qkv[:, 64:])) <= 0.501 * step).all()
+    assert np.array_equal(in_bytes_of(byte_isa, qkv[:1]), rounded(qkv[:1, 64:]))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("tokens", [1, 20, 600])
+def test_a_number_that_is_not_finite_is_not_lost(byte_isa, wrong, tokens):
+    """Bytes hold none: of a query in its row, of a key or a value in all rows."""
+    for part in range(3):
+        for channel in (0, 17, 31):
+            qkv = random_head(tokens, 32)
+            qkv[tokens // 2, 32 * part + channel] = wrong
+            spoilt = np.flatnonzero(~np.isfinite(in_bytes_of(byte_isa, qkv)).all(axis=1))
+            assert np.array_equal(spoilt, [tokens // 2] if part == 0 else np.arange(tokens))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e15])
+def test_bytes_follow_the_range_of_each_channel(byte_isa, scale):
+    qkv = random_head(100, 32)
+    plain = in_bytes_of(byte_isa, qkv)
+    qkv[:, 64:] *= np.float32(scale)
+    assert np.abs(in_bytes_of(byte_isa, qkv) / scale - plain).max() <= 0.05
+    qkv[:, 32:64] = 3  # keys without a range: every share is the same
+    assert np.abs(in_bytes_of(byte_isa, qkv) / scale - qkv[:, 64:].mean(axis=0) / scale).max() <= 0.05
+
+
+def test_int8_attends_in_bytes_from_some_length(byte_isa, monkeypatch):
+    """Shorter texts have the bits of attention in bfloat16, if the processor has that."""
+    name, form = cpu.choose("int8", byte_isa)
+    number = instructions.isas()[name][0]
+    assert cpu.attends(number, form) == _cpu.INT8
+    made, texts = random_encoder(3, 1, 64, 2, 64), pack([_cpu.BYTES_FROM - 1, _cpu.BYTES_FROM], seed=5)
+    found = cpu.CpuEncoder(*made, "mean", (1,), "int8", isa=byte_isa)(*texts)
+    monkeypatch.setattr(cpu, "attends", lambda *_: _cpu.BF16)
+    if _cpu.BF16 in _cpu.attention_formats(number):
+        other = cpu.CpuEncoder(*made, "mean", (1,), "int8", isa=byte_isa)(*texts)
+        assert np.array_equal(found[0], other[0])
+        assert not np.array_equal(found[1], other[1])
 
 
 def test_attention_that_does_not_fit_is_refused(float_isa):
     number, _, vector, _ = instructions.isas()[float_isa]
     size = 2 * vector
     qkv, out = np.zeros((3, 3 * size), np.float32), np.zeros((3, size), np.float32)
-    for wrong in (np.zeros((2, size), np.float32), np.zeros((3, size + 1), np.float32), np.zeros((3, 0), np.float32)):
-        with pytest.raises(ValueError, match="attention maps"):
-            _cpu.attend_head(number, _cpu.FLOAT, qkv, wrong, -1, None)
-    with pytest.raises(ValueError, match="a table of biases has"):
-        _cpu.attend_head(number, _cpu.FLOAT, qkv, out, -1, np.zeros(2 * _cpu.BIAS_MARGIN, np.float32))
-    with pytest.raises(ValueError, match="results are bfloat16 where"):
-        _cpu.attend_head(number, _cpu.FLOAT, qkv, out, -1, None, half=True)
-    with pytest.raises(ValueError, match="instruction set 99 has no attention of format 0"):
-        _cpu.attend_head(99, _cpu.FLOAT, qkv, out, -1, None)
-    weights, shape = random_encoder(0, 1, 32, 4, 64)
-    program = assemble(weights, shape, "mean", (0,), 32, _cpu.FLOAT)
+    wrong = [np.zeros(shape, np.float32) for shape in ((2, size), (3, size + 1), (3, 0))]
+    bias = np.zeros(2 * _cpu.BIAS_MARGIN, np.float32)
+    calls = [((number, _cpu.FLOAT, qkv, other, -1, None), {}, "attention maps") for other in wrong]
+    calls += [
+        ((number, _cpu.FLOAT, qkv, out, -1, bias), {}, "a table of biases has"),
+        ((number, _cpu.FLOAT, qkv, out, -1, None), {"half": True}, "results are bfloat16 where"),
+        ((99, _cpu.FLOAT, qkv, out, -1, None), {}, "instruction set 99 has no attention of format 0"),
+    ]
+    for arguments, options, message in calls:
+        with pytest.raises(ValueError, match=message):
+            _cpu.attend_head(*arguments, **options)
+    program = assemble(*random_encoder(0, 1, 32, 4, 64), "mean", (0,), 32, _cpu.FLOAT)
     for bias in (table(3, heads=3), np.zeros((4, 6), np.float32)):
         with pytest.raises(ValueError, match="a table of biases is"):
             program.attend("wide", "context", bias=bias)

@@ -1,7 +1,5 @@
 """The steps of the layers, in their order; their results are compared with the reference in test_encoder_cpu.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

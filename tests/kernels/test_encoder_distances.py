@@ -1,7 +1,5 @@
 """Positions inside attention against transformers: MPNet's buckets, ModernBERT's rotary angles and windows."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The NumPy reference encoder against transformers: every family, activation and awkward length."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

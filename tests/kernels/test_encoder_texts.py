@@ -1,7 +1,5 @@
 """The definition of pooling and of the modules after it, against PyTorch and by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

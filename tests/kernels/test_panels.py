@@ -1,7 +1,5 @@
 """Packing of stored weights in C against its definition in NumPy, bit for bit; widening and narrowing of tables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The number of threads by default: OMP_NUM_THREADS, affinity, and the quotas of both versions of cgroups."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Curves of training and the step that was kept, as a fit records them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fastflow.errors import FastflowError

@@ -1,7 +1,5 @@
 """``fastflow report``: the page stands alone, says what was left out, and agrees with the other commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -27,10 +25,7 @@ from support.builders import make_model, make_sentences
 from support.places import ROOT
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
-
-
 SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
-
 SENTENCES = str(ROOT / "examples" / "sentences.txt")
 
 
@@ -199,10 +194,37 @@ def test_raw_counts_every_token_alike(weighted_model, bert, data, tmp_path):
     assert similarity["raw"] != similarity["weights"]
 
 
-def test_weights_of_a_model_without(model, data):
-    result = report(model, "--against", "weights", "--sts", data / "pairs.tsv", "--json", "-")
-    assert result.exit_code == 2
-    assert "has no token weights" in result.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "give --html OUT, --json FILE, or both"),
+        (["--json", "-", "--against", "wisdom"], 2, "has to be fitted on text"),
+        (["--json", "-", "--against", "model"], 2, "not the model itself"),
+        (["--html", "absent/r.html", "--corpus", SENTENCES, "--sample", "4"], 1, "cannot be written"),
+        (["--json", "-", "--against", "wisdom", "--sts", "pairs.tsv"], 2, "unknown method 'wisdom'"),
+        (["--json", "-", "--against", "weights", "--sts", "pairs.tsv"], 2, "has no token weights"),
+        *(
+            (["--json", "-", "--against", f"of/{name}", "--sts", "pairs.tsv"], 2, f"columns would be called '{name}'")
+            for name in ("model", "raw", "weights")
+        ),
+    ],
+)
+def test_wrong_use_is_one_sentence(model, data, tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv").symlink_to(data / "pairs.tsv")
+    (tmp_path / "of").mkdir()
+    for name in ("model", "raw", "weights"):
+        (tmp_path / "of" / name).symlink_to(model)
+    done = report(model, *arguments)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["of", "pairs.tsv"]
+
+
+def test_absent_matplotlib_names_the_extra(model, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = report(model, "--html", tmp_path / "r.html")
+    assert done.exit_code == 1
+    assert str(missing_extra("report", "matplotlib", "fastflow report")) in done.stderr
 
 
 def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
@@ -281,40 +303,3 @@ def test_curves_and_the_stopping_point_are_shown(whole, data, model_copy, tmp_pa
     page = (tmp_path / "r.html").read_text()
     assert "criterion by step. Dashed: kept step 3." in page
     assert "Recorded reasons: it rose." in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "give --html OUT, --json FILE, or both"),
-        (["--json", "-", "--against", "wisdom"], 2, "has to be fitted on text"),
-        (["--json", "-", "--against", "model"], 2, "not the model itself"),
-        (["--html", "absent/r.html", "--corpus", SENTENCES, "--sample", "4"], 1, "cannot be written"),
-    ],
-)
-def test_wrong_use_is_one_sentence(model, tmp_path, monkeypatch, arguments, code, message):
-    monkeypatch.chdir(tmp_path)
-    done = report(model, *arguments)
-    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["model", "raw", "weights"])
-def test_another_model_cannot_take_the_name_of_a_subject(model, data, tmp_path, name):
-    other = tmp_path / name
-    other.symlink_to(model)
-    done = report(model, "--against", other, "--sts", data / "pairs.tsv", "--json", "-")
-    assert done.exit_code == 2
-    assert f"two columns would be called '{name}'" in done.stderr
-
-
-def test_unknown_method_is_refused(model, data):
-    done = report(model, "--against", "wisdom", "--sts", data / "pairs.tsv", "--json", "-")
-    assert (done.exit_code, "unknown method 'wisdom'" in done.stderr) == (2, True), done.stderr
-
-
-def test_absent_matplotlib_names_the_extra(model, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = report(model, "--html", tmp_path / "r.html")
-    assert done.exit_code == 1
-    assert str(missing_extra("report", "matplotlib", "fastflow report")) in done.stderr

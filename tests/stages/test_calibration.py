@@ -27,19 +27,26 @@ def test_chains_of_any_length_on_no_rows_and_on_one(dtype):
     assert apply([], x) is x
 
 
-def test_stages_describe_themselves():
-    stages = [linear_stages()[2], flow_stage(make_flow("affine", "lu"))]
-    assert describe(stages) == "whiten(12) -> flow(2x3, width 6, affine, lu)"
-    assert describe(linear_stages()[:2]) == "standardize -> nullspace(3)"
-    kept = Stage("nullspace", {}, {"mean": np.zeros(DIM), "directions": np.eye(DIM)[:2]})
-    assert describe([kept]) == "components(2)"
-    assert [keeps_mean(stages) for stages in ([], [kept], [kept, linear_stages()[1]], stages)] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert describe([]) == "none"
+KEPT = Stage("nullspace", {}, {"mean": np.zeros(DIM), "directions": np.eye(DIM)[:2]})
+
+
+@pytest.mark.parametrize(
+    ("stages", "described", "keeps"),
+    [
+        (
+            [linear_stages()[2], flow_stage(make_flow("affine", "lu"))],
+            "whiten(12) -> flow(2x3, width 6, affine, lu)",
+            False,
+        ),
+        (linear_stages()[:2], "standardize -> nullspace(3)", False),
+        ([KEPT], "components(2)", True),
+        ([KEPT, linear_stages()[1]], "components(2) -> nullspace(3)", False),
+        ([], "none", True),
+    ],
+)
+def test_stages_describe_themselves(stages, described, keeps):
+    assert describe(stages) == described
+    assert keeps_mean(stages) == keeps
 
 
 def test_astype_leaves_the_permutation_whole():
@@ -50,9 +57,8 @@ def test_astype_leaves_the_permutation_whole():
 
 @pytest.mark.parametrize(("coupling", "permutation", "shape"), FLOWS)
 def test_sound_stages_pass_the_check(coupling, permutation, shape):
-    assert (
-        check([*linear_stages()[:2], flow_stage(make_flow(coupling, permutation, shape))], DIM) is None
-    )  # or it raises
+    flow = flow_stage(make_flow(coupling, permutation, shape))
+    assert check([*linear_stages()[:2], flow], DIM) is None  # or it raises
     assert check(linear_stages(), DIM) is None
 
 
@@ -91,8 +97,8 @@ def test_the_check_names_stage_and_array(stage, message):
 
 
 def test_the_check_follows_the_width_through_the_chain():
-    check([linear_stages()[2], flow_stage(Flow(FlowConfig(12, 2, 1, 4)))], DIM)
-    with pytest.raises(FastflowError, match=r"stage 1 \(flow\)"):
-        check([linear_stages()[2], flow_stage(Flow(FlowConfig(16, 2, 1, 4)))], DIM)
-    with pytest.raises(FastflowError, match="a flow of 3 levels cannot run on 12 dimensions"):
-        check([linear_stages()[2], flow_stage(Flow(FlowConfig(16, 3, 1, 4)))], DIM)
+    whiten = linear_stages()[2]
+    check([whiten, flow_stage(Flow(FlowConfig(12, 2, 1, 4)))], DIM)
+    for levels, message in ((2, r"stage 1 \(flow\)"), (3, "a flow of 3 levels cannot run on 12 dimensions")):
+        with pytest.raises(FastflowError, match=message):
+            check([whiten, flow_stage(Flow(FlowConfig(16, levels, 1, 4)))], DIM)

@@ -1,7 +1,5 @@
 """The log-density of pooled vectors: by the change of variables, on every backend, and what has none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

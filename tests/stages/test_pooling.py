@@ -1,7 +1,5 @@
 """Pooling names and what they compute, on layers that are constant and so give themselves away."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """int8 and uint8 vectors of models whose calibration does not end in unit variance: the range that export measures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file

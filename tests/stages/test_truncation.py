@@ -1,7 +1,5 @@
 """truncate_dim: the order of directions a model may hold, what it keeps, and that the whole embedding is left alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

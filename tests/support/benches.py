@@ -1,17 +1,20 @@
 """Sizes and ceilings of benchmarks that end at once, and what they are of."""
 
-from __future__ import annotations
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from fastflow.bench.measure.compare import least_cosine
 from fastflow.bench.measure.machine import Ceilings
+from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.encoder import PEERS, EncoderCandidate, open_peers
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
-from fastflow.bench.suites.workbench import workbench
+from fastflow.bench.suites.workbench import Workbench, workbench
 from fastflow.bench.suites.workloads import trained_like
 from fastflow.errors import missing_extra
 from fastflow.stages.calibration import Stage
@@ -34,6 +37,25 @@ ENCODER = Sizes(
     ),
     texts=TextSizes(most=40), starts=1, bert=SMALL,
 )  # fmt: skip
+
+
+ENGINES = ("onnxruntime", "onnxruntime-plain", "openvino", "ctranslate2")  # of ids, installed or not
+
+
+def needs(*modules: str, load: bool = True) -> None:
+    """Skip a test of a peer whose modules are not installed; not ``load``: without importing them here."""
+    for module in modules:
+        if load:
+            pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
+        elif find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+
+
+def subject_of(folder: Path, model: Path) -> Subject:
+    """The ``model`` given as the benches' subject, whose files lie in a folder of their own."""
+    place = folder / f"of-{model.name}"
+    place.mkdir()
+    return Workbench(place, str(model)).named()
 
 
 def absent(modules: str) -> str:

@@ -1,7 +1,5 @@
 """Tiny encoders and texts for the tests: real Hugging Face directories with random weights, made in milliseconds."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

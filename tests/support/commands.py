@@ -1,7 +1,5 @@
 """The command lines under test, run in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,3 +62,18 @@ def write_pairs(path: Path, count: int = 30, constant: bool = False) -> tuple[li
     lines = [f"s{i % 2}\t{score}\t{a}\t{b}" for i, (a, b, score) in enumerate(zip(first, second, scores, strict=True))]
     path.write_text("\n".join([HEADER, *lines]) + "\n")
     return first, second, scores
+
+
+def interrupted(train: Callable[..., Any], monkeypatch: Any, step: int, *options: Any, **given: Any) -> Result:
+    """``train`` stopped by Ctrl-C at a ``step`` of its flow, between two checkpoints."""
+    from fastflow.train.methods.scalars import Scalars
+
+    def stop(self: Any, done: int, values: Any) -> None:
+        if done == step:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scalars, "_log", stop)
+        result = train(*options, **given)
+    assert result.exit_code == 130
+    return result

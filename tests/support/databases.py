@@ -1,7 +1,5 @@
 """Reading a .db without our own reader, and making small ones."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results in float64 that every instruction set is compared with, computed once for all."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from functools import wraps

@@ -1,7 +1,5 @@
 """A subject of a report whose vectors are given."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -4,8 +4,6 @@
 the folded calibration as ``kernels.flow.plan`` defines it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

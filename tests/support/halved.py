@@ -1,7 +1,5 @@
 """What bfloat16 costs, in float64: numbers and attention as the processor's bfloat16 products see them."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 

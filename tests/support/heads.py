@@ -1,7 +1,5 @@
 """One head of one text, for the tests of the compiled attention."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fastflow.kernels import _cpu

@@ -1,7 +1,5 @@
 """What attention in bytes costs, in float64: queries, keys, values and terms as products of bytes see them."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Matrices of vectors, and models that calibrate them, for the tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

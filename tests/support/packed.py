@@ -1,7 +1,5 @@
 """Random encoders and packed texts, for the tests of the compiled encoder: arrays only, no model directory."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Folders of the checkout, and the environment as a user's process would see it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

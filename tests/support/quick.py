@@ -1,7 +1,5 @@
 """``pytest --quick``: the first case of each test."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

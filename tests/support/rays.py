@@ -1,7 +1,5 @@
 """A cluster of Ray for the tests, and actors with a fault."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -4,8 +4,6 @@
 sources of Sentence Transformers 6.2 have them. ``theirs`` are the vectors of Sentence Transformers itself.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -53,6 +51,7 @@ def dense(out: int, activation: str = "Tanh", **settings: Any) -> Module:
 
 
 NORMALIZE: Module = ("Normalize", {})
+PROMPTED = {"prompts": {"query": "a dog: "}, "default_prompt_name": "query"}  # settings of a directory
 
 
 def make_directory(

@@ -1,7 +1,5 @@
 """Public facts about published models of Sentence Transformers: shapes, modules, limits and prompts. No weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

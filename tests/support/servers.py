@@ -1,7 +1,5 @@
 """Real servers for tests: uvicorn on a free port in a thread, or the command in a process; and requests to them."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Changes of a saved model: with hashes that fit, so that only its content can be wrong, or without."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calibration stages with random parameters: well conditioned, and no array of zeros."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hidden states of a directory's encoder by transformers and by the reference, for the tests that compare the two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

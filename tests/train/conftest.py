@@ -1,7 +1,5 @@
 """Fixtures of the tests of training."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -12,10 +12,12 @@ from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import Fitted
+from fastflow.train.methods.chain import Fitted, fit
+from fastflow.train.methods.loop import Fitting
+from fastflow.train.methods.names import parse_method
 from fastflow.train.options import COLOURS
 
-from support.commands import make_train
+from support.commands import interrupted, make_train
 
 
 def normal(rows, dim, seed=0):
@@ -74,30 +76,19 @@ def test_the_latent_is_judged_as_it_is_and_its_look_is_its_separability(train, t
     assert [values["none"], values["flow"]] == [training["separability"][when] for when in ("before", "after")]
 
 
+REFUSED = "whiten was REFUSED and raw pooling kept: its dropout views are no better separated (none 4.000, whiten "
+WITH_AUTO = "auto keeps the pooling as it is: whiten was refused, its dropout views are no better separated "
+WITH_AUTO += "(none 4.000, whiten "
+CHANCE = "; it needs more than 4.040, because a smaller gain may be chance)"
+REMEDY = ", so it would fit the encoder's noise; give more text or more varied text, or keep it with --stop budget"
+
+
 @pytest.mark.parametrize("automatic", [False, True])
 @pytest.mark.parametrize(
-    ("value", "kept", "said", "of_auto"),
-    [
-        (5.2, True, "separability of dropout views: none 4.000, whiten 5.200",
-         "auto chose whiten: separability of dropout views: none 4.000, whiten 5.200"),
-        (4.05, True, "separability of dropout views: none 4.000, whiten 4.050",
-         "auto chose whiten: separability of dropout views: none 4.000, whiten 4.050"),
-        (4.03, False,
-         "whiten was REFUSED and raw pooling kept: its dropout views are no better separated (none 4.000, whiten "
-         "4.030; it needs more than 4.040, because a smaller gain may be chance), so it would fit the encoder's noise; "
-         "give more text or more varied text, or keep it with --stop budget",
-         "auto keeps the pooling as it is: whiten was refused, its dropout views are no better separated (none 4.000, "
-         "whiten 4.030; it needs more than 4.040, because a smaller gain may be chance)"),
-        (3.9, False,
-         "whiten was REFUSED and raw pooling kept: its dropout views are no better separated (none 4.000, whiten "
-         "3.900), so it would fit the encoder's noise; give more text or more varied text, or keep it with --stop "
-         "budget",
-         "auto keeps the pooling as it is: whiten was refused, its dropout views are no better separated (none 4.000, "
-         "whiten 3.900)"),
-        (float("nan"), False, "whiten was REFUSED and raw pooling kept", "auto keeps the pooling as it is: whiten was"),
-    ],
-)  # fmt: skip
-def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, said, of_auto, automatic):
+    ("value", "kept", "why"),
+    [(5.2, True, ""), (4.05, True, ""), (4.03, False, CHANCE), (3.9, False, ")"), (np.nan, False, None)],
+)
+def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, why, automatic):
     """Both numbers, the one reached and the one needed if that is more than raw pooling's."""
     stages = fit_named("whiten", x := normal(40, 8))
     fitted, views = Fitted(stages), Views(x, normal(40, 8, 1))
@@ -110,8 +101,13 @@ def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, said,
     assert choice.record["chosen"] == choice.method
     assert list(choice.record["separability"]) == ["none", "whiten"]
     (reason,) = choice.reasons
-    expected = of_auto if automatic else said
-    assert reason == expected if value == value else reason.startswith(expected)
+    if kept:
+        chose = "auto chose whiten: " if automatic else ""
+        assert reason == f"{chose}separability of dropout views: none 4.000, whiten {value:.3f}"
+    elif why is None:
+        assert reason.startswith((WITH_AUTO if automatic else REFUSED).partition(": ")[0])
+    else:
+        assert reason == (f"{WITH_AUTO}{value:.3f}{why}" if automatic else f"{REFUSED}{value:.3f}{why}{REMEDY}")
 
 
 def test_what_is_judged_are_the_stages_in_float64():
@@ -127,62 +123,42 @@ def test_recolour_that_gives_back_a_mean_is_judged_about_it():
     x = normal(300, 16) * np.geomspace(5, 0.2, 16) + 9
     views = Views(*(x + 0.1 * normal(300, 16, seed) for seed in (1, 2)))
     for colour, about in ((COLOURS["sif"], True), (COLOURS["none"], False)):
-        stages = coloured(x, colour)
-        choice = choose("whiten,recolour", lambda name, stages=stages: Fitted(stages), views)
+        fitted = fit(parse_method("whiten,recolour"), x, {}, Fitting(), colour)
+        choice = choose("whiten,recolour", lambda name, fitted=fitted: fitted, views)
         assert choice.record["separability"]["none"] == round(views.judge(centred=about), 4)
         assert ("about their mean" in choice.reasons[-1]) == about
 
 
-def coloured(x, colour):
-    from fastflow.train.methods.chain import fit
-    from fastflow.train.methods.loop import Fitting
-    from fastflow.train.methods.names import parse_method
+def failing(error):
+    def fit(name):
+        raise error
 
-    return fit(parse_method("whiten,recolour"), x, {}, Fitting(), colour).stages
+    return fit
 
 
 def test_a_corpus_that_auto_cannot_be_fitted_to_keeps_the_pooling_and_says_why():
     views = Views(normal(40, 8), normal(40, 8, 1))
-
-    def refuse(error):
-        def fit(name):
-            raise error
-
-        return fit
-
-    choice = choose("whiten", refuse(CannotFit("whiten: 3 texts span 2 of the 8 dimensions")), views, automatic=True)
+    error = CannotFit("whiten: 3 texts span 2 of the 8 dimensions")
+    choice = choose("whiten", failing(error), views, automatic=True)
     assert (choice.method, choice.fitted.stages) == ("none", [])
     assert choice.record["separability"] == {"none": round(views.judge(), 4), "whiten": None}
-    assert choice.reasons == [
-        "auto keeps the pooling as it is: whiten cannot be fitted, because whiten: 3 texts span 2 of the 8 dimensions"
-    ]
+    assert choice.reasons == [f"auto keeps the pooling as it is: whiten cannot be fitted, because {error}"]
     with pytest.raises(CannotFit, match="3 texts span 2"):
-        choose("whiten", refuse(CannotFit("3 texts span 2")), views)
+        choose("whiten", failing(error), views)
 
 
 @pytest.mark.parametrize("error", [FastflowError("no space left"), UsageError("another corpus"), ValueError("a bug")])
 def test_a_failure_that_is_not_of_the_corpus_is_never_a_reason_to_keep_the_pooling(error):
-    def fit(name):
-        raise error
-
     with pytest.raises(type(error), match=str(error)):
-        choose("flow", fit, Views(normal(40, 8), normal(40, 8, 1)), automatic=True)
+        choose("flow", failing(error), Views(normal(40, 8), normal(40, 8, 1)), automatic=True)
 
 
 @pytest.mark.slow
-def test_auto_fails_where_its_checkpoint_is_of_another_run(train, tmp_path, monkeypatch):
+def test_auto_fails_if_its_checkpoint_is_of_another_run(train, tmp_path, monkeypatch):
     """It must not ship raw pooling instead."""
-    from fastflow.train.methods.scalars import Scalars
-
-    def stop(self, step, values):
-        if step == 3:
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(fitting, "FEWEST", 256)
     options = ("--method", "auto", "--save-steps", "2")
-    with monkeypatch.context() as patch:
-        patch.setattr(Scalars, "_log", stop)
-        assert train(*options).exit_code == 130
+    interrupted(train, monkeypatch, 3, *options)
     refused = train(*options, "--resume", "--lr", "5e-4")
     assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
     assert not (tmp_path / "m").exists()
@@ -271,12 +247,11 @@ def test_budget_takes_no_views(train, tmp_path, monkeypatch):
 def test_over_training_is_not_shipped(shared_data, tmp_path):
     """STS13 itself, 16 epochs, equal token weights: the rule is no worse than the last step and beats raw."""
     target = shared_data / "sts" / "STS13.tsv"
-    encoder = shared_data / "models" / "mini-mlm-uncased"
-    train = make_train(encoder, target, tmp_path)
+    train = make_train(shared_data / "models" / "mini-mlm-uncased", target, tmp_path)
+    options = ("--epochs", 16, "--eval", target, "--token-weights", "none")
     after = {}
     for stop in ("rule", "budget"):
-        alike = ("--token-weights", "none")
-        assert train("--epochs", 16, "--stop", stop, "--eval", target, *alike, out=tmp_path / stop).exit_code == 0
+        assert train(*options, "--stop", stop, out=tmp_path / stop).exit_code == 0
         spearman = record(tmp_path / stop)["spearman"]
         after[stop] = spearman["after"]["average"]["all"]
     assert after["rule"] > spearman["before"]["average"]["all"] + 3

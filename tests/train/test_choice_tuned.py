@@ -1,7 +1,5 @@
 """Encoders tuned for similarity are recognised by sentences of no common subject, and left as they are."""
 
-from __future__ import annotations
-
 import json
 import warnings
 

@@ -12,6 +12,7 @@ from fastflow import Runtime
 from fastflow.cli import main as fastflow_main
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import verify
+from fastflow.model.hashing import encoder_hash
 from fastflow.train.cli import main
 
 from support.builders import FAMILIES, hub_cache
@@ -19,14 +20,14 @@ from support.commands import make_train
 from support.places import ROOT
 from support.tolerances import EMBEDDING
 
+CALIBRATED = "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 0 demoted)"
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
     result = train("--stop", "budget", encoder=encoders(family))
-    assert (
-        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 0 demoted)" in result.stderr
-    )
+    assert CALIBRATED in result.stderr
     assert (result.exit_code, verify(tmp_path / "m")[0][:1].isdigit()) == (0, True)
     numpy, pytorch = (
         Runtime(tmp_path / "m", backend=b).encode(sentences, normalize_embeddings=True) for b in ("reference", "torch")
@@ -37,39 +38,26 @@ def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
 
 
 @pytest.mark.slow
-def test_what_a_run_says(train, tmp_path):
+def test_what_a_run_prints(train, tmp_path):
     result = train()
     assert result.exit_code == 0
-    rows = [line[:34].strip() for line in result.stdout.splitlines()]
-    names = [
-        "bits per dimension: Gaussian, flow",
-        "mean cosine of random pairs",
-        "IsoScore",
-        "largest singular value's share",
-    ]
-    names.append("separability of dropout views")
-    assert rows == ["", *names]
-    assert re.split(r" {2,}", result.stdout.splitlines()[0].strip()) == ["weighted pooling", "calibrated"]
-    assert (
-        "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of layers 0, 1 and 3" in result.stderr
-    )
-    assert (
-        "flow: 4 steps of 64 texts; embeddings are continuous, so negative bits per dimension are in order"
-        in result.stderr
-    )
-    assert f"fingerprint {Runtime(tmp_path / 'm').fingerprint[:16]}" in result.stderr
-    assert "WARNING" not in result.stderr
-    before, after = (float(cell) for cell in result.stdout.splitlines()[2].split()[-2:])
+    head, *rows = result.stdout.splitlines()
+    assert re.split(r" {2,}", head.strip()) == ["weighted pooling", "calibrated"]
+    measures = ["bits per dimension: Gaussian, flow", "mean cosine of random pairs", "IsoScore"]
+    measures += ["largest singular value's share", "separability of dropout views"]
+    assert [line[:34].strip() for line in rows] == measures
+    before, after = (float(cell) for cell in rows[1].split()[-2:])
     assert abs(after) < before
-    card = (tmp_path / "m" / "README.md").read_text()
-    for part in (
-        "| encoder |",
-        "corpus.txt: 256 distinct texts",
-        "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 0 demoted)",
-        "IsoScore",
-        "licence",
+    for line in (
+        "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of layers 0, 1 and 3",
+        "flow: 4 steps of 64 texts; embeddings are continuous, so negative bits per dimension are in order",
+        f"fingerprint {Runtime(tmp_path / 'm').fingerprint[:16]}",
     ):
-        assert part in card
+        assert line in result.stderr
+    assert "WARNING" not in result.stderr
+    card = (tmp_path / "m" / "README.md").read_text()
+    parts = ["| encoder |", "corpus.txt: 256 distinct texts", "IsoScore", "licence", CALIBRATED]
+    assert [part for part in parts if part not in card] == []
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("m")] == ["m"]
 
 
@@ -77,22 +65,28 @@ def test_what_a_run_says(train, tmp_path):
 def test_an_encoder_of_the_hub_is_copied_by_default_and_referenced_on_request(
     bert, corpus, sentences, tmp_path, monkeypatch
 ):
+    """The Hub is a fake of its local cache, and nothing is fetched."""
     hub = hub_cache(tmp_path / "hub", bert, monkeypatch)
     train = make_train("someone/tiny", corpus, tmp_path)
     for name, options in (("copied", []), ("light", ["--reference-encoder"])):
         assert train("--method", "whiten", *options, out=tmp_path / name).exit_code == 0
-    cards = [(tmp_path / name / "README.md").read_text() for name in ("copied", "light")]
+    copied, light = tmp_path / "copied", tmp_path / "light"
+    cards = [(made / "README.md").read_text() for made in (copied, light)]
     assert "a copy of someone/tiny of the Hugging Face Hub, revision 0123456789abcdef" in cards[0]
     assert "This directory holds no encoder" not in cards[0]
     assert "someone/tiny of the Hugging Face Hub, revision 0123456789abcdef" in cards[1]
     assert "This directory holds no encoder" in cards[1]
     assert f"hf download someone/tiny --revision {hub.name}\n" in cards[1]
-    light = Runtime(tmp_path / "light", backend="reference").encode(sentences[:4])
+    encoders = [json.loads((made / "fastflow.json").read_text())["encoder"] for made in (copied, light)]
+    mark = {"sha256": encoder_hash(copied / "0_Transformer")}
+    assert encoders == [mark, mark | {"hub_id": "someone/tiny", "revision": hub.name}]
+    assert not (light / "0_Transformer").exists()
+    found = Runtime(light, backend="reference").encode(sentences[:4])
     shutil.rmtree(hub)
-    assert verify(tmp_path / "copied")
-    assert np.array_equal(Runtime(tmp_path / "copied", backend="reference").encode(sentences[:4]), light)
+    assert verify(copied)
+    assert np.array_equal(Runtime(copied, backend="reference").encode(sentences[:4]), found)
     with pytest.raises(FastflowError, match="someone/tiny"):
-        Runtime(tmp_path / "light")
+        Runtime(light)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Shares of tokens in English at large: the words of the file, cut by the encoder's own tokenizer."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 

@@ -22,7 +22,7 @@ from fastflow.train.data import embeddings
 from fastflow.train.data.background import read_words
 from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
 from fastflow.train.data.moments import read_through
-from fastflow.train.data.token_weights import weigh_by_first
+from fastflow.train.data.token_weights import weigh, weigh_by_first
 from fastflow.train.options import POOLING
 
 from support.builders import make_encoder
@@ -114,14 +114,9 @@ def test_second_run_reads_the_cache(bert, sentences, tmp_path, passes):
 
 def test_key_follows_everything_that_decides_the_vectors(bert, bert_copy, sentences):
     encoder = opened(bert)
-    keys = [
-        cache_key(encoder, sentences),
-        cache_key(encoder, sentences[:-1]),
-        cache_key(encoder, sentences[::-1]),
-        cache_key(opened(bert, "last"), sentences),
-        cache_key(opened(bert, "cls"), sentences),
-        cache_key(opened(bert, max_length=63), sentences),
-    ]
+    keys = [cache_key(encoder, texts) for texts in (sentences, sentences[:-1], sentences[::-1])]
+    others = [opened(bert, "last"), opened(bert, "cls"), opened(bert, max_length=63), weigh(encoder, sentences)]
+    keys += [cache_key(other, sentences) for other in [*others, weigh(encoder, sentences[:9])]]
     assert cache_key(opened(bert_copy), sentences) == keys[0]  # its place does not matter
     tokenizer = json.loads((bert_copy / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
@@ -139,12 +134,15 @@ def spoil(path: Path, how: str) -> None:
     other = {"shape": np.zeros((3, 32), np.float32), "dtype": np.zeros((256, 32))}
     if how in other:
         np.save(path, other[how])
+    elif how == "unfinished":
+        path.rename(path.with_suffix(".partial"))
+        path.with_suffix(".partial").write_bytes(b"x" * 99_999)
     else:
         path.write_bytes({"empty": b"", "truncated": content[:-400], "header": content[:40], "noise": b"x" * 999}[how])
 
 
-@pytest.mark.parametrize("how", ["empty", "truncated", "header", "noise", "shape", "dtype"])
-def test_damaged_cache_is_made_anew(bert, sentences, tmp_path, passes, how):
+@pytest.mark.parametrize("how", ["empty", "truncated", "header", "noise", "shape", "dtype", "unfinished"])
+def test_a_damaged_cache_is_made_again(bert, sentences, tmp_path, passes, how):
     first = np.array(embed_corpus(sentences, opened(bert), tmp_path))
     (path,) = tmp_path.glob("*.npy")
     calls = len(passes)
@@ -156,22 +154,14 @@ def test_damaged_cache_is_made_anew(bert, sentences, tmp_path, passes, how):
 
 def stop_at(monkeypatch, runner, batch, error=KeyboardInterrupt):
     """The encoder's ``batch``-th batch, from 1, raises ``error``."""
-    calls, run = [], RUNNERS[runner].pool
+    calls, run = iter(range(1, 100)), RUNNERS[runner].pool
 
     def stop(self, tokens):
-        calls.append(1)
-        if len(calls) == batch:
+        if next(calls) == batch:
             raise error
         return run(self, tokens)
 
     monkeypatch.setattr(RUNNERS[runner], "pool", stop)
-
-
-def test_interruption_in_the_first_window_leaves_no_file(bert, sentences, tmp_path, monkeypatch, runner):
-    stop_at(monkeypatch, runner, 1)
-    with pytest.raises(KeyboardInterrupt):
-        embed_corpus(sentences, opened(bert), tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -182,10 +172,16 @@ def test_an_interrupted_pass_continues_bit_for_bit(
     monkeypatch.setattr(embeddings, "WINDOW", 40)
     monkeypatch.setattr(embeddings, "BATCH_TOKENS", 10_000)  # a batch a window
     whole = np.array(embed_corpus(sentences, opened(bert), tmp_path / "whole"))
-    with monkeypatch.context() as patch:
-        stop_at(patch, runner, 4, error)
-        with pytest.raises((KeyboardInterrupt, MemoryError, FastflowError)):
-            embed_corpus(sentences, opened(bert), tmp_path / "c")
+
+    def stopped(batch):
+        with monkeypatch.context() as patch:
+            stop_at(patch, runner, batch, error)
+            with pytest.raises((KeyboardInterrupt, MemoryError, FastflowError)):
+                embed_corpus(sentences, opened(bert), tmp_path / "c")
+
+    stopped(1)
+    assert list((tmp_path / "c").iterdir()) == [], "nothing of the first window"
+    stopped(4)
     assert "120 texts are kept in the cache, and the same command continues" in capsys.readouterr().err
     (partial,) = arrays(tmp_path / "c")
     assert partial.endswith(".partial")
@@ -197,14 +193,6 @@ def test_an_interrupted_pass_continues_bit_for_bit(
     assert "continues after 120 of 256 texts" in capsys.readouterr().err
     assert np.array_equal(found, whole)
     assert arrays(tmp_path / "c") == [partial.replace(".partial", ".npy")]
-
-
-def test_an_unfinished_file_of_another_kind_is_begun_again(bert, sentences, tmp_path, passes):
-    key = cache_key(opened(bert), sentences)
-    (tmp_path / f"{key}.partial").write_bytes(b"x" * 99_999)
-    found = embed_corpus(sentences, opened(bert), tmp_path)
-    assert sum(passes) == 256
-    assert np.array_equal(found, Embedder(opened(bert), "cpu")(sentences))
 
 
 KILLED = """
@@ -299,23 +287,26 @@ def test_the_two_who_can_make_the_pass_agree(bert, sentences):
     assert np.abs((vectors[0] - vectors[1]) / scale).max() <= EMBEDDING
 
 
-def test_size_is_said_when_the_cache_is_written(bert, sentences, tmp_path, monkeypatch, capsys):
+def test_the_cache_lies_in_the_usual_place_and_its_size_is_reported(bert, sentences, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory(None) == tmp_path / "fastflow"
+    assert cache_directory("here") == Path("here")
     embed_corpus(sentences, opened(bert), tmp_path / "fastflow")
     assert capsys.readouterr().err == f"cached 33 kB in {tmp_path / 'fastflow'}; `fastflow cache --clear` removes it\n"
     embed_corpus(sentences, opened(bert), tmp_path / "fastflow")
     assert capsys.readouterr().err == ""
     embed_corpus(sentences, opened(bert), tmp_path / "other")
     assert f"`fastflow cache --clear {tmp_path / 'other'}` removes it" in capsys.readouterr().err
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory(None) == tmp_path / ".cache" / "fastflow"
 
 
 @pytest.mark.parametrize("inside", ["", "deeper"])
-def test_cache_that_cannot_be_written(bert, sentences, corpus, inside):
+def test_cache_that_cannot_be_written(bert, sentences, corpus, tmp_path, monkeypatch, inside):
     with pytest.raises(FastflowError, match=r"the cache .* cannot be written: .*; choose another with --cache"):
         embed_corpus(sentences, opened(bert), corpus / inside)  # a file where a folder should be
 
-
-def test_full_disk(bert, sentences, tmp_path, monkeypatch):
     def full(*unused):
         raise OSError(28, "No space left on device")
 
@@ -329,13 +320,14 @@ def test_dropout_is_live_only_when_asked(bert, sentences):
     encoder, texts = opened(bert), sentences[:8]
     clean, live = Embedder(encoder, "cpu", backend="torch"), Embedder(encoder, "cpu", dropout=True)
     assert np.array_equal(clean(texts), clean(texts))
-    first, second = live(texts), live(texts)
-    assert np.abs(first - second).max() > 1e-2
-    assert np.abs(first - clean(texts)).max() > 1e-2
-    torch.manual_seed(3)
-    again = live(texts)
-    torch.manual_seed(3)
-    assert np.array_equal(live(texts), again)
+
+    def seeded(seed):
+        torch.manual_seed(seed)
+        return live(texts)
+
+    assert np.array_equal(seeded(3), seeded(3))
+    for other in (seeded(4), clean(texts)):
+        assert np.abs(seeded(3) - other).max() > 1e-2
 
 
 def test_encoder_that_overflows_is_an_error_naming_the_text(bert_copy, sentences, tmp_path, monkeypatch, runner):
@@ -359,30 +351,25 @@ def test_encoder_may_be_a_fastflow_model(model, model_copy, bert):
         opened(model_copy)
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "../no/where", "~/nothing"])
-def test_a_path_never_touches_the_network(name, monkeypatch):
-    monkeypatch.setattr(embeddings, "hub_snapshot", lambda name: pytest.fail("asked the Hub"))
-    with pytest.raises(FastflowError, match="no such encoder directory"):
-        opened(name)
-
-
-def test_a_mistyped_path_is_not_taken_for_a_hub_id(bert_copy, monkeypatch):
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "../no/where", "~/nothing", "bertt"])
+def test_a_path_never_touches_the_network(bert_copy, name, monkeypatch):
+    """Nor does one that is mistyped, next to a folder that exists."""
     monkeypatch.setattr(embeddings, "hub_snapshot", lambda name: pytest.fail("asked the Hub"))
     monkeypatch.chdir(bert_copy.parent.parent)
     assert opened(f"{bert_copy.parent.name}/bert").hub_id is None
-    with pytest.raises(FastflowError, match=r"bertt: no such encoder directory, though .* is one"):
-        opened(f"{bert_copy.parent.name}/bertt")
+    place = f"{bert_copy.parent.name}/" if name == "bertt" else ""
+    told = r"bertt: no such encoder directory, though .* is one" if place else "no such encoder directory"
+    with pytest.raises(FastflowError, match=told):
+        opened(place + name)
 
 
-@pytest.mark.parametrize(("length", "found"), [(None, 128), (3, 3), (128, 128)])
+@pytest.mark.parametrize(("length", "found"), [(None, 128), (3, 3), (128, 128), *((n, None) for n in (2, 0, -1, 129))])
 def test_max_length(bert, length, found):
-    assert opened(bert, max_length=length).max_length == found
-
-
-@pytest.mark.parametrize("length", [2, 0, -1, 129])
-def test_max_length_out_of_range(bert, length):
-    with pytest.raises(UsageError, match=f"--max-length must be 3 to 128 for this encoder, not {length}"):
-        opened(bert, max_length=length)
+    if found:
+        assert opened(bert, max_length=length).max_length == found
+    else:
+        with pytest.raises(UsageError, match=f"--max-length must be 3 to 128 for this encoder, not {length}"):
+            opened(bert, max_length=length)
 
 
 def test_encoders_that_cannot_serve(encoders, bert_copy):
@@ -394,12 +381,3 @@ def test_encoders_that_cannot_serve(encoders, bert_copy):
     (bert_copy / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))
     with pytest.raises(FastflowError, match=r"the tokenizer has \d+ entries, more than the 20"):
         opened(bert_copy)
-
-
-def test_cache_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_directory(None) == tmp_path / "fastflow"
-    assert cache_directory("here") == Path("here")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_directory(None) == tmp_path / ".cache" / "fastflow"

@@ -1,7 +1,5 @@
 """Shards: merged in their order whoever computed them, a sample that a hash chooses, and texts that must not change."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

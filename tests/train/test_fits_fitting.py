@@ -1,62 +1,63 @@
 """The steps of a fit: settled options, refusals, the same model from the same run, and from one resumed."""
 
 import json
+from functools import partial
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
+from fastflow.train.cli import main
 from fastflow.train.fits import fitting
 from fastflow.train.fits.fitting import prepare, settle
 from fastflow.train.options import COLOURS, POOLING, Options
 from fastflow.train.reading import Run
 
+from support.commands import interrupted
+from support.matrices import make_vectors
+
 
 @pytest.mark.slow
 def test_identical_runs_give_identical_models(train, tmp_path):
-    for name in ("m", "again"):
-        assert train(out=tmp_path / name, source="-", stdin="\n".join(f"a dog {i}" for i in range(70))).exit_code == 0
-    files = [
+    given = {"source": "-", "stdin": "\n".join(f"a dog {i}" for i in range(70))}
+    for name, options in (("m", ()), ("again", ()), ("other", ("--seed", "1"))):
+        assert train(*options, out=tmp_path / name, **given).exit_code == 0
+    one, again = (
         {p.relative_to(d): p.read_bytes() for p in d.rglob("*") if p.is_file()}
         for d in (tmp_path / "m", tmp_path / "again")
-    ]
-    assert files[0] == files[1]
-    assert (
-        train(
-            "--seed", "1", out=tmp_path / "other", source="-", stdin="\n".join(f"a dog {i}" for i in range(70))
-        ).exit_code
-        == 0
     )
-    marks = [Runtime(tmp_path / name).fingerprint for name in ("m", "again", "other")]
-    assert marks[0] == marks[1] != marks[2]
+    assert one == again
+    assert Runtime(tmp_path / "other").fingerprint != Runtime(tmp_path / "m").fingerprint
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["--encoder-dropout"]])
+@pytest.mark.parametrize("extra", [[], ["--encoder-dropout"], "vectors"])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
-    from fastflow.train.methods.scalars import Scalars
-
-    options = ["--save-steps", "3", "--batch-size", "32", *extra]
+    """Of texts, with the encoder at every step, and of vectors."""
+    options = ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]
+    if extra == "vectors":
+        np.save(tmp_path / "v.npy", make_vectors())
+        train, options = partial(of_vectors, tmp_path / "v.npy"), [*options, "--epochs", "2"]
+    else:
+        options += ["--spectrum", "0.5", "--demoted", "0", *extra]
     assert train(*options, out=tmp_path / "whole").exit_code == 0
-
-    def stop(self, step, values):
-        if step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scalars, "_log", stop)
-        stopped = train(*options)
-        assert stopped.exit_code == 130
-        assert "checkpoints of the flow are in" in stopped.stderr
+    stopped = interrupted(train, monkeypatch, 5, *options, out=tmp_path / "m")
+    assert "checkpoints of the flow are in" in stopped.stderr
     assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
     assert not (tmp_path / "m").exists()
-    refused = train(*options, "--resume", "--lr", "5e-4")
+    refused = train(*options, "--resume", "--lr", "5e-4", out=tmp_path / "m")
     assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
-    assert train(*options, "--resume").exit_code == 0
+    assert train(*options, "--resume", out=tmp_path / "m").exit_code == 0
     assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "whole").fingerprint
     assert not (tmp_path / "m.training").exists()
+
+
+def of_vectors(source, *options, out):
+    return CliRunner().invoke(main, [str(word) for word in (source, "--out", out, *options)])
 
 
 @pytest.mark.parametrize(

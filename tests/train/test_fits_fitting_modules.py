@@ -1,7 +1,5 @@
 """Calibration after all modules of a directory of Sentence Transformers: --pooling model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """``fastflow embed --fit``: one command that calibrates on its input and embeds it, run in this process."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings
@@ -70,13 +68,6 @@ def test_it_is_a_fit_on_the_distinct_texts_and_then_an_embedding_of_every_line(
 
 
 @pytest.mark.slow
-def test_the_same_input_gives_the_same_bytes(embed, tmp_path):
-    for name in ("a", "b"):
-        assert embed("-o", tmp_path / f"{name}.npz", "--quiet").stderr == ""
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-
-
-@pytest.mark.slow
 def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighted_model):
     done = embed("-o", tmp_path / "out.npz", "--save-model", tmp_path / "m")
     assert f"reuse it with -m {tmp_path / 'm'}" in done.stderr
@@ -86,20 +77,20 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
         assert np.array_equal(found["embeddings"], saved.encode(lines))
     for name in ("pooling", "max_length"):
         assert saved.info()[name] == given.info()[name]
-    refused(embed("-o", tmp_path / "b.npz", "--save-model", tmp_path / "m"), "m exists already; remove it or choose")
-    assert "--save-model" in embed("-o", tmp_path / "b.npz", "--save-model", tmp_path / "m").stderr
+    assert embed("-o", tmp_path / "again.npz", "--quiet").stderr == ""
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "out.npz").read_bytes()
+    again = embed("-o", tmp_path / "b.npz", "--save-model", tmp_path / "m")
+    refused(again, "m exists already; remove it or choose")
+    assert "--save-model" in again.stderr
 
 
 @pytest.mark.slow
-def test_a_plain_encoder_is_pooled_as_training_does_by_default(embed, tmp_path, bert):
-    assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=bert).exit_code == 0
-    assert Runtime(tmp_path / "m").info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
-
-
-@pytest.mark.slow
-def test_every_token_counts_the_same_where_the_model_has_no_weights(embed, tmp_path, model):
-    assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=model).exit_code == 0
-    assert Runtime(tmp_path / "m").info()["pooling"] == "masked mean of layers 0, 1 and 3"
+@pytest.mark.parametrize(("given", "weighted"), [("bert", "weighted "), ("model", "")])
+def test_tokens_are_weighed_unless_the_model_has_no_weights(embed, tmp_path, request, given, weighted):
+    """A plain encoder is pooled as training does by default."""
+    done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=request.getfixturevalue(given))
+    assert done.exit_code == 0
+    assert Runtime(tmp_path / "m").info()["pooling"] == f"{weighted}masked mean of layers 0, 1 and 3"
 
 
 @pytest.mark.slow
@@ -141,22 +132,20 @@ def test_texts_that_are_too_few_are_one_sentence(embed, tmp_path, text, message)
 def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, tmp_path, vector_model, monkeypatch):
     monkeypatch.setattr(fit_input, "calibrate", None)
     monkeypatch.setattr(fit_input, "open_encoder", None)
-    refused(embed("--shard", "1/2"), "--fit and --shard: every shard needs one and the same model, so fit once with")
-    refused(embed("--resume"), "--resume needs an output file")
-    refused(
-        embed("--resume", "-o", tmp_path / "o.npy", source="-", input="a\n"), "--resume cannot reread standard input"
-    )
-    refused(embed("-o", tmp_path / "o.xyz"), "unknown suffix '.xyz'")
-    refused(embed("--log-prob", "-o", tmp_path / "o.npy"), "has no place for log_prob")
-    refused(embed(model=vector_model), "calibrates vectors and has no encoder")
-    refused(embed(model=tmp_path / "none"), "no such model directory", 1)
-    refused(embed("--save-model", tmp_path / "in.txt" / "m"), "choose another --save-model", 1)
+    out, stdin = tmp_path / "o.npy", {"source": "-", "input": "a\n"}
+    for options, given, code, message in (
+        (("--shard", "1/2"), {}, 2, "--fit and --shard: every shard needs one and the same model, so fit once with"),
+        (("--resume",), {}, 2, "--resume needs an output file"),
+        (("--resume", "-o", out), stdin, 2, "--resume cannot reread standard input"),
+        (("-o", tmp_path / "o.xyz"), {}, 2, "unknown suffix '.xyz'"),
+        (("--log-prob", "-o", out), {}, 2, "has no place for log_prob"),
+        ((), {"model": vector_model}, 2, "calibrates vectors and has no encoder"),
+        ((), {"model": tmp_path / "none"}, 1, "no such model directory"),
+        (("--save-model", tmp_path / "in.txt" / "m"), {}, 1, "choose another --save-model"),
+    ):
+        refused(embed(*options, **given), message, code)
     done = CliRunner().invoke(main, ["embed", str(tmp_path / "in.txt"), "--save-model", str(tmp_path / "m")])
     refused(done, "--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
-    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
-
-
-def test_a_missing_extra_is_named_with_its_command(embed, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
     refused(embed(), "fastflow embed --fit needs torch, which is not installed: run pip install -e '.[train]'", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
@@ -197,15 +186,18 @@ def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, mo
 @pytest.mark.parametrize("other", ["texts", "encoder", "pooling", "vectors"])
 def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, source, other, model, vector_model):
     interrupt(monkeypatch)
-    keep = tmp_path / "m" if other != "vectors" else vector_model
     assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m").exit_code == 130
-    given = model if other == "pooling" else None
-    if other == "encoder":
-        encoder = make_encoder(tmp_path / "encoder", seed=1)
-        given = make_model(tmp_path / "other", encoder, make_sentences(64), "none", weighted=True)
+    keep, given = tmp_path / "m", {}
     if other == "texts":
         source.write_text(source.read_text() + "one more\n")
-    done = embed("-o", tmp_path / "new.npy", "--save-model", keep, "--resume", **({"model": given} if given else {}))
+    elif other == "encoder":
+        encoder = make_encoder(tmp_path / "encoder", seed=1)
+        given["model"] = make_model(tmp_path / "other", encoder, make_sentences(64), "none", weighted=True)
+    elif other == "pooling":
+        given["model"] = model
+    else:
+        keep = vector_model
+    done = embed("-o", tmp_path / "new.npy", "--save-model", keep, "--resume", **given)
     if other == "vectors":
         refused(done, "has no encoder")
     else:
@@ -228,11 +220,10 @@ def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, m
 @pytest.mark.slow
 def test_a_large_input_is_sampled(embed, tmp_path, monkeypatch, lines):
     monkeypatch.setattr(fit_input, "SAMPLE", 20)
-    done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m")
-    assert "to 20 distinct texts of in.txt" in done.stderr
-    assert len(np.load(tmp_path / "out.npy")) == len(lines)
-    again = embed("-o", tmp_path / "b.npy", "--save-model", tmp_path / "n")
-    assert again.exit_code == 0
+    for name in "mn":
+        done = embed("-o", tmp_path / f"{name}.npy", "--save-model", tmp_path / name)
+        assert "to 20 distinct texts of in.txt" in done.stderr
+        assert len(np.load(tmp_path / f"{name}.npy")) == len(lines)
     assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "n").fingerprint
 
 

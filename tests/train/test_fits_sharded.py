@@ -1,7 +1,5 @@
 """A fit to shards: the bytes of a streamed fit, the same for any workers, and a flow on a sample."""
 
-from __future__ import annotations
-
 import pytest
 
 from fastflow.errors import FastflowError, UsageError

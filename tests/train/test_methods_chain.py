@@ -1,19 +1,46 @@
-"""Chains of methods: fitted link after link, and refused before anything is embedded."""
+"""Methods by name and chains of them: fitted link after link, and refused before anything is embedded."""
+
+import sys
 
 import numpy as np
 import pytest
 
-from fastflow.errors import UsageError
+from fastflow.errors import UsageError, missing_extra
 from fastflow.evaluation.isotropy import isoscore
 from fastflow.stages.calibration import apply, describe
 from fastflow.train.data.moments import moments
+from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import check_chain, fit
 from fastflow.train.methods.closed_forms import fit_nullspace, fit_standardize, fit_whiten
 from fastflow.train.methods.loop import Fitting, Schedule
-from fastflow.train.methods.names import parse_method
+from fastflow.train.methods.names import Method, parse_method
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
 
 from support.rows import data
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        ("none", []),
+        ("flow", [Method("flow")]),
+        ("whiten:128,flow", [Method("whiten", 128), Method("flow")]),
+        ("standardize, nullspace:3", [Method("standardize"), Method("nullspace", 3)]),
+        ("nullspace", [Method("nullspace")]),
+        ("components:2,whiten", [Method("components", 2), Method("whiten")]),
+    ],
+)
+def test_methods(text, links):
+    assert parse_method(text) == parse_method(text.replace(",", "+")) == links
+
+
+@pytest.mark.parametrize(
+    "text", ["", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow", "auto,flow"]
+)
+def test_unknown_methods_are_wrong_usage(text):
+    with pytest.raises(UsageError, match=r"unknown method '.*'; use flow, whiten\[:K\]"):
+        parse_method(text)
+
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
@@ -114,3 +141,50 @@ def same_stages(one, other):
     """Whether all arrays of two chains are the same, bit for bit."""
     pairs = zip(one.stages, other.stages, strict=True)
     return all(np.array_equal(a.params[name], b.params[name]) for a, b in pairs for name in a.params)
+
+
+@pytest.mark.slow
+def test_closed_forms_are_fitted_without_pytorch(run_python):
+    program = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+from fastflow.stages.calibration import apply
+from fastflow.train.methods.against import fit_named
+x = np.random.default_rng(0).normal(size=(50, 6)) * np.arange(1, 7)
+assert np.abs(np.cov(apply(fit_named("whiten:3", x), x), rowvar=False, ddof=0) - np.eye(3)).max() <= 1e-10
+assert fit_named("raw", x) == []
+assert apply(fit_named("nullspace:2", x), x).shape == (50, 6)
+try:
+    fit_named("flow", x)
+except Exception as error:
+    print(error)
+"""
+    done = run_python(program)
+    assert done.stdout.strip() == str(missing_extra("train", "torch", "fitting 'flow'")), done.stderr
+
+
+def test_fit_named_is_seeded():
+    x = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+    first, again, other = (apply(fit_named("flow", x, seed), x.astype(np.float64)) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.slow
+def test_log_directory_holds_scalars(train, tmp_path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    assert train("--log-dir", tmp_path / "logs").exit_code == 0
+    (path,) = (tmp_path / "logs").iterdir()
+    scalars = [(v.tag, event.step) for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
+    every = [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
+    assert sorted(scalars) == [*every, ("separability", 0), ("separability", 4)]
+
+
+@pytest.mark.slow
+def test_log_directory_without_tensorboard(train, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = train("--log-dir", tmp_path / "logs")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"

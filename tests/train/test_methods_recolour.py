@@ -1,7 +1,5 @@
 """Recolour: the definition, the meaning of its two settings, few texts, and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

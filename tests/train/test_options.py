@@ -1,9 +1,11 @@
 """The options of a fit: one place for their defaults, and what no fit can have is refused."""
 
+import inspect
 import re
 
 import pytest
 
+import fastflow
 from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.methods.flow import FlowConfig
@@ -23,7 +25,10 @@ def test_the_command_takes_every_option_with_its_default_and_its_choices():
     assert all(command[name].help for name in vars(DEFAULTS))
 
 
-def test_the_flow_and_the_schedule_have_the_same_defaults():
+def test_fit_the_flow_and_the_schedule_have_the_same_defaults():
+    named = inspect.signature(fastflow.fit).parameters
+    for name in ("method", "pooling", "token_weights", "seed"):
+        assert named[name].default == getattr(DEFAULTS, name)
     config, schedule = FlowConfig(dim=256), Schedule()
     assert {name: getattr(config, name) for name in DEFAULTS.shape()} == DEFAULTS.shape()
     assert vars(schedule) == {name: getattr(DEFAULTS, name) for name in vars(schedule)}

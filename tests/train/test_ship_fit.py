@@ -1,12 +1,26 @@
-"""A fit in memory: a Runtime without a saved model, its folder, and saving once."""
+"""A fit in memory, and what it is saved with: precision, likelihood and the card of vectors."""
 
 import gc
+import json
 
 import numpy as np
 import pytest
 
 import fastflow
+from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokenizer
+from fastflow.stages.calibration import Stage
+from fastflow.stages.density import density_of
+from fastflow.train.methods.against import fit_named
+from fastflow.train.ship import likelihood as shipped
+from fastflow.train.ship import precision
+from fastflow.train.ship.card import card_of_vectors
+from fastflow.train.ship.likelihood import LEAST, SHARE, usual
+from fastflow.train.ship.precision import TEXTS, measure_precision
+
+from support.builders import make_model, make_sentences
 
 
 @pytest.mark.slow
@@ -60,3 +74,63 @@ def test_saving_twice_to_one_place_is_refused(bert, sentences, tmp_path):
     with pytest.raises(UsageError, match="is for an encoder from the Hub"):
         fit.save(tmp_path / "light", reference_encoder=True)
     assert not (tmp_path / "light").exists()
+
+
+@pytest.mark.slow
+def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "LEAST", 200)
+    texts = make_sentences(256, 3)
+    model = make_model(tmp_path / "m", bert, texts, "flow,recolour", ordered=True)
+    found = Runtime(model).likelihood
+    assert found.share == 0.01
+    log_probs = Runtime(model, dtype="float32").log_prob(texts)  # the dtype it is measured in
+    assert np.isclose(found.log_prob, np.quantile(log_probs, 0.01), atol=1e-3)
+    assert json.loads((model / "fastflow.json").read_text())["likelihood"]["log_prob"] == found.log_prob
+    few = make_model(tmp_path / "n", bert, texts[:199], ordered=True)
+    linear = make_model(tmp_path / "o", bert, texts, "nullspace", ordered=True)
+    assert Runtime(few).likelihood is Runtime(linear).likelihood is None
+    fit = fastflow.fit(texts, encoder=bert, method="flow", stop="budget")
+    assert fit.save(tmp_path / "p") == fit.save(tmp_path / "q")
+    assert Runtime(tmp_path / "p").likelihood is not None
+
+
+def test_it_is_of_the_rows_given_and_of_enough_of_them():
+    x = np.random.default_rng(0).normal(size=(LEAST, 8)).astype(np.float32)
+    stages = fit_named("flow", x)
+    found = usual(stages, x)
+    assert found["share"] == SHARE
+    wide = [stage.astype(np.float64) for stage in stages]
+    below = density_of(stages, "it").log_prob(x.astype(np.float64), wide) < found["log_prob"]
+    assert below.sum() == SHARE * LEAST
+    assert usual(stages, x[1:]) is None
+    assert usual(fit_named("whiten", x), x) is None
+
+
+def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
+    asked = []
+    real = Tokenizer.prompted
+    monkeypatch.setattr(
+        Tokenizer, "prompted", lambda self, texts, *rest: asked.append(list(texts)) or real(self, texts, *rest)
+    )
+    measure_precision(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
+    assert len(asked[0]) == TEXTS
+    numbers = np.array([int(text.split()[1]) for text in asked[0]])
+    assert numbers[0] == 0
+    assert numbers[-1] > 9 * TEXTS
+
+
+def test_nothing_is_known_where_the_kernels_do_not_run_the_encoder(model, monkeypatch):
+    monkeypatch.setattr(precision, "who_runs", lambda encoder, device: "torch")
+    assert measure_precision(load_model(model), ["a dog"]) == ({}, None)
+
+
+def test_the_card_names_the_vectors_and_their_hash():
+    stages = [Stage("standardize", {}, {"mean": np.zeros(4), "deviation": np.ones(4)})]
+    training = {"vectors_sha256": "0123456789abcdef" + 48 * "f", "source": "v.npy", "vectors": 99, "reasons": ["asked"]}
+    isotropy = {"mean_cosine": 0.9, "isoscore": 0.1, "top_share": 0.5}
+    card = card_of_vectors(stages, training, {"isotropy": {"before": isotropy, "after": isotropy}}, 4)
+    lines = ("| input | vectors of 4 numbers |", "| calibration | standardize |", "- asked\n", "embeds no text")
+    lines += ("| fitted on | v.npy: 99 vectors (sha256 0123456789abcdef) |", "Of others its output is void")
+    assert [line for line in lines if line not in card] == []
+    (row,) = (line for line in card.splitlines() if line.startswith("| IsoScore"))
+    assert row.count("0.1") == 2

@@ -1,0 +1,327 @@
+"""Reports: each ratio with its bound, tables with the fastest first, files whole, and plots of kept results."""
+
+import json
+import re
+
+import pytest
+
+from fastflow.bench import cli
+from fastflow.bench.measure.row import Row
+from fastflow.bench.report import files, ratios_gpu
+from fastflow.bench.report.columns import SUITES, duration, headings, together
+from fastflow.bench.report.plot import plot
+from fastflow.bench.report.ratios_encoder import encoder_ratios, ragged_ratios, startup_ratios
+from fastflow.bench.report.ratios_flow import flow_ratios
+from fastflow.bench.report.ratios_serve import serve_ratios
+from fastflow.bench.report.table import _ratio_line, _tables, busy, main, table
+from fastflow.errors import FastflowError
+
+from support.places import ROOT
+
+KEPT = ROOT / "bench" / "results"
+FIELDS = {"name", "threads", "value", "unit", "must", "aim", "reached"}
+
+
+def row(name, dtype="float32", ms=1.0, **more):
+    given = {"suite": "encoder", "subject": "s", "threads": 2, "batch": 1, "tokens": 16, "times_floor": ms}
+    return given | {"name": name, "dtype": dtype, "median_ms": ms} | more
+
+
+def rows_of(text, **more):
+    """A row for each ``name dtype milliseconds`` of ``text``."""
+    return [row(*one.split()[:2], float(one.split()[2]), **more) for one in text.split(", ")]
+
+
+FLOWS = [
+    *rows_of("fastflow - 0.01, torch-lean-eager - 0.39, torch-ukp-eager - 4, torch-folded-eager - 0.2", threads=1),
+    *rows_of("torch-folded-state-eager - 0.05, torch-lean-compile - 0.04", threads=1),
+    row("fastflow", ms=0.03, batch=1024, threads=1, times_floor=3.0),
+    row("torch-lean-eager", ms=0.15, batch=1024, threads=1),
+    *rows_of("fastflow - 0.02"),
+    row("fastflow", ms=99.0, subject="another"),
+]
+ENGINES = "fastflow float32 10, onnxruntime float32 12, openvino float32 11, fastflow int8 4, onnxruntime int8 5, "
+ENGINES += "ctranslate2 int8 3, fastflow bfloat16 1.1, openvino bfloat16 7.7, fastflow-avx2 float32 24"
+TEXTS = "fastflow float32 10, fastflow bfloat16 5, fastflow int8 2, sentence-transformers float32 60, "
+TEXTS += "sentence-transformers bfloat16 30, sentence-transformers-onnx float32 40, sentence-transformers-onnx int8 9, "
+TEXTS += "sentence-transformers-openvino bfloat16 20, fastembed float32 25, fastembed int8 3"
+STARTS = rows_of("fastflow bfloat16 600, sentence-transformers float32 4000", resident_mb=310.0, peak_mb=500.0)
+ON_A_GPU = rows_of("fastflow float32 1, fastflow bfloat16 0.5, torch-eager float32 6, torch-eager bfloat16 4.5")
+ON_A_GPU += rows_of("torch-graph bfloat16 0.7")
+# the end of the name of a ratio -> value, bound that must hold, aim, and whether it is reached
+RATIOS = {
+    "flow": (
+        lambda: flow_ratios(FLOWS, "cpu"),
+        [
+            ("B=1: fastflow against unfused PyTorch eager, lean (torch-lean-eager)", 39, 40, None, False),
+            ("published port's shape (torch-ukp-eager)", 400, 40, None, True),
+            ("the plan as it stands (torch-folded-eager)", 20, 5, None, True),
+            ("rewritten in state form (torch-folded-state-eager)", 5, 5, None, True),
+            ("compiled ones included (torch-lean-compile)", 4, None, None, None),
+            ("B=1024: fastflow against unfused PyTorch eager, lean (torch-lean-eager)", 5, 5, None, True),
+            ("compiled ones included (torch-lean-eager)", 5, None, None, None),
+            ("B=1: fastflow, median", 10, None, 15, True),
+            ("B=1024: fastflow against the machine's floor", 3, None, 2, False),
+            ("B=1: fastflow, median", 20, None, 15, False),  # on two threads
+        ],
+    ),
+    "one text": (
+        lambda: encoder_ratios(rows_of(ENGINES)),
+        [
+            ("1x16: fastflow float32 against openvino float32", 1.1, 1, 1 / 0.85, True),
+            ("1x16: fastflow bfloat16 against openvino bfloat16", 7, 1, None, True),
+            ("1x16: fastflow int8 against ctranslate2 int8", 0.75, 1, 1 / 0.45, False),
+            ("1x16: fastflow bfloat16 against the machine's floor", 1.1, None, 1.2, True),
+            ("1x16: fastflow-avx2 float32 against onnxruntime float32", 0.5, 1, None, False),
+        ],
+    ),
+    "many texts": (
+        lambda: encoder_ratios(rows_of(ENGINES, batch=8, tokens=32)),
+        [
+            ("8x32: fastflow float32 against openvino float32", 1.1, 1, 1 / 0.85, True),
+            ("8x32: fastflow bfloat16 against openvino bfloat16", 7, 1, 2.5, True),
+            ("8x32: fastflow int8 against ctranslate2 int8", 0.75, 1, 4, False),
+            ("8x32: fastflow-avx2 float32 against onnxruntime float32", 0.5, 1, None, False),
+        ],
+    ),
+    "lists": (  # a library counts with its best backend, in no lower precision
+        lambda: ragged_ratios(rows_of(TEXTS)),
+        [
+            ("s: fastflow float32 against fastembed float32", 2.5, 2, None, True),
+            ("s: fastflow float32 against sentence-transformers float32", 6, None, 4, True),
+            ("transformers at its best: fastflow float32 against sentence-transformers-onnx float32", 4, 2, None, True),
+            ("fastembed at its best: fastflow float32 against fastembed float32", 2.5, 2, None, True),
+            ("s: fastflow bfloat16 against sentence-transformers-openvino bfloat16", 4, 2, None, True),
+            ("s: fastflow bfloat16 against sentence-transformers float32", 12, None, 4, True),
+            ("at its best: fastflow bfloat16 against sentence-transformers-openvino bfloat16", 4, 2, None, True),
+            ("fastembed at its best: fastflow bfloat16 against fastembed float32", 5, 2, None, True),
+            ("s: fastflow int8 against fastembed int8", 1.5, 2, None, False),
+            ("s: fastflow int8 against sentence-transformers float32", 30, None, 4, True),
+            ("transformers at its best: fastflow int8 against sentence-transformers-onnx int8", 4.5, 2, None, True),
+            ("fastembed at its best: fastflow int8 against fastembed int8", 1.5, 2, None, False),
+        ],
+    ),
+    "starts": (
+        lambda: startup_ratios(STARTS, "s"),
+        [
+            ("s: fastflow bfloat16, first vector", 0.6, 1, 0.4, True),
+            ("s: fastflow bfloat16 against sentence-transformers float32", 4000 / 600, 5, None, True),
+            ("s: fastflow bfloat16, resident memory", 310, 300, None, False),
+            ("s: fastflow bfloat16, peak resident memory", 500, None, None, None),
+        ],
+    ),
+    "one text on a GPU": (  # peers of another dtype are compared if an aim says so
+        lambda: ratios_gpu.encoder_ratios(ON_A_GPU) + ratios_gpu.text_ratios(rows_of("fastflow bfloat16 0.5")),
+        [
+            ("fastflow float32 against torch-eager float32", 6, None, None, None),
+            ("fastflow bfloat16 against torch-graph bfloat16", 1.4, None, None, None),
+            ("fastflow bfloat16 against torch-eager float32", 12, None, 8, True),
+            ("fastflow bfloat16 against torch-graph bfloat16", 1.4, None, 1.2, True),
+            ("fastflow bfloat16, text to vector", 0.5, None, 0.6, True),
+        ],
+    ),
+    "more on a GPU": (
+        lambda: ratios_gpu.encoder_ratios(rows_of("fastflow bfloat16 1, torch-eager bfloat16 2", batch=32)),
+        [("32x16: fastflow bfloat16 against torch-eager bfloat16", 2, None, None, None)],
+    ),
+    "too slow on a GPU": (
+        lambda: ratios_gpu.text_ratios(rows_of("fastflow bfloat16 0.7")),
+        [("fastflow bfloat16, text to vector", 0.7, None, 0.6, False)],
+    ),
+    "nothing of ours": (
+        lambda: (
+            flow_ratios(rows_of("torch-lean-eager - 1"), "cpu") + ratios_gpu.text_ratios(rows_of("torch-eager - 1"))
+        ),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RATIOS)
+def test_ratios_are_over_the_fastest_peer_of_the_class_and_judged_by_their_bound(case):
+    make, wanted = RATIOS[case]
+    found = make()
+    assert all(set(ratio) == FIELDS for ratio in found)
+    for ratio, (name, value, must, aim, reached) in zip(found, wanted, strict=True):
+        assert ratio["name"].endswith(name)
+        figures = [ratio["value"], ratio["must"], ratio["aim"]]
+        assert figures == [pytest.approx(value), pytest.approx(must), pytest.approx(aim)]
+        assert ratio["reached"] is reached
+
+
+def test_the_bounds_of_a_flow_on_a_gpu_and_of_subjects_that_are_not_judged():
+    assert {r["aim"] for r in flow_ratios(FLOWS, "cuda")} == {40, 150, 15, None, 8.0, 20.0, 2.0}
+    assert {r["reached"] for r in startup_ratios(STARTS, "another")} == {None}
+
+
+LOAD = {"refused": 0, "failed": 0, "lag_p99_ms": 1.0, "generator_cpu": 0.1, "batch_ms": 100.0}
+
+
+def served(name, batch, **fields):
+    given = {"median_ms": 10.0, "p20_ms": 9.0, "p80_ms": 11.0, "p99_ms": 90.0, "runs": 100, "texts_per_s": 95.0}
+    whole = {"suite": "serve", "subject": "a model", "backend": "cpu", "dtype": "float32", "threads": 2, "tokens": None}
+    return Row(**{**whole, **given, "name": name, "batch": batch, **fields}).as_dict()
+
+
+def all_served():
+    return [
+        served("Runtime alone", 256, texts_per_s=100.0),
+        served("Runtime alone", 1),
+        served("fastflow", 1, share=0.5, **LOAD),
+        served("fastflow", 1, share=3.0, **LOAD | {"refused": 7, "refused_p99_ms": 20.0}),
+        served("fastflow", 32, share=1.3, **LOAD),
+        served("a peer", 1, share=0.5, **LOAD),
+    ]
+
+
+@pytest.mark.parametrize(("texts", "p99", "refusal", "reached"), [(95.0, 90.0, 20.0, True), (80.0, 301.0, 51.0, False)])
+def test_what_is_asked_of_a_server(texts, p99, refusal, reached):
+    rows = all_served()
+    rows[4]["texts_per_s"], rows[3]["refused_p99_ms"] = texts, refusal
+    rows[2]["p99_ms"] = rows[3]["p99_ms"] = p99
+    ratios = serve_ratios(rows)
+    assert [ratio["value"] for ratio in ratios] == [p99 / 100, refusal, p99 / 100, texts / 100]
+    assert [ratio["reached"] for ratio in ratios] == [reached] * 4
+    assert set(ratios[0]) == FIELDS
+
+
+@pytest.mark.parametrize(("usual", "reached"), [(90.0, True), (89.0, False)])
+def test_the_admitted_keep_their_p99(usual, reached):
+    rows = all_served()
+    rows.insert(3, rows[2] | {"share": 0.9, "p99_ms": usual})
+    found = [ratio for ratio in serve_ratios(rows) if "over that at 90%" in ratio["name"]]
+    assert [(ratio["value"], ratio["aim"], ratio["reached"]) for ratio in found] == [(90.0 / usual, 1.0, reached)]
+    assert f"(aim <= 1: {'reached' if reached else 'NOT REACHED'})" in _ratio_line(found[0], targets=True)
+
+
+def test_the_table_of_a_server_has_a_line_for_every_row():
+    text = "\n".join(_tables(all_served()))
+    assert text.count("\n  fastflow float32") == 3
+    assert "130%, lists of 32" in text
+    assert "256 at a time" in text
+
+
+def lines_of(rows):
+    """The table of the text suites, its cells apart."""
+    return [re.sub("   *", " | ", line.strip()) for line in _tables(rows)]
+
+
+def started(name, dtype, ms, **fields):
+    numbers = {"runs": 3, "p20_ms": ms, "p80_ms": ms, "resident_mb": 40.4, "peak_mb": None, "anonymous_mb": 1}
+    return row(name, dtype, ms, **numbers | {"suite": "startup", "subject": "a model", "tokens": None} | fields)
+
+
+def test_the_fastest_comes_first_and_is_compared_with_ours_of_its_dtype():
+    rows = [started("torch", "float32", 9.0), started("fastflow", "float32", 3.0), started("other", "int8", 1.0)]
+    title, head, *cells = lines_of(rows)[:5]
+    assert title == "a model; 2 threads; startup to the first vector"
+    assert [line.split(" | ")[0] for line in cells] == ["other int8", "fastflow float32", "torch float32"]
+    assert head == "candidate | median | 20-80 % | runs | x ours | resident | anonymous", "no peak: it is not known"
+    assert [line.split(" | ")[4] for line in cells] == ["40 MB", "1.00", "3.00"]  # there is no int8 of ours
+    rows = [started("fastflow", "float32", 3.0), started("fastflow", "float32", 5.0, subject="another")]
+    assert [together(r)[1] for r in rows] == ["a model", "another"]
+    assert sum(line.startswith(("a model;", "another;")) for line in lines_of(rows)) == 2, "a table for each"
+    assert lines_of([]) == []
+
+
+def test_a_flow_is_compared_with_our_one_row_whatever_the_mode_of_its_products():
+    known = {"suite": "flow", "gflops": 1.0, "gbs": 1.0, "times_floor": 1.0, "max_abs_err": 1e-6}
+    rows = [started("torch", "tf32", 6.0, **known), started("fastflow", "float32", 3.0, **known)]
+    _, head, *cells = (line.split(" | ") for line in lines_of(rows)[:4])
+    assert [(line[0], line[head.index("x ours")]) for line in cells] == [("fastflow", "1.0"), ("torch", "2.0")]
+
+
+def test_a_column_is_shown_and_explained_if_it_was_measured():
+    known = {"suite": "end-to-end", "texts_per_s": 9.0, "gflops": 318.0, "least_cosine": 1.0, "tokens": 9}
+    rows = [started("fastflow", "float32", 3.0, **known)]
+    rows.append(started("kept", "float32", 5.0, compute_fraction=0.672, **known))
+    _, head, first, last = lines_of(rows)[:4]
+    assert "of peak" in head
+    assert ("67%" in first, "67%" in last) == (False, True)
+    assert not any("of peak" in line for line in lines_of(rows[:1]))
+    alone = lines_of(rows[1:])
+    assert sum(line.startswith("of peak: ") for line in alone) == 1
+    assert not any(line.startswith(("GB/s", "x ours", "memory")) for line in alone), "nobody is ours here"
+
+
+HEADINGS = {
+    ("encoder", 8, 32): ("a model; 2 threads; encoder 8 x 32 tokens", "candidate"),
+    ("end-to-end", 1000, 25000): ("a model; 2 threads; end-to-end of 1,000 texts, 25,000 tokens", "candidate"),
+    ("startup", 1, None): ("a model; 2 threads; startup to the first vector", "candidate"),
+    ("serve", 1, None): ("a model; 2 threads; serve", "candidate"),
+    ("flow", 1024, None): ("a model; 2 threads", "B = 1,024"),
+}
+
+
+def test_sizes_durations_and_numbers_are_readable():
+    for (suite, batch, tokens), wanted in HEADINGS.items():
+        assert headings(started("fastflow", "float32", 1.0, suite=suite, batch=batch, tokens=tokens)) == wanted
+    assert tuple(SUITES) == cli.SUITES, "every suite has a table"
+    found = [duration(ms) for ms in (0.00512, 0.0123, 0.9996, 12.34, 1250.0)]
+    assert found == ["5.12 us", "12.3 us", "1000 us", "12.3 ms", "1.25 s"]
+    assert files.number({"a": [1.23456789, 2, None], "b": True}) == {"a": [1.23457, 2, None], "b": True}
+
+
+def report(others=0.0, skipped=()):
+    machine = {"gpu": None, "processor": "some", "processors_usable": 2, "versions": {}, "ceilings": []}
+    whole = machine | {"processors_used_by_others": others}
+    return {"machine": whole, "rows": [], "ratios": [], "skipped": list(skipped)}
+
+
+def test_a_reason_is_given_once_with_everybody_whom_it_kept_out():
+    reason = "this peer needs onnx, which is not installed"
+    absent = [{"subject": "s", "name": name, "reason": reason} for name in ("one float32", "one int8", "one float32")]
+    other = {"subject": "t", "name": "*", "threads": 2, "batch": 1024, "reason": "too large"}
+    lines = table(report(skipped=[*absent, other])).splitlines()
+    assert [line for line in lines if line.startswith("left out: ")] == [
+        f"left out: s: one float32, one int8: {reason}",
+        "left out: t, 2 threads, B = 1,024: everybody: too large",
+    ]
+
+
+@pytest.mark.parametrize(("others", "too_much"), [(None, False), (0.0, False), (0.19, False), (0.21, True)])
+def test_a_busy_machine_spoils_the_ratios(others, too_much):
+    made = report(others)
+    assert busy(made["machine"]) is too_much
+    assert ("do not quote these ratios" in table(made)) is too_much
+
+
+def test_targets_are_printed_from_a_kept_file(capsys):
+    kept = KEPT / "zen4" / "end-to-end-default"
+    main([f"{kept}.json"])
+    shown = capsys.readouterr().out
+    assert shown == kept.with_suffix(".txt").read_text(encoding="utf-8")
+    assert "(must >= " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "usage: python -m fastflow.bench.report.table FILE.json"),
+        (["absent.json"], "absent.json cannot be read as JSON"),
+        ([__file__], "cannot be read as JSON"),
+    ],
+)
+def test_a_file_that_is_no_run_is_one_sentence(arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        main(arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zen4/flow", "zen4/encoder-bert-base"])
+def test_kept_results_are_drawn(tmp_path, name):
+    pytest.importorskip("matplotlib")
+    plot(json.loads((KEPT / f"{name}.json").read_text()), tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_nothing_half_written(tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(FastflowError, match="nothing was measured"):
+        plot({"rows": []}, tmp_path / "p.png")
+    with pytest.raises(ValueError, match="Out of range float"):
+        files.write_json({"value": float("nan")}, tmp_path / "bench.json")
+    with pytest.raises(FastflowError, match="cannot be written"):
+        files.write_json({"value": 1.0}, tmp_path / "absent" / "bench.json")
+    assert list(tmp_path.iterdir()) == []

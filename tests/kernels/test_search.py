@@ -1,0 +1,151 @@
+"""The compiled scans and products: those of the definition on every instruction set, length and number of threads."""
+
+import numpy as np
+import pytest
+
+from fastflow.kernels import _cpu
+from fastflow.kernels.search import cpu, reference
+
+WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 96, 127, 128, 129, 255, 256, 257, 768, 1000)
+
+
+def codes_of(dtype, rows, width, seed=0):
+    """Codes of which the first two rows give the largest sums, and a query of other numbers."""
+    rng, limits = np.random.default_rng(seed), np.iinfo(dtype)
+    codes, other = rng.integers(limits.min, limits.max, (2, rows, width), dtype, endpoint=True)
+    if rows > 1:
+        codes[0], codes[1] = limits.min, limits.max
+    return codes, other[-1] if rows else np.ones(width, dtype)
+
+
+def whole(rows, width, seed=0):
+    """Whole numbers: sums below 2^24, exact in float32 in any order."""
+    return np.random.default_rng(seed).integers(-9, 10, (rows, width)).astype(np.float32)
+
+
+def any_size(rows, width, seed):
+    """Numbers of sizes far apart, of both signs: rounding shows."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(rows, width)) * 10 ** rng.uniform(-4, 4, (rows, width))).astype(np.float32)
+
+
+def dot_in_python(row, query):
+    return sum(a * b for a, b in zip(row, query, strict=True))
+
+
+def bits_in_python(row, query):
+    return sum((a ^ b).bit_count() for a, b in zip(row, query, strict=True))
+
+
+SCANS = {"dots": (np.int8, dot_in_python), "hammings": (np.uint8, bits_in_python)}
+
+
+@pytest.mark.parametrize("width", [1, 7, 300])
+@pytest.mark.parametrize("name", SCANS)
+def test_the_definition_is_that_of_pythons_integers(name, width, monkeypatch):
+    monkeypatch.setattr(reference, "WIDENED", 1000)
+    dtype, one = SCANS[name]
+    codes, other = codes_of(dtype, 20, width)
+    for query in (*codes[:3], other):
+        want = [one(row, query.tolist()) for row in codes.tolist()]
+        assert getattr(reference, name)(codes, query).tolist() == want
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", SCANS)
+def test_the_integers_of_the_definition(float_isa, name, width):
+    codes, other = codes_of(SCANS[name][0], 37, width)
+    for query in (*codes[:3], other):
+        found = getattr(cpu, name)(codes, query, 1, float_isa)
+        assert found.dtype == np.int32
+        assert np.array_equal(found, getattr(reference, name)(codes, query))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_products_are_exact_on_whole_numbers_and_else_within_their_bound(float_isa, width):
+    rows, queries = whole(37, width), whole(3, width, 1)
+    found = cpu.products(rows, queries, 1, float_isa)
+    assert (found.dtype, found.shape) == (np.float32, (3, 37))
+    assert np.array_equal(found, queries.astype(np.int64) @ rows.astype(np.int64).T)
+    assert np.array_equal(reference.products(rows, queries), found)
+    rows, queries = any_size(200, width, 2), any_size(4, width, 3)
+    wide, asked = rows.astype(np.float64), queries.astype(np.float64)
+    bound = width * 2.0**-23 * np.linalg.norm(asked, axis=1)[:, None] * np.linalg.norm(wide, axis=1)
+    for found in (cpu.products(rows, queries, 1, float_isa), reference.products(rows, queries)):
+        assert (abs(found - asked @ wide.T) <= bound).all()
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize(("rows", "width"), [(0, 5), (1, 5), (20_000, 61), (3, 65536)])
+def test_threads_and_blocks_change_no_integer(float_isa, name, rows, width):
+    codes, query = codes_of(SCANS[name][0], rows, width)
+    want = getattr(reference, name)(codes, query)
+    for threads in (1, 2, 5, None):
+        assert np.array_equal(getattr(cpu, name)(codes, query, threads, float_isa), want)
+
+
+def test_threads_and_blocks_change_no_bit_of_a_product(float_isa):
+    for count, asked, width in ((0, 2, 5), (3, 0, 5), (1, 1, 5), (5000, 1, 61), (5000, 3, 61), (3, 2, 70_000)):
+        rows, queries = any_size(count, width, 4), any_size(asked, width, 5)
+        alone = [[cpu.products(row[None], query[None], 1, float_isa)[0, 0] for row in rows[:50]] for query in queries]
+        found = cpu.products(rows, queries, 1, float_isa)
+        assert np.array_equal(found[:, :50], np.reshape(alone, (asked, min(count, 50))))
+        for threads in (2, 5, None):
+            assert np.array_equal(cpu.products(rows, queries, threads, float_isa), found)
+
+
+def test_rows_that_begin_anywhere(float_isa):
+    memory = whole(1, 40 * 33 + 5).ravel()
+    for start in range(5):
+        rows = memory[start : start + 40 * 33].reshape(40, 33)
+        query = memory[start + 7 : start + 40][None]
+        assert np.array_equal(cpu.products(rows, query, 2, float_isa), (query @ rows.T))
+
+
+def test_the_widest_sum_fits():
+    codes = np.full((2, 65536), -128, np.int8)
+    assert cpu.dots(codes, codes[0]).tolist() == [2**30] * 2
+
+
+UNALIGNED = np.frombuffer(bytes(25), np.uint8)[1:].view(np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+@pytest.mark.parametrize(
+    ("name", "rows", "queries"),
+    [
+        ("dots", np.zeros((2, 3), np.uint8), np.zeros(3, np.int8)),
+        ("dots", np.zeros((2, 3), np.int8), np.zeros(4, np.int8)),
+        ("dots", np.zeros((2, 6), np.int8)[:, ::2], np.zeros(3, np.int8)),
+        ("dots", np.zeros((2, 0), np.int8), np.zeros(0, np.int8)),
+        ("dots", np.zeros((1, 65537), np.int8), np.zeros(65537, np.int8)),
+        ("dots", np.zeros(3, np.int8), np.zeros(3, np.int8)),
+        ("hammings", np.zeros((2, 6), np.uint8)[:, ::2], np.zeros(3, np.uint8)),
+        ("products", np.zeros((2, 3)), np.zeros((1, 3), np.float32)),
+        ("products", np.zeros((2, 3), np.float32), np.zeros((1, 3))),
+        ("products", np.zeros((2, 3), np.float32), np.zeros((1, 4), np.float32)),
+        ("products", np.zeros((2, 3), np.float32), np.zeros(3, np.float32)),
+        ("products", np.zeros((2, 6), np.float32)[:, ::2], np.zeros((1, 3), np.float32)),
+        ("products", np.zeros((2, 0), np.float32), np.zeros((1, 0), np.float32)),
+        ("products", UNALIGNED, np.zeros((1, 3), np.float32)),
+    ],
+)
+def test_other_shapes_and_types_are_refused(module, name, rows, queries):
+    with pytest.raises(ValueError, match="rows" if name == "products" else "codes"):
+        getattr(module, name)(rows, queries)
+
+
+def test_the_extension_checks_what_it_is_given():
+    codes, out = np.zeros((2, 3), np.uint8), np.zeros(2, np.int32)
+    for query, to, scan in ((codes[0, :2], out, 0), (codes[0], out[:1], 0), (codes[0], out, 2)):
+        with pytest.raises(ValueError, match=r"do not belong together|cannot run"):
+            _cpu.scan(codes, query, to, scan, 0, 1)
+    rows, out = np.zeros((2, 3), np.float32), np.zeros((1, 2), np.float32)
+    cut, few = rows[:, :2].copy(), out[:, :1].copy()
+    for queries, to, isa in ((cut, out, 0), (rows, out, 0), (rows[:1], few, 0), (rows[:1], out, 99)):
+        with pytest.raises(ValueError, match=r"do not belong together|cannot run"):
+            _cpu.products(rows, queries, to, isa, 1)
+    with pytest.raises(ValueError, match="cannot run"):
+        cpu.products(rows, rows[:1], isa="none")
+    with pytest.raises(ValueError, match="cannot run"):
+        cpu.hammings(codes, codes[0], isa="none")

@@ -1,0 +1,170 @@
+"""Triton's launch, its two fronts and their tables here; the kernels in processes of their own.
+
+Triton decides at its import whether it interprets or compiles, and cannot do both in one process; so the interpreter's
+tests (tests/triton_interpret) and the compiler's (tests/triton_compile) are run by pytest from here.
+"""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fastflow.kernels.encoder.triton import TritonEncoder
+from fastflow.kernels.encoder.triton_table import ATTENTION, WIDEST, attention, power_of_two, row_constants
+from fastflow.kernels.flow import triton as flow_triton
+from fastflow.kernels.flow.triton_layout import lay_out_hidden, padded_width, without_prologue
+from fastflow.kernels.flow.triton_table import TABLE, choose
+from fastflow.kernels.launch import INSTALL, options, prepare
+from fastflow.plan.fold import fold
+
+from support import stages as make
+from support.packed import random_encoder, random_modernbert, random_mpnet
+from support.triton_processes import NEEDS, compiled, interpreted
+
+FRONTS = {
+    "flow": lambda device="cuda": flow_triton.TritonFlow(fold([], 8), device),
+    "encoder": lambda device="cuda": TritonEncoder(*random_encoder(1, 1, 32, 2, 32), (1,), device=device),
+    "launch": lambda device="cuda": prepare(device),
+}
+
+
+@NEEDS
+@pytest.mark.parametrize(
+    ("files", "marked", "least"),
+    [
+        pytest.param(["check_encoder.py", "check_runtime.py"], "not whole", 47, marks=pytest.mark.slow),
+        pytest.param(["check_runtime.py"], "whole", 1, marks=pytest.mark.whole),
+        pytest.param(["check_flow.py"], "not whole", 105, marks=pytest.mark.slow),
+        pytest.param(["check_flow.py"], "whole", 19, marks=pytest.mark.whole),
+    ],
+)
+def test_the_kernels_in_the_interpreter(tmp_path, files, marked, least):
+    """And a whole Runtime on the kernels."""
+    assert interpreted(tmp_path, *files, marked=marked) >= least
+
+
+@NEEDS
+@pytest.mark.compile
+@pytest.mark.parametrize(("file", "least"), [("check_encoder.py", 50), ("check_compile.py", 45)])
+def test_the_stored_configurations_compile(tmp_path, file, least):
+    counts = compiled(file, tmp_path)
+    assert counts[0] == counts[1] >= least
+
+
+@pytest.mark.parametrize("front", ["flow", "encoder"])
+def test_importing_a_front_loads_neither_torch_nor_triton(tmp_path, front):
+    code = f"import sys, fastflow.kernels.{front}.triton; print(sorted({{'torch', 'triton'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("module", ["torch", "triton"])
+def test_a_missing_module_is_named_with_the_command_that_installs_it(module, front, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match=f"device='cuda' needs {module}, which is not installed") as caught:
+        FRONTS[front]()
+    assert INSTALL in str(caught.value)
+
+
+@NEEDS
+@pytest.mark.parametrize("front", FRONTS)
+def test_no_gpu_and_no_interpreter_is_one_sentence(front, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    messages = {"cuda": "needs an NVIDIA GPU with a CUDA build of torch", "cpu": "not on 'cpu': use device='cuda'"}
+    for device, message in messages.items():
+        with pytest.raises(ValueError, match=message) as caught:
+            FRONTS[front](device)
+        assert "\n" not in str(caught.value)
+
+
+@NEEDS
+def test_a_gpu_is_filled_and_the_interpreter_gets_few_programs(monkeypatch):
+    import torch
+    import triton
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert prepare("cuda") == (torch, 132)
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    assert prepare("cpu") == (torch, 2)
+    assert options(4, 2) == {"num_warps": 4, "num_stages": 2, "enable_fp_fusion": True}, "asked for by name"
+
+
+@pytest.mark.parametrize("made", [random_mpnet, random_modernbert])
+def test_other_architectures_are_refused(made):
+    weights, shape = made(1, 2, 32, 2, 32)
+    with pytest.raises(ValueError, match="the Triton encoder runs BERT's family alone"):
+        TritonEncoder(weights, shape, (1,), device="cpu")
+
+
+def test_no_plans_are_refused():
+    with pytest.raises(ValueError, match="at least one plan"):
+        flow_triton.TritonFlow(())
+
+
+@pytest.mark.parametrize("itemsize", ATTENTION)
+def test_every_head_and_length_has_a_configuration(itemsize):
+    for head in (1, 32, 64, 65, WIDEST):
+        found = [attention(itemsize, head, tokens) for tokens in (1, 16, 17, 64, 65, 10**6)]
+        assert all(head <= config.head for config in found)
+        assert [config.BM for config in found] == sorted(config.BM for config in found)
+    for config in ATTENTION[itemsize]:
+        assert all(size & (size - 1) == 0 and size >= 16 for size in (config.BM, config.BN))
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_each_table_of_the_flow_serves_every_batch_in_order(kind):
+    assert set(TABLE) == {"hidden", "dense", "state"}
+    configs = TABLE[kind]
+    assert [c.rows for c in configs] == sorted({c.rows for c in configs})
+    assert configs[-1].rows == float("inf")
+    assert [choose(kind, rows) for rows in (1, 2, 10**8)] == [configs[0], configs[1], configs[-1]]
+    for config in configs:
+        assert (config.SCHEME == "fma") == (config.BM == 1)
+        assert all(size & (size - 1) == 0 for size in (config.BM, config.BN, config.BK, config.HB))
+        assert config.SCHEME in ("fma", "tf32x3")
+
+
+def test_widths_are_padded_to_powers_of_two():
+    powers = {1: 1, 2: 2, 3: 4, 768: 1024, 1024: 1024}
+    assert {number: power_of_two(number) for number in powers} == powers
+    assert {number: row_constants(number)["BD"] for number in powers} == powers
+    padded = {0: 16, 1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 200: 256}
+    assert {width: padded_width(width) for width in padded} == padded
+
+
+def flow(width, dim=48):
+    return make.flow(np.random.default_rng(3), dim, 2, 3, width)
+
+
+@pytest.mark.parametrize(("width", "tile"), [(5, 32), (16, 16), (20, 64), (40, 32), (40, 64)])
+def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
+    (plan,) = fold([flow(width)], 48)
+    packed = lay_out_hidden(plan, tile, 32, 32)
+    for name, of_plan in {"U_ptr": plan.U, "V_ptr": plan.V, "G_ptr": plan.G, "B_ptr": plan.B}.items():
+        assert np.isclose(np.abs(packed.arrays[name]).sum(), np.abs(of_plan).sum(), rtol=1e-6)
+    columns = packed.arrays["U_ptr"].reshape(packed.columns, packed.pitch)
+    for number, (low, high) in enumerate(packed.arrays["tile_ptr"] * 16):
+        outside = columns[number * tile : (number + 1) * tile].copy()
+        outside[:, low:high] = 0
+        assert not outside.any()
+        assert high <= packed.pitch
+    needed = packed.arrays["chunk_ptr"][:, 0]
+    assert needed.max() == plan.steps
+    assert needed.min() < plan.steps, "channels emitted at the first level need fewer steps"
+
+
+def test_steps_of_one_range_share_a_tile_and_a_prologue_is_a_plan_of_its_own():
+    (plan,) = fold([flow(32)], 48)
+    assert lay_out_hidden(plan, 64, 32, 32).tiles == 4 < lay_out_hidden(plan, 32, 32, 32).tiles == plan.steps
+    (plan,) = fold([make.whiten(np.random.default_rng(4), 60, 48), flow(8)], 60)
+    first, second = without_prologue(plan)
+    assert (first.inputs, first.outputs, first.steps) == (60, 48, 0)
+    assert (second.inputs, second.steps, second.L) == (48, plan.steps, None)
+    assert without_prologue(second) == (second,)
