@@ -41,15 +41,16 @@ def test_auto_runs_it_through_pytorch_and_says_why(other):
     assert Runtime(other, dtype="float64").encode(texts[:2]).dtype == np.float64
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_a_named_native_backend_refuses_it(other, backend):
-    with pytest.raises(UnsupportedArchitecture, match="is not supported"):
-        Runtime(other, backend=backend)
-
-
-def test_a_dtype_that_pytorch_lacks_is_refused(other):
+def test_who_cannot_run_it_refuses(other, monkeypatch):
+    for backend in ("cpu", "reference"):
+        with pytest.raises(UnsupportedArchitecture, match="is not supported"):
+            Runtime(other, backend=backend)
     with pytest.raises(UsageError, match="dtype 'int8' does not run on the torch backend"):
         Runtime(other, dtype="int8")
+    monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "torch" else object())
+    install = r"is not supported.*run pip install -e '\.\[train\]' in the fastflow checkout"
+    with pytest.raises(FastflowError, match=install):
+        Runtime(other)
 
 
 @pytest.mark.slow
@@ -61,56 +62,50 @@ def test_it_can_be_trained_and_saved(other, tmp_path):
     assert np.isfinite(runtime.encode(texts)).all()
 
 
-def test_without_pytorch_the_error_says_what_to_install(other, monkeypatch):
-    monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(
-        FastflowError, match=r"is not supported.*run pip install -e '\.\[train\]' in the fastflow checkout"
-    ):
-        Runtime(other)
+NAME = "encoder.layer.1.output.dense.weight"
+
+
+def spoilt(directory, family, damage):
+    """An encoder whose tensor NAME is damaged."""
+    path = make_encoder(directory, family) / "model.safetensors"
+    tensors = {key: np.array(array) for key, array in load_file(path).items()}
+    damage(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return directory
+
+
+def holds(value):
+    return lambda tensors: tensors[NAME][0].__setitem__(3, value)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda tensors, name: tensors.pop(name), "the weights lack tensor {}"),
-        (lambda tensors, name: tensors[name].__setitem__(0, np.nan), "tensor {} holds NaN or infinity"),
+        (lambda tensors: tensors.pop(NAME), "the weights lack tensor {}"),
+        (holds(np.nan), "tensor {} holds NaN or infinity"),
     ],
 )
 def test_incomplete_weights_are_refused(tmp_path, damage, message):
-    make_encoder(tmp_path, "longformer")
-    path, name = tmp_path / "model.safetensors", "encoder.layer.1.output.dense.weight"
-    tensors = {key: np.array(array) for key, array in load_file(path).items()}
-    damage(tensors, name)
-    save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(FastflowError, match=message.format(name)):
-        Runtime(tmp_path)
+    with pytest.raises(FastflowError, match=message.format(NAME)):
+        Runtime(spoilt(tmp_path, "longformer", damage))
 
 
 @pytest.mark.parametrize("backend", ["auto", "cpu"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_spoilt_weights_are_named_in_every_precision(tmp_path, backend, dtype, wrong):
-    make_encoder(tmp_path)
-    path, name = tmp_path / "model.safetensors", "encoder.layer.1.output.dense.weight"
-    tensors = {key: np.array(array) for key, array in load_file(path).items()}
-    tensors[name][0, 3] = wrong
-    save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(FastflowError, match=f"tensor {name} holds NaN or infinity"):
-        Runtime(tmp_path, backend=backend, dtype=dtype)
+    with pytest.raises(FastflowError, match=f"tensor {NAME} holds NaN or infinity"):
+        Runtime(spoilt(tmp_path, "bert", holds(wrong)), backend=backend, dtype=dtype)
 
 
 def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
     make_encoder(tmp_path, "longformer")
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
-    with pytest.raises(FastflowError, match="transformers cannot load this encoder: "):
-        Runtime(tmp_path)
-    config = read_config(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "made-up"}))
-    with pytest.raises(FastflowError, match="transformers cannot load this encoder: "):
-        Runtime(tmp_path)
-
-
-def test_a_config_without_sizes_names_the_field(tmp_path):
+    changed = read_config(tmp_path)
+    for config in (changed, {**changed, "model_type": "made-up"}):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(FastflowError, match="transformers cannot load this encoder: "):
+            Runtime(tmp_path)
     with pytest.raises(FastflowError, match="field num_hidden_layers: missing"):
         encoder_size({"model_type": "gpt2"}, tmp_path)
 

@@ -143,14 +143,16 @@ def test_a_model_without_an_encoder_takes_vectors(tmp_path, method):
     runtime, x = Runtime(model), make_vectors(20, seed=2)
     assert runtime.log_prob(x).shape == (20,)
     assert np.array_equal(runtime.log_prob(x.tolist()), runtime.log_prob(x))
-    for texts in ("a text", ["a text"]):
-        with pytest.raises(FastflowError, match=r"^log_prob takes numbers of shape \(B, 32\), not texts"):
-            runtime.log_prob(texts)
-    with pytest.raises(FastflowError, match=r"^log_prob takes numbers of shape \(B, 32\); got float32"):
-        runtime.log_prob(x[:, :4])
-    x[3, 0] = np.nan
+    bad = np.where(np.arange(20)[:, None] == 3, np.float32(np.nan), x)
+    for wrong, message in (
+        ("a text", r"takes numbers of shape \(B, 32\), not texts"),
+        (["a text"], r"takes numbers of shape \(B, 32\), not texts"),
+        (x[:, :4], r"takes numbers of shape \(B, 32\); got float32"),
+    ):
+        with pytest.raises(FastflowError, match=rf"^log_prob {message}"):
+            runtime.log_prob(wrong)
     with pytest.raises(FastflowError, match=r"^log_prob: row 3 holds NaN or infinity"):
-        runtime.log_prob(x)
+        runtime.log_prob(bad)
 
 
 def test_a_density_beyond_the_dtype_names_its_row(model, sentences, backend):
@@ -171,17 +173,12 @@ def test_a_model_without_a_flow_is_refused_before_its_encoder_runs(bert, monkeyp
 
 def test_a_stream_gives_embeddings_with_the_bits_they_have_without(model, sentences, backend):
     runtime, options = Runtime(model, backend=backend), {"window": 40, "truncate_dim": 7, "precision": "float16"}
-    pairs = zip(
-        runtime.stream(sentences, **options), runtime.stream_with_log_prob(sentences, **options), strict=True
-    )  # fmt: skip
-    starts, found = [], []
-    for (start, z), (other, same, log_prob) in pairs:
+    plain, both = runtime.stream(sentences, **options), list(runtime.stream_with_log_prob(sentences, **options))
+    for (start, z), (other, same, _) in zip(plain, both, strict=True):
         assert start == other
         assert np.array_equal(z, same)
-        starts.append(start)
-        found.append(log_prob)
-    assert starts == list(range(0, 256, 40))
-    assert close(np.concatenate(found), runtime.log_prob(sentences))
+    assert [start for start, _, _ in both] == list(range(0, 256, 40))
+    assert close(np.concatenate([log_prob for _, _, log_prob in both]), runtime.log_prob(sentences))
     with pytest.raises(UsageError, match="unknown precision 'int4'"):
         runtime.stream_with_log_prob(sentences, precision="int4")
 

@@ -37,19 +37,17 @@ def uneven(n, d, seed=0):
 @pytest.mark.parametrize("n", [2, 500, BLOCK + 1, 2 * SAMPLE + 5])
 def test_it_is_the_root_mean_square_of_a_sample(n):
     x = uneven(n, 6)
-    rows = x[:: -(-n // SAMPLE)]
     (stage,) = fit_named("nullspace:1", uneven(50, 6, seed=1))
     for chain in ([], [stage]):
         found = fit_spread(chain, x)
-        want = np.sqrt(np.square(apply(chain, rows)).mean(axis=0))
+        want = np.sqrt(np.square(apply(chain, x[:: -(-n // SAMPLE)])).mean(axis=0))
         assert (found.shape, found.dtype) == ((6,), np.float32)
         assert np.abs(found / want - 1).max() <= 1e-6
 
 
 def test_unit_variance_needs_no_measure_and_what_has_no_width_gets_none():
-    x = uneven(100, 6)
     for method in ("standardize", "whiten", "nullspace:1,whiten:3"):
-        assert fit_spread(fit_named(method, x), x) is None
+        assert fit_spread(fit_named(method, uneven(100, 6)), uneven(100, 6)) is None
     for value in (0.0, np.nan, np.inf, 1e300):
         x = uneven(100, 6)
         x[:, 3] = value
@@ -100,23 +98,18 @@ def test_a_model_saved_without_is_refused(tmp_path, bert, sentences, method, pre
 
 
 @pytest.mark.slow
-def test_a_raw_model_holds_nothing_else(tmp_path, bert, sentences):
+def test_a_raw_model_holds_nothing_else_and_a_file_that_is_not_listed_is_not_read(tmp_path, bert, sentences):
     plain, made = (make_model(tmp_path / str(o), bert, sentences, "none", ordered=o) for o in (False, True))
     assert list(load_file(made / CALIBRATION)) == [SPREAD]
     assert verify(made)
     assert np.array_equal(Runtime(made).encode(sentences[:9]), Runtime(plain).encode(sentences[:9]))
-    (made / CALIBRATION).write_bytes((made / CALIBRATION).read_bytes()[:-1])
-    with pytest.raises(FastflowError, match=r"calibration\.safetensors is damaged: its sha256 differs"):
-        load_model(made)
-
-
-@pytest.mark.slow
-def test_a_file_that_is_not_listed_is_not_read(tmp_path, bert, sentences):
-    plain, made = (make_model(tmp_path / str(o), bert, sentences, "none", ordered=o) for o in (False, True))
     (plain / CALIBRATION).write_bytes((made / CALIBRATION).read_bytes())
     assert load_model(plain).spread is None
     with pytest.raises(FastflowError, match=rf"holds files that {MANIFEST} does not list: {CALIBRATION}"):
         verify(plain)
+    (made / CALIBRATION).write_bytes((made / CALIBRATION).read_bytes()[:-1])
+    with pytest.raises(FastflowError, match=r"calibration\.safetensors is damaged: its sha256 differs"):
+        load_model(made)
 
 
 @pytest.mark.parametrize(

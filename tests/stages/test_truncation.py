@@ -53,14 +53,11 @@ def test_basis_is_the_singular_vectors_of_the_covariance_with_the_pooled_vectors
     assert (found.basis[np.abs(found.basis).argmax(axis=0), np.arange(6)] > 0).all()
 
 
-def test_the_leading_direction_is_the_one_that_varies_most():
+def test_the_leading_direction_varies_most_and_what_is_in_order_gets_no_basis():
     rng = np.random.default_rng(0)
     x = np.outer(rng.normal(size=4000), [2, 1, 0, 0]) + 0.1 * rng.normal(size=(4000, 4))
     found = leading_directions([Stage("nullspace", {}, {"mean": np.zeros(4), "directions": np.zeros((0, 4))})], x)
     assert np.abs(found.basis[:, 0] - np.array([2, 1, 0, 0]) / np.sqrt(5)).max() <= 0.01
-
-
-def test_what_is_in_order_or_gains_nothing_gets_no_basis():
     x, stage = standardized(100, 6)
     white = Stage("whiten", {}, {"mean": np.zeros(6), "matrix": np.eye(6)[:, :4]})
     for chain in ([], [stage], [stage, white]):
@@ -107,12 +104,6 @@ def test_kept_are_the_leading_directions_on_every_backend(both, backend, sentenc
     assert rt.encode([], truncate_dim=7).shape == (0, 7)
 
 
-def test_all_directions_keep_every_cosine(both, sentences):
-    rt = Runtime(both[0])
-    whole, turned = rt.encode(sentences[:40]), rt.encode(sentences[:40], truncate_dim=rt.dim)
-    assert np.abs(rt.similarity(whole, whole) - rt.similarity(turned, turned)).max() <= 1e-5
-
-
 def test_a_cut_has_the_same_bits_whatever_the_company(both, sentences):
     rt = Runtime(both[0], backend="cpu")
     many = rt.encode(sentences[:50], truncate_dim=9)
@@ -121,13 +112,17 @@ def test_a_cut_has_the_same_bits_whatever_the_company(both, sentences):
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_int8_of_a_cut_keeps_the_cosines(both, sentences, normalize):
+def test_all_directions_keep_every_cosine_and_int8_of_a_cut_nearly(both, sentences, normalize):
     rt = Runtime(both[0])
-    exact = rt.encode(sentences, truncate_dim=12, normalize_embeddings=normalize)
-    coarse = rt.encode(sentences, truncate_dim=12, normalize_embeddings=normalize, precision="int8")
+
+    def encode(dim, **options):
+        return rt.encode(sentences, truncate_dim=dim, normalize_embeddings=normalize, **options)
+
+    coarse = encode(12, precision="int8")
     assert coarse.dtype == np.int8
     assert (np.abs(coarse.astype(int)) == 127).mean() <= 0.01
-    assert np.abs(rt.similarity(exact, exact) - rt.similarity(coarse, coarse)).max() <= 0.05
+    for one, other, limit in ((encode(None), encode(rt.dim), 1e-5), (encode(12), coarse, 0.05)):
+        assert np.abs(rt.similarity(one, one) - rt.similarity(other, other)).max() <= limit
 
 
 def test_a_model_without_an_order_keeps_its_first_dimensions(both, sentences):
@@ -137,14 +132,14 @@ def test_a_model_without_an_order_keeps_its_first_dimensions(both, sentences):
 
 
 @pytest.mark.slow
-def test_training_stores_the_order(tmp_path, bert, corpus, sentences):
+def test_training_stores_the_order(tmp_path, bert, corpus):
     train = make_train(bert, corpus, tmp_path)
     common = ("--stop", "budget", "--batch-size", 32, "--max-length", 64)
-    for name, options in (("latent", ("--latent",)), ("flow", ()), ("white", ("--method", "whiten"))):
-        assert train(*options, *common, out=tmp_path / name).exit_code == 0
-    assert Runtime(tmp_path / "latent").info()["truncation"] == "leading directions"
-    assert Runtime(tmp_path / "flow").info()["truncation"] == "first dimensions, which lead"  # recolour orders them
-    assert Runtime(tmp_path / "white").info()["truncation"] == "first dimensions, which lead"
+    leads = "first dimensions, which lead"  # a whitening and recolour order them
+    for options, kept in ((("--latent",), "leading directions"), ((), leads), (("--method", "whiten"), leads)):
+        out = tmp_path / ("m" + "".join(options))
+        assert train(*options, *common, out=out).exit_code == 0
+        assert Runtime(out).info()["truncation"] == kept
 
 
 @pytest.mark.parametrize(

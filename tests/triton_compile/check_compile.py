@@ -1,6 +1,6 @@
 """Every stored configuration, compiled without a GPU for sm_80 and sm_90: nothing spilled, small, on the tensor cores.
 
-Run in a process of its own without TRITON_INTERPRET, as tests/kernels/test_flow_triton.py does.
+Run in a process of its own without TRITON_INTERPRET, as tests/kernels/test_triton.py does.
 """
 
 import math

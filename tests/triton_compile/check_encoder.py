@@ -1,6 +1,6 @@
 """Every stored configuration of the Triton encoder, compiled without a GPU for sm_80 and sm_90.
 
-Run in a process of its own without TRITON_INTERPRET, as tests/kernels/test_encoder_triton.py does.
+Run in a process of its own without TRITON_INTERPRET, as tests/kernels/test_triton.py does.
 """
 
 import pytest

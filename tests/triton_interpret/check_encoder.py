@@ -1,6 +1,6 @@
 """The Triton encoder against float64: in Triton's interpreter on a CPU (TRITON_INTERPRET=1), else on a GPU.
 
-tests/kernels/test_encoder_triton.py runs this file in a process of its own. Every buffer starts as NaN, so that a
+tests/kernels/test_triton.py runs this file in a process of its own. Every buffer starts as NaN, so that a
 value that was never written shows, and so does one that leaks from the tokens after the last text.
 """
 

@@ -1,6 +1,6 @@
 """The Triton kernels against float64: in Triton's interpreter on a CPU (TRITON_INTERPRET=1), else on a GPU.
 
-tests/kernels/test_flow_triton.py runs this file in a process of its own, in two parts: what is marked LONG takes the
+tests/kernels/test_triton.py runs this file in a process of its own, in two parts: what is marked LONG takes the
 interpreter long, and follows the same paths once more. Every buffer starts as NaN, so that a value that was never
 written shows.
 """
@@ -24,6 +24,7 @@ from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 
+from support import stages as make
 from support.builders import fitted
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
@@ -65,6 +66,14 @@ def assert_as_good_as_unfused(z, x, stages):
     assert error(z, exact) <= 2 * error(unfused, exact) + FLOOR
     worst, worst_unfused = np.abs(z - exact).max(), np.abs(unfused - exact).max()
     assert worst <= 2 * worst_unfused + FLOOR * np.abs(exact).max()
+
+
+def assert_body(stages, x):
+    """The kernels that serve ``x`` are as good as the unfused calibration."""
+    assert_as_good_as_unfused(run(on_device(stages, x.shape[1]), x), x, stages)
+
+
+SMALL = {"levels": 2, "depth": 2, "width": 8}
 
 
 def use(monkeypatch, number):
@@ -116,39 +125,35 @@ if DEVICE == "cpu":
 @pytest.mark.parametrize(("dim", "shape"), SHAPES)
 def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch):
     x = vectors(64, dim)
-    stages = [trained_like(x, 1, **shape)]
     use(monkeypatch, number)
-    rows = x[: {1: 1, 16: 17}.get(TABLE["hidden"][number].BM, 37)]
-    assert_as_good_as_unfused(run(on_device(stages, dim), rows), rows, stages)
+    assert_body([trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(TABLE["hidden"][number].BM, 37)])
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_program_takes_several_blocks(number, monkeypatch):
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+def test_a_program_takes_several_blocks(number, coupling, monkeypatch):
     x = vectors(97, 64)
-    stages = [trained_like(x, 2, levels=2, depth=2, width=8)]
     use(monkeypatch, number)
-    z = run(on_device(stages, 64), x)
-    assert_as_good_as_unfused(z, x, stages)
-    affine = [trained_like(x, 2, levels=2, depth=2, width=8, coupling="affine")]
-    assert_as_good_as_unfused(run(on_device(affine, 64), x), x, affine)
+    assert_body([trained_like(x, 2, coupling=coupling, **SMALL)], x)
 
 
 @pytest.mark.parametrize("number", BODIES["dense"])
 @pytest.mark.parametrize("permutation", ["lu", "whiten, then reversal", "whiten", "reversal, then recolour"])
 def test_dense_linears(permutation, number, monkeypatch):
     x = vectors(512, 120)
+    shape = SMALL | {"width": 12}
+    whiten = whitening(x, 88)
     if permutation == "lu":
-        stages = [trained_like(x, 3, levels=2, depth=2, width=12, permutation="lu")]
-    else:
-        whiten = whitening(x, 88)
-        flow = trained_like(apply([whiten], x).astype(np.float32), 3, levels=2, depth=2, width=12)
-        stages = [whiten] if permutation == "whiten" else [whiten, flow]
-    if permutation == "reversal, then recolour":
-        plain = trained_like(x, 3, levels=2, depth=2, width=12)
+        stages = [trained_like(x, 3, permutation="lu", **shape)]
+    elif permutation == "reversal, then recolour":
+        plain = trained_like(x, 3, **shape)
         stages = [plain, recolouring(apply([plain], x))]
+    elif permutation == "whiten":
+        stages = [whiten]
+    else:
+        stages = [whiten, trained_like(apply([whiten], x).astype(np.float32), 3, **shape)]
     use(monkeypatch, number)
-    rows = x[: 1 if TABLE["dense"][number].BM == 1 else 19]
-    assert_as_good_as_unfused(run(on_device(stages, 120), rows), rows, stages)
+    assert_body(stages, x[: 1 if TABLE["dense"][number].BM == 1 else 19])
 
 
 @pytest.mark.parametrize("number", BODIES["state"])
@@ -174,44 +179,36 @@ def test_affine_flows_and_their_log_determinants(dim, width, permutation, number
 @pytest.mark.parametrize("name", [*(pytest.param(n, marks=LONG) for n in ("in the package", "flow")), "flow,recolour"])
 def test_real_pooled_embeddings(name):
     """Sentences of the default model, as pooled and with two outlier channels such as BERT's."""
-    pooled = fastflow.Runtime().pool(
-        (Path(__file__).parents[2] / "examples" / "novels.txt").read_text().split("\n")[:300]
-    )
+    novels = Path(__file__).parents[2] / "examples" / "novels.txt"
+    pooled = fastflow.Runtime().pool(novels.read_text().split("\n")[:300])
     stages, x = list(load_model().calibration) if name == "in the package" else fitted(name, pooled), pooled[:9]
-    assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
+    assert_body(stages, x)
     x[:, [7, 100]] *= 30
-    assert_as_good_as_unfused(run(on_device(stages, 256), x), x, stages)
+    assert_body(stages, x)
 
 
 def test_additive_log_determinants_are_the_constant():
-    x = vectors(5, 64)
-    stages = [trained_like(x, 5, levels=2, depth=2, width=8)]
-    log_det = on_device(stages, 64).with_log_det(torch.from_numpy(x[:5]).to(DEVICE))[1].cpu().numpy()
-    exact = apply_with_log_det(stages[0].astype(np.float64), x[:5].astype(np.float64))[1]
+    x = vectors(5, 64)[:5]
+    stages = [trained_like(x, 5, **SMALL)]
+    log_det = on_device(stages, 64).with_log_det(torch.from_numpy(x).to(DEVICE))[1].cpu().numpy()
+    exact = apply_with_log_det(stages[0].astype(np.float64), x.astype(np.float64))[1]
     assert np.abs(log_det - exact).max() <= 1e-6 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("kind", ["standardize", "nullspace", "none"])
 @pytest.mark.parametrize("rows", [1, 3, 33])
 def test_calibrations_without_couplings(kind, rows):
-    x = vectors(64, 97)
-    mean = x.mean(axis=0).astype(np.float64)
-    directions = np.linalg.svd(x - mean, full_matrices=False)[2][:3]
-    stages = {
-        "standardize": [Stage("standardize", {}, {"mean": mean, "deviation": x.std(axis=0).astype(np.float64)})],
-        "nullspace": [Stage("nullspace", {}, {"mean": mean, "directions": directions})],
-        "none": [],
-    }[kind]
-    assert_as_good_as_unfused(run(on_device(stages, 97), x[:rows]), x[:rows], stages)
+    rng = np.random.default_rng(0)
+    assert_body([] if kind == "none" else [make.LINEAR[kind](rng, 97)], vectors(64, 97)[:rows])
 
 
 def test_a_flow_of_zero_couplings_is_an_affine_map_for_each_channel():
-    x = vectors(17, 64)
-    stage = trained_like(x, 6, levels=2, depth=2, width=8)
+    x = vectors(17, 64)[:17]
+    stage = trained_like(x, 6, **SMALL)
     params = {k: np.zeros_like(v) if k.endswith(("weight3", "bias3")) else v for k, v in stage.params.items()}
-    z = run(on_device([Stage("flow", stage.settings, params)], 64), x[:17])
-    shifted = run(on_device([Stage("flow", stage.settings, params)], 64), x[:17] + np.eye(64, dtype=np.float32)[11])
-    assert np.count_nonzero(np.abs(shifted - z).max(axis=0) > 1e-5) == 1
+    flow = on_device([Stage("flow", stage.settings, params)], 64)
+    moved = np.abs(run(flow, x + np.eye(64, dtype=np.float32)[11]) - run(flow, x))
+    assert np.count_nonzero(moved.max(axis=0) > 1e-5) == 1
 
 
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
@@ -252,10 +249,9 @@ def test_pooling_is_the_mean_over_tokens_and_layers(dim, layers, dtype):
 @pytest.mark.parametrize("counts", [[1], [31], [64], [65], [5, 40, 2]])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_flow_pools_on_the_way(counts, layers):
-    dim = 128
-    stages = [trained_like(vectors(64, dim), 10, levels=2, depth=2, width=16)]
-    hidden, offsets, means = packed_texts(counts, dim, layers, torch.float32)
-    z = on_device(stages, dim)(hidden, offsets=offsets).cpu().numpy()
+    stages = [trained_like(vectors(64, 128), 10, **SMALL | {"width": 16})]
+    hidden, offsets, means = packed_texts(counts, 128, layers, torch.float32)
+    z = on_device(stages, 128)(hidden, offsets=offsets).cpu().numpy()
     exact = apply([stages[0].astype(np.float64)], means)
     unfused = apply([stages[0].astype(np.float32)], means.astype(np.float32))
     assert error(z, exact) <= 2 * error(unfused, exact) + FLOOR
@@ -351,16 +347,15 @@ def test_weights_matter_and_their_scale_does_not():
     counts = [3, 20]
     hidden, offsets, ids, table, exact = weighted_texts(counts, 64, 2, torch.float32)
     means = packed_texts(counts, 64, 2, torch.float32)[2]
-    plain, weighted = on_device([], 64), on_device([], 64, weights=table)
     assert np.abs(exact - means).max() > 0.1 * np.abs(means).max()
-    assert torch.equal(plain.pool(hidden, offsets, ids), plain.pool(hidden, offsets)), (
-        "without weights ids are not read"
-    )
-    assert torch.equal(
-        on_device([], 64, weights=table * 4).pool(hidden, offsets, ids), weighted.pool(hidden, offsets, ids)
-    )
-    alike = on_device([], 64, weights=np.full(VOCABULARY, 0.3, np.float32))
-    assert_near(alike.pool(hidden, offsets, ids).cpu().numpy(), means)
+
+    def pooled(weights):
+        return on_device([], 64, weights=weights).pool(hidden, offsets, ids)
+
+    plain = on_device([], 64).pool(hidden, offsets)
+    assert torch.equal(pooled(None), plain), "without weights ids are not read"
+    assert torch.equal(pooled(table * 4), pooled(table))
+    assert_near(pooled(np.full(VOCABULARY, 0.3, np.float32)).cpu().numpy(), means)
 
 
 @pytest.mark.parametrize(
@@ -416,21 +411,13 @@ def test_wrong_arguments_are_refused_in_one_sentence(make, words):
 @LONG
 @settings(deadline=None, derandomize=True, max_examples=10 if DEVICE == "cpu" else 20)
 @given(
-    levels=st.integers(1, 4),
-    depth=st.integers(1, 4),
-    width=st.sampled_from([1, 7, 16, 31, 33, 65]),
-    channels=st.integers(1, 9),
-    rows=st.sampled_from([1, 2, 17]),
-    coupling=st.sampled_from(["additive", "affine"]),
-    permutation=st.sampled_from(["reversal", "random"]),
-    seed=st.integers(0, 99),
-)
-def test_random_flows(levels, depth, width, channels, rows, coupling, permutation, seed):
-    dim = channels << levels
-    x = vectors(64, dim, seed)
-    shape = {"levels": levels, "depth": depth, "width": width, "coupling": coupling, "permutation": permutation}
-    stages = [trained_like(x, seed, **shape)]
-    assert_as_good_as_unfused(run(on_device(stages, dim), x[:rows]), x[:rows], stages)
+    levels=st.integers(1, 4), depth=st.integers(1, 4), width=st.sampled_from([1, 7, 16, 31, 33, 65]),
+    channels=st.integers(1, 9), rows=st.sampled_from([1, 2, 17]), coupling=st.sampled_from(["additive", "affine"]),
+    permutation=st.sampled_from(["reversal", "random"]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_random_flows(channels, rows, seed, **shape):
+    x = vectors(64, channels << shape["levels"], seed)
+    assert_body([trained_like(x, seed, **shape)], x[:rows])
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter computes in float32 whatever is asked for; needs a GPU")
