@@ -33,6 +33,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "backends/test_base.py": ("fastflow/backends/ahead.py", "fastflow/backends/info.py"),
     "backends/test_gpu.py": ("fastflow/backends/gpu/",),
     "backends/test_reference.py": ("fastflow/backends/torch.py",),
+    "bench/test_cli.py": ("bench/every.py",),
     "bench/test_measure.py": ("bench/measure/",),
     "bench/test_peers_encoder.py": tuple(
         f"bench/peers/{name}.py" for name in ("gpu", "onnx", "pooled", "pytorch", "text_engines")
@@ -45,18 +46,30 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "bench/test_suites_flow.py": tuple(
         f"bench/suites/{name}.py" for name in ("candidates_flow", "flow_limits", "workloads")
     ),
+    "kernels/test_encoder_cpu_layout.py": ("kernels/encoder/cpu_layers.py",),
+    "kernels/test_encoder_reference.py": ("kernels/encoder/distances.py", "kernels/encoder/texts.py"),
     "kernels/test_flow_plan.py": ("kernels/flow/equations.py",),
+    "kernels/test_isa.py": ("kernels/threads.py",),
     "kernels/test_search.py": ("kernels/search/",),
     "kernels/test_triton.py": ("kernels/launch.py", "kernels/encoder/triton", "kernels/flow/triton"),
+    "model/test_refusals_model.py": ("fastflow/model/",),
     "plan/test_fold.py": ("fastflow/plan/",),
     "report/test_page.py": ("fastflow/report/",),
+    "serve/test_routes.py": ("fastflow/serve/",),
     "stages/test_rows.py": ("fastflow/stages/similarity.py", "fastflow/stages/texts.py"),
     "train/test_choice_separability.py": ("train/choice/held_out.py",),
+    "train/test_data_sharded.py": ("train/data/moments.py",),
     "train/test_methods_chain.py": ("train/methods/against.py", "train/methods/names.py", "train/methods/scalars.py"),
+    "train/test_methods_loop.py": ("train/methods/checkpoints.py", "train/methods/objective.py"),
     "train/test_run.py": ("train/progress.py", "train/reading.py"),
+    "train/test_ship_export.py": ("train/ship/proof.py",),
     "train/test_ship_fit.py": ("train/ship/likelihood.py", "train/ship/precision.py", "train/ship/card.py"),
 }
-BEHAVIOURS = {"bench/test_directions.py", "bench/test_results.py", "commands/test_refusals.py", "test_mirror.py"}
+BEHAVIOURS = {
+    *("bench/test_results.py", "commands/test_refusals.py", "serve/test_routes_guard.py", "serve/test_routes_load.py"),
+    *(f"model/test_refusals_{subject}.py" for subject in ("encoder", "sentence", "tokenizer")),
+    "test_mirror.py",
+}
 
 
 def contract_of(module: str) -> str | None:

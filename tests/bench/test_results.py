@@ -1,11 +1,13 @@
-"""The kept results: every file has a row in bench/results/README.md, and every command names a module that exists."""
+"""The kept results have their rows and commands, and the folders of the bench import one another in one direction."""
 
+import ast
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import fastflow.bench
 from fastflow.bench.every import RANGES, RUNS
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
@@ -62,3 +64,32 @@ def test_a_finished_study_names_the_commit_that_has_its_scripts():
             (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{path.name}`"))
             assert "its scripts are last in commit d6eb540" in page
             assert "finished, scripts last in `d6eb540`" in row
+
+
+HERE = Path(fastflow.bench.__file__).parent
+ALLOWED = {
+    "measure": {"measure"},
+    "peers": {"peers", "measure"},
+    "report": {"report"},
+    "suites": {"suites", "peers", "measure", "report"},
+}
+ABOVE = {"dry_gpu.py": {"cli"}}  # it runs the command as a whole
+
+
+def imported(path):
+    """The names below ``fastflow.bench`` that ``path`` imports from, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "fastflow.bench":
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fastflow.bench."):
+            found.add(node.module.split(".")[2])
+    return found
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_a_folder_imports_only_from_those_below_it(folder):
+    files = sorted((HERE / folder).glob("*.py"))
+    assert len(files) > 3
+    climbing = {path.name: imported(path) - ALLOWED[folder] - ABOVE.get(path.name, set()) for path in files}
+    assert {name: above for name, above in climbing.items() if above} == {}

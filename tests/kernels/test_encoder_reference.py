@@ -1,12 +1,19 @@
-"""The NumPy reference encoder against transformers: every family, activation and awkward length."""
+"""The encoder's definition in NumPy against transformers: every family, activation, length, position and pooling."""
 
+import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
+from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles, rotary_table, rotate
+from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, Dense, Norm, Unit, apply_head, folded, head_width, pool
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.weights import load_weights
 
@@ -93,3 +100,197 @@ def test_activations_equal_pytorch(kind):
         "relu": torch.relu(tensor),
     }[kind]
     assert np.abs(reference.activate(x, kind) - expected.numpy()).max() <= 1e-12
+
+
+AT_THE_EDGES = (200, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 65, 128, 129, 130)  # vectors' widths and windows' edges
+LONG = {"max_position_embeddings": 256}
+LOCAL = {**LONG, "num_hidden_layers": 4, "local_attention": 128}
+
+
+def test_buckets_are_those_of_transformers():
+    distances = np.arange(-9000, 9001)
+    want = MPNetEncoder.relative_position_bucket(torch.from_numpy(distances)).numpy()
+    assert np.array_equal(buckets(distances), want)
+    assert len(set(want)) == 31  # none is at distance 0 on the side of later keys
+
+
+def test_biases_are_in_the_order_of_distances():
+    table = np.arange(64.0).reshape(32, 2)
+    found = relative_bias(table)
+    assert found.shape == (2, 257)
+    assert found[0, 126:131].tolist() == [4, 2, 0, 34, 36]  # rows 2, 1, 0 after the query, 17 and 18 before it
+    assert np.array_equal(found[1], found[0] + 1)
+    assert (found[0, 0], found[0, -1]) == (30, 62)  # and what is farther has these, see the test before
+
+
+@pytest.mark.parametrize("head", [2, 6, 10, 32, 64, 96])
+@pytest.mark.parametrize("base", [10000.0, 160000.0])
+def test_angles_are_those_of_transformers_to_the_last_place(head, base):
+    settings = {"full_attention": {"rope_type": "default", "rope_theta": base}}
+    config = transformers.ModernBertConfig(hidden_size=2 * head, num_attention_heads=2, rope_parameters=settings)
+    want, scaling = ModernBertRotaryEmbedding.compute_default_rope_parameters(config, layer_type="full_attention")
+    assert scaling == 1
+    found = rotary_angles(2, head, base)[1]
+    assert found.dtype == np.float32
+    assert np.abs(found.view(np.int32) - want.numpy().view(np.int32)).max() <= 1  # PyTorch rounds less well
+    assert np.array_equal(rotary_angles(8192, head, base)[8191], np.float32(8191) * found)
+
+
+def test_a_rotation_keeps_lengths_and_gives_products_of_distances():
+    x = np.random.default_rng(0).normal(size=(1, 40, 12))
+    same = np.repeat(x[:, :1], 40, axis=1)  # one query and one key at all positions
+    turned = rotate(same, 10000.0)
+    assert np.abs(np.linalg.norm(turned, axis=-1) - np.linalg.norm(same, axis=-1)).max() <= 1e-12
+    products = turned[0] @ turned[0].T
+    assert np.abs(products[:-1, :-1] - products[1:, 1:]).max() <= 1e-5  # angles are rounded to float32
+    cos, sin = rotary_table(40, 12, 10000.0)
+    assert np.array_equal(cos[0], np.ones(6))
+    assert np.array_equal(sin[0], np.zeros(6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "attention"), [("float32", "eager"), ("float64", None)])
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        ("mpnet", {"max_position_embeddings": 258}),
+        ("mpnet", {**LONG, "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
+        ("modernbert", LOCAL),
+        ("modernbert", {**LOCAL, "local_attention": 33, "hidden_size": 40, "intermediate_size": 50}),
+        ("modernbert", {**LOCAL, "local_attention": 1}),
+        ("modernbert", {**LOCAL, "attention_bias": True, "mlp_bias": True, "norm_bias": True}),
+        ("modernbert", {**LOCAL, "hidden_activation": "gelu_pytorch_tanh", "norm_eps": 1e-2}),
+        ("modernbert", {**LOCAL, "global_attn_every_n_layers": 1}),
+        ("modernbert", {**LOCAL, "global_attn_every_n_layers": 2, "local_rope_theta": 77.0, "global_rope_theta": 5.0}),
+        ("modernbert", {**LOCAL, "layer_types": ["sliding_attention", "full_attention"] * 2}),
+    ],
+)
+def test_texts_as_long_as_windows_and_longer(tmp_path, family, setting, dtype, attention):
+    make_encoder(tmp_path, family, **setting)
+    assert_same(tmp_path, random_tokens(tmp_path, AT_THE_EDGES), dtype, attention)
+
+
+def test_fields_as_transformers_4_wrote_them(tmp_path):
+    settings: dict[str, Any] = {"global_attn_every_n_layers": 2, "global_rope_theta": 500.0, "local_rope_theta": 60.0}
+    make_encoder(tmp_path, "modernbert", **LOCAL, **settings)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for name in ("layer_types", "rope_parameters", *settings):
+        config.pop(name, None)
+    path.write_text(json.dumps({**config, **settings, "position_embedding_type": "absolute", "layer_norm_eps": 1e-5}))
+    assert_same(tmp_path, random_tokens(tmp_path, (70, 3, 40)), "float64")
+
+
+def test_a_literal_padding_token_keeps_mpnet_s_own_position(encoders):
+    tokens = random_tokens(encoders("mpnet"), (6, 9))
+    tokens.ids[[2, 8, 14]] = 1
+    assert_same(encoders("mpnet"), tokens, "float64")
+
+
+OFFSETS = np.array([0, 1, 4, 9])
+NAMES = {
+    "identity": "Identity", "tanh": "Tanh", "relu": "ReLU", "gelu": "GELU", "sigmoid": "Sigmoid", "silu": "SiLU",
+    "elu": "ELU", "leaky_relu": "LeakyReLU", "softplus": "Softplus", "softsign": "Softsign", "relu6": "ReLU6",
+    "hardtanh": "Hardtanh", "mish": "Mish",
+}  # fmt: skip
+
+
+@pytest.fixture
+def states():
+    return np.random.default_rng(0).normal(size=(9, 4))
+
+
+def by_hand(x, mode, w, skip):
+    """One text, as the sentences of Sentence Transformers' documentation describe it."""
+    kept = [i for i in range(len(x)) if i >= skip]
+    weights = np.ones(len(x)) if w is None else w
+    if mode == "cls":
+        i = kept[0] if kept else 0
+        return x[i] * weights[i]
+    if mode == "lasttoken":
+        return x[-1] * weights[-1] if kept else np.zeros_like(x[0])
+    if mode == "max":
+        return np.max([x[i] * weights[i] for i in kept], axis=0) if kept else np.full_like(x[0], -np.inf)
+    factor = [i + 1 if mode == "weightedmean" else 1 for i in range(len(x))]
+    total = sum((x[i] * weights[i] * factor[i] for i in kept), np.zeros_like(x[0]))
+    divisor = sum(factor[i] for i in kept) if w is None else w.sum()
+    return total / (np.sqrt(max(divisor, 1e-9)) if mode == "mean_sqrt_len_tokens" else max(divisor, 1e-9))
+
+
+@pytest.mark.parametrize("skip", [0, 1, 2, 9])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_pooling(states, mode, weighted, skip):
+    table = np.array([2, 0.5, 0, 3, 1, 0, 0, 0.25, 4.0]) if weighted else None
+    found = pool(states, OFFSETS, mode, table, skip)
+    for i in range(3):
+        rows = slice(OFFSETS[i], OFFSETS[i + 1])
+        want = by_hand(states[rows], mode, None if table is None else table[rows], skip)
+        np.testing.assert_allclose(found[i], want, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pooling_of_no_texts_and_of_float32(states, mode):
+    assert pool(states[:0], np.array([0]), mode).shape == (0, 4)
+    assert pool(states.astype(np.float32), OFFSETS, mode, np.ones(9, np.float32), 1).dtype == np.float32
+
+
+def test_weights_of_nothing_but_zeros_give_zeros(states):
+    for mode in set(MODES) - {"max"}:
+        np.testing.assert_array_equal(pool(states, OFFSETS, mode, np.zeros(9)), 0)
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES.items())
+def test_activations_are_those_of_torch(name, kind):
+    assert set(NAMES) == set(ACTIVATIONS)
+    x = np.linspace(-30, 30, 2001)
+    with np.errstate(over="ignore"):
+        found = ACTIVATIONS[name](x)
+    want = getattr(torch.nn, kind)()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(found, want, rtol=1e-11, atol=1e-11)
+
+
+def dense(out, inputs, activation="identity", residual=False, projected=False):
+    rng = np.random.default_rng(out + inputs)
+    projection = rng.normal(size=(out, inputs)) if projected else None
+    return Dense(rng.normal(size=(out, inputs)), rng.normal(size=out), activation, residual, projection)
+
+
+@pytest.mark.parametrize(
+    ("module", "width"),
+    [
+        (dense(3, 4, "tanh"), 3),
+        (dense(4, 4, "gelu", residual=True), 4),
+        (dense(3, 4, "relu", residual=True, projected=True), 3),
+        (Unit(), 4),
+        (Norm(np.array([1.0, 2, 3, 4]), np.array([0.5, 0, 0, 1])), 4),
+    ],
+)
+def test_modules_are_those_of_torch(states, module, width):
+    x = torch.from_numpy(states)
+    if isinstance(module, Dense):
+        y = torch.nn.functional.linear(x, torch.from_numpy(module.weight), torch.from_numpy(module.bias))
+        y = getattr(torch.nn, NAMES[module.activation])()(y)
+        if module.residual:
+            y = y + (x if module.projection is None else x @ torch.from_numpy(module.projection).T)
+    elif isinstance(module, Unit):
+        y = torch.nn.functional.normalize(x, p=2, dim=-1)
+    else:
+        y = torch.nn.functional.layer_norm(x, (4,), torch.from_numpy(module.scale), torch.from_numpy(module.bias))
+    np.testing.assert_allclose(apply_head([module], states), y.numpy(), rtol=1e-11, atol=1e-12)
+    assert head_width([module], 4) == width
+
+
+def test_zeros_have_no_direction_and_stay():
+    np.testing.assert_array_equal(apply_head([Unit()], np.zeros((2, 3))), 0)
+
+
+def test_affine_neighbours_become_one_where_that_is_less_work(states):
+    chain = [dense(5, 4), dense(5, 5, residual=True), dense(2, 5, residual=True, projected=True), Unit(), dense(2, 2)]
+    found = folded(chain)
+    assert [type(module) for module in found] == [Dense, Unit, Dense]
+    assert (found[0].weight.shape, found[0].residual) == ((2, 4), False)
+    np.testing.assert_allclose(apply_head(found, states), apply_head(chain, states), rtol=1e-11)
+    wide = [dense(1, 4), dense(6, 1)]  # a bottleneck is less work as it is
+    assert len(folded(wide)) == 2
+    assert len(folded([dense(4, 4, "tanh"), dense(4, 4)])) == 2
