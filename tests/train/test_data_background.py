@@ -44,9 +44,6 @@ def test_the_words_of_the_file():
     assert 0.4e6 < sum(words.values()) < 1e6  # the rest are rarer words
     assert len(words) == sum(line.count(" ") for line in lines[3:]), "a word stands there twice"
     assert all(word and not word[0].isspace() for word in words)
-
-
-def test_the_file_is_read_from_the_package():
     assert files("fastflow.train.data").joinpath("background.txt").read_bytes() == FILE.read_bytes()
 
 
@@ -59,29 +56,19 @@ def test_shares_of_every_kind_of_vocabulary(encoders, family):
     assert 0.3 < shares.sum() < 1
 
 
-def test_a_common_word_has_its_own_share(packaged):
+def test_a_common_word_has_its_own_share_and_one_of_another_language_none(packaged):
     tokenizer, size, ids = packaged
     shares, (words, length) = background(tokenizer, size), read_words()
     total = 1e6 * (1 + 2 / length)  # the tokens of a million words: about one each, and two around a sentence
-    for word in ("house", "water", "because", ","):
-        assert shares[ids[word]] * total == pytest.approx(words[word], rel=0.05), word
-    lowered = sum(words[word] for word in ("the", "The"))
-    assert shares[ids["the"]] * total == pytest.approx(lowered, rel=0.05)
-    for around in ("[CLS]", "[SEP]"):
-        assert shares[ids[around]] * total == pytest.approx(1e6 / length, rel=0.05)
+    wanted = {word: words[word] for word in ("house", "water", "because", ",")}
+    wanted |= {"the": words["the"] + words["The"], "[CLS]": 1e6 / length, "[SEP]": 1e6 / length}
+    assert {word: shares[ids[word]] * total for word in wanted} == pytest.approx(wanted, rel=0.05)
     assert shares.argmax() == ids["the"]
     assert shares[ids["[PAD]"]] == shares[ids["[MASK]"]] == 0
-
-
-def test_tokens_of_other_languages_have_none(packaged):
-    tokenizer, size, ids = packaged
-    shares = background(tokenizer, size)
-    for piece in ("которые", "の", "और", "ال", "된"):
-        if piece in ids:
-            assert shares[ids[piece]] == 0, piece
-    other = [i for piece, i in ids.items() if any("Ѐ" <= letter <= "ӿ" for letter in piece)]
-    assert len(other) > 20
-    assert not shares[other].any()
+    pieces = [piece for piece in ("которые", "の", "और", "ال", "된") if piece in ids]
+    cyrillic = [piece for piece in ids if any("Ѐ" <= letter <= "ӿ" for letter in piece)]
+    assert len(cyrillic) > 20
+    assert not shares[[ids[piece] for piece in (*pieces, *cyrillic)]].any()
 
 
 def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
@@ -118,10 +105,7 @@ def test_sentences_are_words_as_often_as_they_occur():
     assert set(drawn) <= set(words)
     for word in ("the", ",", "of", "man"):
         assert drawn.count(word) / len(drawn) == pytest.approx(words[word] / sum(words.values()), rel=0.1), word
-
-
-def test_the_first_sentences_are_always_the_same():
-    assert sentences(3) == sentences(50)[:3]
+    assert sentences(3) == sentences(50)[:3], "the first are always the same"
     assert len(set(sentences(50))) == 50
     assert sentences(0) == []
     assert sentences(2)[1] == "their jacket morning with eating of part from . do The"

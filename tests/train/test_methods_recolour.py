@@ -56,16 +56,9 @@ def test_behind_a_whitening_no_equalisation_gives_the_embedding_back_and_full_on
     """The family without a flow is soft whitening: U L^(-g/2) U^T of the covariance, up to a rotation."""
     pooled = embeddings()
     x = pooled.astype(np.float64)
-    centred = cosine(x - x.mean(0), x - x.mean(0))
-    assert (
-        np.abs(
-            cosine(y := wide(fitted(pooled, "whiten,recolour", spectrum=0, mean_share=0), pooled), y) - centred
-        ).max()
-        < 1e-9
-    )
-    whitened = wide([fit_whiten(moments(x))], pooled)
-    y = wide(fitted(pooled, "whiten,recolour", spectrum=1, mean_share=0), pooled)
-    assert np.abs(cosine(y, y) - cosine(whitened, whitened)).max() < 1e-9
+    for spectrum, same in ((0, x - x.mean(0)), (1, wide([fit_whiten(moments(x))], pooled))):
+        y = wide(fitted(pooled, "whiten,recolour", spectrum=spectrum, mean_share=0), pooled)
+        assert np.abs(cosine(y, y) - cosine(same, same)).max() < 1e-9
 
 
 @settings(deadline=None)
@@ -123,20 +116,15 @@ def test_few_texts_give_a_finite_map_that_keeps_them_apart(count):
     y = wide(fitted(pooled), pooled)
     assert np.isfinite(y).all()
     assert cosine(y, y)[~np.eye(count, dtype=bool)].max() < 0.999
+    with pytest.raises(FastflowError, match="one and the same embedding"):
+        fit_recolour(joint_moments([], np.ones((count, 8), np.float32)), 8, 0.25, 0.2)
 
 
 def test_directions_that_a_stage_has_removed_stay_removed():
     pooled = embeddings()
-    y = wide(fitted(pooled, "nullspace:3,recolour", spectrum=0.5, mean_share=0.0), pooled)
-    deviation = y.std(axis=0)
-    assert np.isfinite(y).all()
+    deviation = wide(fitted(pooled, "nullspace:3,recolour", spectrum=0.5, mean_share=0.0), pooled).std(axis=0)
+    assert np.isfinite(deviation).all()
     assert deviation[-3:].max() < 1e-3 * deviation[-4]
-
-
-def test_texts_of_one_embedding_are_refused():
-    same = np.ones((40, 8), np.float32)
-    with pytest.raises(FastflowError, match="one and the same embedding"):
-        fit_recolour(joint_moments([], same), 8, 0.25, 0.2)
 
 
 @pytest.mark.slow
@@ -156,24 +144,16 @@ def test_recolour_comes_last_and_behind_something(method):
         parse_method(method)
 
 
+GOOD = {"spectrum": 0.25, "mean_share": 0.2, "demoted": 0}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("spectrum", 1.1),
-        ("spectrum", True),
-        ("mean_share", 1),
-        ("mean_share", -0.1),
-        ("spectrum", "a"),
-        ("demoted", 2),
-        ("demoted", 0.5),
-    ],
-)
+    [("spectrum", 1.1), ("spectrum", True), ("spectrum", "a"), ("mean_share", 1), ("mean_share", -0.1), ("demoted", 2),
+     ("demoted", 0.5)],
+)  # fmt: skip
 def test_a_saved_share_that_cannot_be_is_named(name, value):
-    good = Stage(
-        "recolour",
-        {"spectrum": 0.25, "mean_share": 0.2, "demoted": 0},
-        {"mean": np.zeros(2), "matrix": np.eye(2), "shift": np.zeros(2)},
-    )
-    check([good], 2)
+    params = {"mean": np.zeros(2), "matrix": np.eye(2), "shift": np.zeros(2)}
+    check([Stage("recolour", GOOD, params)], 2)
     with pytest.raises(FastflowError, match=f"setting {name}"):
-        check([Stage("recolour", good.settings | {name: value}, good.params)], 2)
+        check([Stage("recolour", GOOD | {name: value}, params)], 2)
