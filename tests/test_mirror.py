@@ -33,6 +33,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "backends/test_base.py": ("fastflow/backends/ahead.py", "fastflow/backends/info.py"),
     "backends/test_gpu.py": ("fastflow/backends/gpu/",),
     "backends/test_reference.py": ("fastflow/backends/torch.py",),
+    "backends/test_trials.py": ("fastflow/cache_folder.py",),
     "bench/test_cli.py": ("bench/every.py",),
     "bench/test_measure.py": ("bench/measure/",),
     "bench/test_peers_encoder.py": tuple(

@@ -111,9 +111,7 @@ def test_truncation_comes_before_normalisation(rt, sentences, backend, model):
     assert np.abs(np.linalg.norm(cut, axis=1) - 1).max() <= 1e-6
     assert np.abs(cut - unit(raw[:, :10])).max() <= 1e-6
     for wrong in (0, -1, 33):
-        with pytest.raises(
-            UsageError, match=rf"truncate_dim \(--dim\) must be 1 to 32, the width of this model, not {wrong}"
-        ):
+        with pytest.raises(UsageError, match=rf"truncate_dim must be 1 to 32, the width of this model, not {wrong}"):
             opened.encode(sentences[:7], truncate_dim=wrong)
 
 
@@ -355,7 +353,7 @@ def test_counts_are_whole_numbers_of_at_least_one(rt, model, value):
     for name in ("cpu", "reference", "torch"):
         with pytest.raises(UsageError, match="threads must be a whole number of at least 1, not"):
             Runtime(model, threads=value, backend=name)
-    with pytest.raises(UsageError, match=r"truncate_dim \(--dim\) must be 1 to 32"):
+    with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 32"):
         rt.encode(["a"], truncate_dim=value if value is not True else "1")
 
 

@@ -65,7 +65,7 @@ def test_transform_of_a_model_of_texts_shortens_as_encode_does(weighted_model, s
         found, encoded = opened.transform(pooled, **options), opened.encode(sentences, **options)
         assert found.dtype == encoded.dtype
         assert "precision" in options or np.abs(found - encoded).max() <= 20 * EMBEDDING
-    with pytest.raises(UsageError, match=r"truncate_dim \(--dim\) must be 1 to 32"):
+    with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 32"):
         opened.transform(pooled, truncate_dim=33)
     with pytest.raises(UsageError, match="unknown precision 'int4'"):
         opened.transform(pooled, precision="int4")
