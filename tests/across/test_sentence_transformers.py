@@ -199,16 +199,6 @@ def test_a_passage_is_named(tmp_path, bert):
         assert close(rt.encode_document(texts), theirs(path).encode_document(texts)) <= UNIT
 
 
-def test_prompts_that_cannot_be(prompted, bert):
-    rt = fastflow.Runtime(prompted)
-    with pytest.raises(UsageError, match="no prompt is called 'no': known are query, document, title"):
-        rt.encode("a", prompt_name="no")
-    with pytest.raises(UsageError, match="give prompt or prompt_name, not both"):
-        rt.encode("a", prompt="a", prompt_name="query")
-    with pytest.raises(UsageError, match="no prompt is called 'query': the model has none"):
-        fastflow.Runtime(bert).encode("a", prompt_name="query")
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_text_has_the_same_bits_whatever_its_company(directory, prompted, threads):
     for path in (directory("every mode"), directory("residual"), prompted):

@@ -96,27 +96,16 @@ def test_half_a_surrogate_pair_is_found_where_the_tokens_are_cut_off(directories
 
 def test_the_last_place_is_found_wherever_it_is():
     cuts = LongTexts(wordpiece(), 8)._cuts
-    for text, place in (
-        ("a b c", 3),
-        ("a b" + "c" * 100, 1),
-        ("a b" + "c" * 9000, 1),
-        ("abc", 0),
-        (" abc", 0),
-        ("", 0),
-    ):
+    places = {"a b c": 3, "a b" + "c" * 100: 1, "a b" + "c" * 9000: 1, "abc": 0, " abc": 0, "": 0}
+    for text, place in places.items():
         assert last(cuts, text) == place
 
 
 def test_texts_are_joined_up_to_a_number_of_characters(monkeypatch):
     monkeypatch.setattr(long_texts, "TOGETHER", 5)
     long = LongTexts(wordpiece(), 8)
-    assert list(long.together(["aa", "aaa", "a", "aaaaaaa", "a", "aaaa", "a"])) == [
-        (0, 2),
-        (2, 3),
-        (3, 4),
-        (4, 6),
-        (6, 7),
-    ]
+    texts = ["aa", "aaa", "a", "aaaaaaa", "a", "aaaa", "a"]
+    assert list(long.together(texts)) == [(0, 2), (2, 3), (3, 4), (4, 6), (6, 7)]
     assert list(long.together([])) == []
     assert list(long.together(["aaaaaaa"])) == [(0, 1)]
 

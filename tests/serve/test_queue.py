@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fastflow.serve.queue import Bounds, Busy, Job, Queue, TooMuch
 
@@ -21,16 +25,59 @@ def admitted(queue: Queue, lengths: list[int], deadline: float = 10.0) -> Job:
     return job
 
 
-def test_texts_come_in_their_order_and_all_of_them():
-    queue = make_queue()
-    job = admitted(queue, [30, 30, 30, 30, 30])
-    found = []
-    while batch := queue.take(0)[0]:
-        assert sum(sum(job.lengths[start:stop]) for job, start, stop in batch) <= BATCH
-        found += [i for _, start, stop in batch for i in range(start, stop)]
-    assert found == [0, 1, 2, 3, 4]
-    assert (queue.work, queue.turns, queue.running, queue.jobs) == (0, 0, 0, 0)
-    assert job.gone
+EVENTS = st.one_of(
+    st.tuples(st.just("admit"), st.integers(1, 600), st.integers(1, 40)),  # an estimate, and the deadline
+    st.tuples(st.just("put"), st.integers(0, 9), st.lists(st.integers(1, 150), min_size=1, max_size=60)),
+    st.tuples(st.just("drop"), st.integers(0, 9), st.none()),
+    st.tuples(st.just("take"), st.integers(0, 3), st.none()),
+)
+
+
+def check_counts(queue: Queue, jobs: dict[Job, int]) -> None:
+    """The counts of ``queue`` are those of the texts that it has not handed out; ``jobs``: with their estimates."""
+    left = {job: sum(job.lengths[job.next :]) if job.lengths else estimate for job, estimate in jobs.items()}
+    longest = {job: max(BOUNDS.turn, *job.lengths[job.next : job.next + 1], 0) for job in jobs}
+    turns = {job: min(left[job], longest[job]) for job in jobs}
+    fresh = [turns[job] for job in jobs if not job.next]
+    assert (queue.work, queue.turns, queue.fresh) == (sum(left.values()), sum(turns.values()), sum(fresh))
+    assert queue.jobs == len(jobs)
+
+
+def check_batch(queue: Queue, batch: list[tuple[Job, int, int]], now: float, seen: dict[Job, int]) -> None:
+    """Each text comes once and in its order, in time, and all fit into the batch but for a text that is longer."""
+    tokens = sum(sum(job.lengths[start:stop]) for job, start, stop in batch)
+    assert tokens <= queue.batch or [stop - start for _, start, stop in batch] == [1]
+    assert queue.running == tokens
+    for job, start, stop in batch:
+        assert (job.deadline > now, start < stop, start) == (True, True, seen.get(job, 0))
+        seen[job] = stop
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.lists(EVENTS, max_size=60))
+def test_whatever_comes_counts_and_batches_are_right(events):
+    """Requests are admitted, tokenized, cancelled and expire in any order, between batches."""
+    queue, jobs, seen, now = make_queue(), {}, {}, 0
+    for what, number, value in events:
+        job = list(jobs)[number % len(jobs)] if jobs else None
+        if what == "admit":
+            new = Job(now + value)
+            with contextlib.suppress(Busy):
+                queue.admit(new, number)
+                jobs[new] = number
+        elif what == "put" and job and not job.lengths:
+            queue.put(job, value)
+        elif what == "drop" and job:
+            queue.drop(job)
+            queue.drop(job)  # a second time changes nothing
+            queue.put(job, [5])  # nor does its tokens' end
+        elif what == "take":
+            now += number
+            batch, expired = queue.take(now)
+            check_batch(queue, batch, now, seen)
+            assert all(each.gone and each.deadline <= now for each in expired)
+        jobs = {each: estimate for each, estimate in jobs.items() if not each.gone}
+        check_counts(queue, jobs)
 
 
 @pytest.mark.parametrize(
@@ -55,49 +102,6 @@ def test_many_clients_get_equal_turns():
     for _ in range(5):  # 20 turns, two each
         queue.take(0)
     assert {job.next for job in jobs} == {10}
-
-
-def test_an_expired_job_is_never_handed_out():
-    queue = make_queue()
-    late, fine = admitted(queue, [10], deadline=5), admitted(queue, [10], deadline=6)
-    batch, expired = queue.take(now=5)
-    assert ([job for job, *_ in batch], expired) == ([fine], [late])
-    assert queue.work == 0
-
-
-def test_the_rest_of_a_list_that_expires_half_way_is_not_computed():
-    queue = make_queue()
-    job = admitted(queue, [5] * 100, deadline=1)
-    assert queue.take(0)[0] == [(job, 0, 20)]
-    assert queue.take(1) == ([], [job])
-    assert (queue.work, queue.jobs) == (0, 0)
-
-
-def test_a_cancelled_job_is_never_handed_out():
-    queue = make_queue()
-    first, second = admitted(queue, [10] * 3), admitted(queue, [10])
-    queue.drop(first)
-    assert (queue.work, queue.turns, queue.jobs) == (10, 10, 1)
-    assert queue.take(0)[0] == [(second, 0, 1)]
-    queue.drop(first)  # a second time changes nothing
-    assert (queue.work, queue.jobs) == (0, 0)
-
-
-def test_a_job_that_is_cancelled_while_it_is_tokenized_never_waits():
-    queue, job = make_queue(), Job(10)
-    queue.admit(job, 50)
-    queue.drop(job)
-    queue.put(job, [25, 25])
-    assert queue.take(0)[0] == []
-    assert (queue.work, queue.turns, queue.jobs) == (0, 0, 0)
-
-
-def test_an_estimate_gives_way_to_the_real_lengths():
-    queue, job = make_queue(), Job(10)
-    queue.admit(job, 500)
-    assert (queue.work, queue.turns) == (500, 25)
-    queue.put(job, [10])
-    assert (queue.work, queue.turns) == (10, 10)
 
 
 def fill(queue: Queue, tokens: int) -> None:

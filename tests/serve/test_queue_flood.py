@@ -36,16 +36,6 @@ def flooded_queue() -> Queue:
     return queue
 
 
-def test_a_text_longer_than_a_turn_is_waited_for_whole():
-    queue = Queue(BOUNDS, RATE)
-    job = admitted(queue, 60, 70, 5)
-    assert queue.turns == 60
-    queue.take(0)
-    assert (queue.turns, job.next) == (70, 1)
-    queue.take(0)
-    assert (queue.turns, job.next) == (0, 3)
-
-
 def test_long_texts_are_refused_by_the_time_that_they_take():
     queue = Queue(BOUNDS, RATE)
     with pytest.raises(Busy):
@@ -83,16 +73,6 @@ def test_lists_that_have_begun_leave_room_for_a_text():
     batches = [[job for job, *_ in queue.take(0)[0]] for _ in range(2)]
     assert text in batches[0] + batches[1]
     assert queue.fresh == 0
-
-
-def test_a_job_that_is_dropped_leaves_no_trace():
-    queue = flooded_queue()
-    job, begun = admitted(queue, 20, 30), admitted(queue, *[5] * 10)
-    queue.take(0)
-    queue.drop(job)
-    queue.drop(begun)
-    queue.drop(admitted(queue, 40))
-    assert (queue.work, queue.turns, queue.fresh, queue.jobs) == (0, 0, 0, 0)
 
 
 def test_a_burst_is_welcome_again_when_the_work_has_run_out():

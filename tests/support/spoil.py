@@ -28,22 +28,11 @@ def rehash(directory: Path) -> Path:
     return change_manifest(directory, files={name: file_hash(directory / name) for name in names})
 
 
-def change_arrays(
-    directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]], name: str = "calibration.safetensors"
-) -> Path:
-    """Save the arrays of a file as ``change`` returns them, with hashes that fit."""
-    path = directory / name
-    save_file(change(load_file(path)), path)
-    return rehash(directory)
-
-
 def spoil_arrays(
     directory: Path, change: Callable[[dict[str, Any]], object], name: str = "calibration.safetensors"
 ) -> Path:
-    """The same with a ``change`` that works on the arrays in place."""
-
-    def changed(arrays: dict[str, Any]) -> dict[str, Any]:
-        change(arrays)
-        return arrays
-
-    return change_arrays(directory, changed, name)
+    """``change`` the arrays of a file in place, with hashes that fit."""
+    arrays = load_file(directory / name)
+    change(arrays)
+    save_file(arrays, directory / name)
+    return rehash(directory)
