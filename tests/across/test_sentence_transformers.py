@@ -18,7 +18,7 @@ import fastflow
 from fastflow.errors import UsageError
 
 from support.builders import VOCABULARY, make_sentences
-from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling, theirs
+from support.sentence_dirs import NORMALIZE, apart, dense, expected, least_cosine, make_directory, pooling, theirs
 from support.tolerances import COSINE, UNIT
 
 LONG = " ".join(make_sentences(40, seed=3))
@@ -50,13 +50,6 @@ OTHERS |= {"lower case of a cased tokenizer": ("roberta", [pooling("mean")], Tru
 CHAINS = {name: ("bert", modules, False) for name, modules in CASES.items()} | OTHERS
 
 
-def close(found, want):
-    """Largest difference of vectors whose directories end in other lengths than 1: relative to the length."""
-    assert found.shape == want.shape
-    assert np.isfinite(found).all()
-    return np.abs(found - want).max() / max(1, np.linalg.norm(want, axis=1).max())
-
-
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory, encoders):
     """``directory(name, new)``: a chain of modules in the files of an older release, or of a newer one."""
@@ -83,7 +76,7 @@ def wanted(directory):
 def test_the_vectors_are_the_definitions(directory, wanted, name, new):
     for backend in ("cpu", "reference", "torch"):
         with fastflow.Runtime(directory(name, new), backend=backend, dtype="float32") as rt:
-            assert close(rt.encode(TEXTS), wanted(name, new)) <= UNIT, backend
+            assert apart(rt.encode(TEXTS), wanted(name, new)) <= UNIT, backend
 
 
 @pytest.mark.slow
@@ -94,7 +87,7 @@ def test_the_vectors_are_those_of_sentence_transformers(directory, name, new):
     pytest.importorskip("sentence_transformers", exc_type=ImportError)
     path = directory(name, new)
     with fastflow.Runtime(path, dtype="float32") as rt:
-        assert close(rt.encode(TEXTS), theirs(path).encode(TEXTS)) <= UNIT
+        assert apart(rt.encode(TEXTS), theirs(path).encode(TEXTS)) <= UNIT
 
 
 @pytest.mark.filterwarnings("ignore:texts longer than")
@@ -102,8 +95,7 @@ def test_the_vectors_are_those_of_sentence_transformers(directory, name, new):
 def test_lower_precisions(directory, wanted, dtype):
     for name in ("normalize", "dense", "layers and words"):
         want, found = wanted(name), fastflow.Runtime(directory(name), dtype=dtype).encode(TEXTS)
-        cosines = (found * want).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(want, axis=1)
-        assert cosines.min() >= COSINE[dtype]
+        assert least_cosine(found, want) >= COSINE[dtype]
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
@@ -163,7 +155,7 @@ def test_prompts_and_their_tokens(prompted, call, options, prompt):
     want = expected(prompted, TEXTS, prompt)
     for backend in ("cpu", "reference", "torch"):
         with fastflow.Runtime(prompted, backend=backend, dtype="float32") as rt:
-            assert close(getattr(rt, call)(TEXTS, **options), want) <= UNIT, backend
+            assert apart(getattr(rt, call)(TEXTS, **options), want) <= UNIT, backend
 
 
 @pytest.mark.filterwarnings("ignore:texts longer than")
@@ -172,7 +164,7 @@ def test_prompts_as_sentence_transformers_has_them(prompted):
     rt, model = fastflow.Runtime(prompted), theirs(prompted)
     short = {"truncate_dim": 9, "normalize_embeddings": True}
     for call, options, _ in [*CALLS, ("encode", short, "")]:
-        assert close(getattr(rt, call)(TEXTS, **options), getattr(model, call)(TEXTS, **options)) <= UNIT, (
+        assert apart(getattr(rt, call)(TEXTS, **options), getattr(model, call)(TEXTS, **options)) <= UNIT, (
             call,
             options,
         )
@@ -193,10 +185,10 @@ def test_a_passage_is_named(tmp_path, bert):
     """Sentence Transformers 6.2 has an empty prompt document in every model, and so never comes to passage."""
     path = make_directory(tmp_path / "m", bert, [pooling("mean")], prompts={"passage": "the old "})
     rt, texts = fastflow.Runtime(path), TEXTS[:9]
-    assert close(rt.encode_document(texts), expected(path, texts)) <= UNIT
-    assert close(rt.encode(texts, prompt_name="passage"), expected(path, texts, "the old ")) <= UNIT
+    assert apart(rt.encode_document(texts), expected(path, texts)) <= UNIT
+    assert apart(rt.encode(texts, prompt_name="passage"), expected(path, texts, "the old ")) <= UNIT
     if find_spec("sentence_transformers"):
-        assert close(rt.encode_document(texts), theirs(path).encode_document(texts)) <= UNIT
+        assert apart(rt.encode_document(texts), theirs(path).encode_document(texts)) <= UNIT
 
 
 @pytest.mark.parametrize("threads", [1, 2])

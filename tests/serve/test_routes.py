@@ -238,10 +238,13 @@ def test_a_text_that_is_too_long_is_cut_and_counted_or_refused(librarian, runtim
     assert librarian.service.engine.queue.jobs == 0
 
 
-@pytest.mark.parametrize("path", COMPUTED)
-def test_each_request_is_counted_and_its_times_are_told(librarian, path):
+LISTED = (EMBED, {"inputs": ["a", "b"]})
+
+
+@pytest.mark.parametrize(("path", "body"), [*((path, POSTS[path]) for path in COMPUTED), LISTED])
+def test_each_request_is_counted_and_its_times_are_told(librarian, path, body):
     metrics = librarian.service.metrics
-    texts = 2 if path in (SIMILARITY, COMPARE) else 1
+    texts = 2 if path in (SIMILARITY, COMPARE) or (path, body) == LISTED else 1
     method = {"method": "batch" if texts == 2 else "single"}
     names = [("te_request_count", method), ("te_request_success", method), ("te_embed_success", {})]
     before = [metrics.value(name, **labels) for name, labels in names]

@@ -248,3 +248,15 @@ def theirs(path: Path) -> Any:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(path), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
+
+
+def apart(found: np.ndarray, want: np.ndarray) -> float:
+    """The largest difference of vectors, relative to the longest if the directory does not normalise them."""
+    assert found.shape == want.shape
+    assert np.isfinite(found).all()
+    return float(np.abs(found - want).max() / max(1, np.linalg.norm(want, axis=1).max()))
+
+
+def least_cosine(found: np.ndarray, want: np.ndarray) -> float:
+    """The least cosine between the vectors of a text."""
+    return float(((found * want).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(want, axis=1)).min())
