@@ -143,11 +143,7 @@ def test_queries_that_do_not_fit(made, query, k, message):
         index.search(query, k)
 
 
-def test_files_that_cannot_be_searched(tmp_path, made, corpus):
-    with pytest.raises(UsageError, match=r"x\.parquet: '\.parquet' cannot be searched; make a \.db with fastflow"):
-        Index(tmp_path / "x.parquet")
-    with pytest.raises(UsageError, match=r"has the texts itself: leave out"):
-        Index(made(), texts=corpus)
+def test_a_runtime_that_is_a_name_is_refused(made):
     with pytest.raises(UsageError, match=r"runtime must be a fastflow.Runtime, not str; give Runtime\(MODEL\)"):
         Index(made(), "default")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fastflow import Index, Runtime
-from fastflow.errors import FastflowError, UsageError
 from fastflow.serve import searcher as module
 from fastflow.serve.searcher import Searcher
 
@@ -26,18 +25,6 @@ def searcher(library, runtime):
 
 def test_it_describes_the_file_by_its_name(searcher):
     assert searcher.describe() == {"file": "library.db", "rows": 25, "precision": "float32", "dim": 256}
-
-
-def test_a_file_without_texts_is_refused(tmp_path, runtime):
-    np.save(tmp_path / "x.npy", np.zeros((3, 256), np.float32))
-    with pytest.raises(UsageError, match=r"^--search takes a \.db with texts, not .*x\.npy: make one with fastflow"):
-        Searcher(tmp_path / "x.npy", runtime)
-
-
-def test_a_file_of_another_model_is_refused(bert, tmp_path, corpus, runtime):
-    assert run("embed", corpus, "-m", bert, "-o", tmp_path / "x.db", "--quiet").exit_code == 0
-    with pytest.raises(FastflowError, match="was made with another model"):
-        Searcher(tmp_path / "x.db", runtime)
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,6 @@ def test_a_file_without_a_usable_key_is_an_error(tmp_path, text):
         read_keys(tmp_path / "keys")
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(FastflowError, match="cannot be read"):
-        read_keys(tmp_path / "none")
-
-
 def test_an_empty_variable_is_no_open_server(monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "")
     with pytest.raises(FastflowError, match="FASTFLOW_API_KEY is empty: set it to a key, or unset it"):
