@@ -178,6 +178,22 @@ async def test_the_deadline_is_kept_even_when_the_model_is_stuck(desk):
 
 
 @with_desk
+async def test_too_much_waiting_work_is_429_for_a_text_and_for_a_list(desk):
+    """Of requests that came together, and were read before the queue was full."""
+    first = await desk.hold()
+    tasks = [desk.ask("x" * 50) for _ in range(40)]  # one second of turns
+    await desk.waiting(40)
+    for texts in (["a"], ["a"] * 100):
+        with pytest.raises(Refused) as refused:
+            await desk.ask(*texts)
+        assert refused.value.kind == "overloaded"
+        assert refused.value.headers == {"retry-after": "3"}  # 2,000 tokens wait and 100 are computed
+    desk.release()
+    await asyncio.gather(first, *tasks)
+    assert (await desk.ask("a")).vectors.shape == (1, 2)
+
+
+@with_desk
 async def test_the_speed_is_learned_from_full_batches_alone(desk):
     await desk.ask("a")
     assert desk.engine.queue.rate == RATE

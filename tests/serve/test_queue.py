@@ -53,7 +53,7 @@ def check_batch(queue: Queue, batch: list[tuple[Job, int, int]], now: float, see
         seen[job] = stop
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(EVENTS, max_size=60))
 def test_whatever_comes_counts_and_batches_are_right(events):
     """Requests are admitted, tokenized, cancelled and expire in any order, between batches."""
