@@ -1,4 +1,4 @@
-"""The file of a server: which files it takes, how it holds them, and how requests take turns."""
+"""The file of a server: how it holds the rows, and what it learns of its speed. Refusals: commands/test_refusals.py."""
 
 from __future__ import annotations
 
