@@ -105,7 +105,8 @@ assert all(hasattr(e, n) or hasattr(f, n) for n in sys.argv[1:])" $watched
 print(sorted(chosen(sys.argv[1].split(','), 'cuda', False)))" "$peers"
   step options 60 bash -c \
     'fastflow bench --suite flow,encoder,end-to-end --device cuda --against "$0" --json a --plot b.png --help' "$peers"
-  OMP_NUM_THREADS=1 TRITON_INTERPRET=1 TAIL=12 step suites 200 "$python" -m fastflow.bench.suites.dry_gpu "$out"
+  PYTHONPATH="$PYTHONPATH:tests" OMP_NUM_THREADS=1 TRITON_INTERPRET=1 TAIL=12 \
+    step suites 200 "$python" tests/triton_interpret/dry_gpu.py "$out"
 else
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv || failed+=(nvidia-smi)
   workers=$("$python" -c 'import importlib.util as u; print("-n 8" if u.find_spec("xdist") else "")')

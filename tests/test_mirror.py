@@ -24,7 +24,6 @@ UNTESTED = {  # module -> why it has no file of its own
     "kernels/flow/triton_bodies.py": INTERPRETED,
     "kernels/flow/triton_parts.py": INTERPRETED,
     "bench/measure/probe_gpu.py": DRY,
-    "bench/suites/dry_gpu.py": DRY,
     "bench/suites/encoder_gpu.py": DRY,
     "bench/suites/end_to_end_gpu.py": DRY,
     "bench/suites/sizes.py": "a table of numbers",

@@ -11,12 +11,12 @@ import torch
 from fastflow import Runtime
 from fastflow.backends.gpu.device import CudaDevice
 from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Bucket, BucketGraph, Graphs, bucket_for
-from fastflow.backends.gpu.standin import StandIn
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import positions
 from fastflow.model.tokens import Tokens
 
 from support.gpu_standin import assert_same, captures, on_standin, use_standin
+from support.standin import StandIn
 from support.triton_processes import NEEDS
 
 pytestmark = NEEDS

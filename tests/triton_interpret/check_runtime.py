@@ -6,10 +6,10 @@ The interpreter takes a second a batch, so it gets few texts; on a GPU every buc
 import numpy as np
 import pytest
 import triton
+from triton_interpret.dry_gpu import DryBackend
 
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
-from fastflow.bench.suites.dry_gpu import DryBackend
 from fastflow.stages.vectors import paired_cosine
 
 from support.builders import make_encoder, make_model, make_sentences

@@ -1,6 +1,6 @@
 """The device as the triton backend uses it: memory, streams, events and captured graphs, and nothing else.
 
-``CudaDevice`` is the real one; ``standin`` next to it is another that computes on the CPU, for tests and dry runs.
+``CudaDevice`` is the real one; the tests have another that computes on the CPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A dry run of the GPU suites on a CPU: every line that a GPU would run, tiny, Triton's kernels interpreted.
 
-    TRITON_INTERPRET=1 python -m fastflow.bench.suites.dry_gpu FOLDER
+    TRITON_INTERPRET=1 PYTHONPATH=tests python tests/triton_interpret/dry_gpu.py FOLDER
 
 writes FOLDER/dry.json and FOLDER/dry.png. It shows that the suites work; its times mean nothing.
 """
@@ -16,7 +16,6 @@ from unittest import mock
 from fastflow.backends import choose as choice
 from fastflow.backends import triton
 from fastflow.backends.gpu.device import Device
-from fastflow.backends.gpu.standin import StandIn
 from fastflow.bench import cli
 from fastflow.bench.measure.machine import Ceilings, describe
 from fastflow.bench.measure.subject import Subject
@@ -28,6 +27,8 @@ from fastflow.bench.report.table import table
 from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, workbench
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.workloads import Workload, synthetic
+
+from support.standin import StandIn
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
 TEXTS = (["A dog.", "No"], "two made-up texts")
