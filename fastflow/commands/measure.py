@@ -14,9 +14,7 @@ from fastflow.errors import UsageError
 
 
 @click.command("eval")
-@click.argument(
-    "pairs", metavar="PAIRS.tsv|DIR...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
-)
+@click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @MODEL
 @DEVICE
 @DTYPE
@@ -25,28 +23,45 @@ from fastflow.errors import UsageError
     "--json", "json_file", metavar="FILE", help="Write the result as JSON too; - prints it instead of the table."
 )
 def eval_command(
-    pairs: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
+    tasks: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
 ) -> None:
-    """Compare cosines with human scores of text pairs.
+    """Measure a model on tasks: scored pairs, labelled pairs, labelled texts, retrieval.
 
-    The measure is Spearman x100, on TSV files of scored pairs.
+    A TASK is a TSV file without quoting, whose header names its kind, or a folder of corpus.tsv, queries.tsv and
+    qrels.tsv. Another folder is searched for both. Every figure is x100.
 
-    'all' ranks the pairs of a set together; 'wmean' averages the Spearman of its subsets by size. A file has the header
-    'subset score sentence1 sentence2' and no quoting. The average is over STS12-16, STSb-test and SICK-R-test when all
-    seven are given, else over every set.
+    \b
+    header                                   measures
+    subset score sentence1 sentence2         Spearman
+    split label [votes] sentence1 sentence2  ap: average precision
+    split label [fine_label] text            v_measure of k-means; knn, logistic
+    id title text (corpus.tsv), id text,     ndcg@10, recall@100; BM25
+      query doc grade (qrels.tsv)
+
+    Spearman compares cosines with human scores: 'all' ranks the pairs of a set together; 'wmean' averages the Spearman
+    of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
+    every set. The other measures come with a 95 % interval; labelled texts and retrieval need the extra eval.
     """
-    from fastflow.evaluation.evaluate import evaluate, find_sets, table
+    from fastflow.evaluation.evaluate import Pairs, evaluate, evaluate_tasks, find_tasks, table, tasks_table
 
-    sets = find_sets(pairs)
+    found = find_tasks(tasks)
+    scored = [task for task in found if isinstance(task, Pairs)]
+    others = [task for task in found if not isinstance(task, Pairs)]
     runtime = open_runtime(model, device, dtype, threads, quiet=False)
+    result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
+    tables = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # printed below, with the number
-        scores = evaluate(runtime.encode, sets)
+        if scored:
+            result |= evaluate(runtime.encode, scored)
+            tables.append(table(result))
+        if others:
+            result["tasks"] = evaluate_tasks(runtime, others)
+            tables.append(tasks_table(result["tasks"]))
     if runtime.truncated:
         say(f"fastflow: {runtime.truncated} texts cut at {runtime.info()['max_length']} tokens")
-    result = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint, **scores}
     if json_file != "-":
-        emit(table(result))
+        emit("\n\n".join(tables))
     if json_file:
         write_json(json_file, result)
 

@@ -1,21 +1,29 @@
-"""Semantic textual similarity: Spearman x100 of cosine against gold scores, aggregated in both ways in use.
+"""The map of the tasks that a model is measured on, and the first: pairs that people scored for similarity.
 
-``all`` pools a set's pairs and ranks them once (SBERT, SimCSE); ``wmean`` averages the subsets' Spearman by size
-(BERT-flow, BERT-whitening). They differ by over 20 points at worst, so both are always reported.
+A task is of a kind: scored pairs (below), labelled pairs (pairs.py), labelled texts (classes.py) or retrieval
+(retrieval.py). ``measure(task, vectors)`` takes the vectors of ``task.texts`` and gives its figures, x100.
+
+Scored pairs have Spearman x100 of cosine against gold scores, aggregated in both ways in use: ``all`` pools a set's
+pairs and ranks them once (SBERT, SimCSE); ``wmean`` averages the subsets' Spearman by size (BERT-flow, BERT-whitening).
+They differ by over 20 points at worst, so both are always reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, missing_extra
+from fastflow.evaluation.classes import LABELLED_TEXTS, LabelledTexts, read_labelled_texts
+from fastflow.evaluation.pairs import LABELLED_PAIRS, LabelledPairs, read_labelled_pairs
+from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
+from fastflow.evaluation.rows import matches, read_rows
 from fastflow.stages.vectors import paired_cosine
-from fastflow.values import short
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
@@ -34,6 +42,11 @@ class Pairs(NamedTuple):
     first: list[str]
     second: list[str]
 
+    @property
+    def texts(self) -> list[str]:
+        """The distinct texts of both sides."""
+        return _distinct(self)
+
 
 class Labelled(NamedTuple):
     """A set of n pairs with a label each, such as QNLI: question and sentence, entailment or not."""
@@ -44,9 +57,13 @@ class Labelled(NamedTuple):
     second: list[str]
 
 
+OtherTask = LabelledPairs | LabelledTexts | Retrieval
+Task = Pairs | OtherTask
+
+
 def read_pairs(path: Path) -> Pairs:
     """A TSV with the header ``subset score sentence1 sentence2`` and no quoting; errors name file and line."""
-    rows = read_rows(path, HEADER)
+    _, rows = read_rows(path, HEADER)
     scores = np.empty(len(rows))
     for number, row in enumerate(rows, 2):
         try:
@@ -63,27 +80,61 @@ def read_pairs(path: Path) -> Pairs:
 
 def read_labelled(path: Path) -> Labelled:
     """A TSV with the header ``label sentence1 sentence2`` and no quoting; errors name file and line."""
-    rows = read_rows(path, LABELLED)
+    _, rows = read_rows(path, LABELLED)
     for number, row in enumerate(rows, 2):
         if len(row) != 3 or not row[0]:
             raise FastflowError(f"{path}, line {number}: must be label, sentence1, sentence2")
     return Labelled(path.stem, [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
 
 
-def read_rows(path: Path, header: str) -> list[list[str]]:
-    """The fields of every line of a TSV after its ``header``, as UTF-8 and without quoting."""
-    try:
-        data = path.read_bytes()
-        lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be opened: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
-    if (found := lines[0].removesuffix("\r")) != header:
-        fields = " ".join(header.split())
-        raise FastflowError(f"{path}, line 1: the header must be '{fields}', separated by tabs, not {short(found)}")
-    return [line.removesuffix("\r").split("\t") for line in lines[1:]]
+def read_task(path: Path) -> Task:
+    """The task of a file, whose header tells its kind, or of a folder of documents, queries and judgements."""
+    if path.is_dir():
+        return read_retrieval(path)
+    header, _ = read_rows(path, HEADER, LABELLED_PAIRS, LABELLED_TEXTS)
+    if header == HEADER:
+        return read_pairs(path)
+    return read_labelled_pairs(path) if matches(header, LABELLED_PAIRS) else read_labelled_texts(path)
+
+
+def find_tasks(paths: Sequence[Path]) -> list[Task]:
+    """The tasks of every path: a file, a retrieval folder, or a folder that is searched for both at any depth.
+
+    Raises a FastflowError that names a library if a task needs one that is not installed.
+    """
+    tasks: list[Task] = []
+    for path in paths:
+        found = [read_task(place) for place in _places(path)]
+        if not found:
+            raise FastflowError(f"{path}: holds no .tsv file of scored pairs or of another task")
+        tasks += found
+    for task in (task for task in tasks if not isinstance(task, Pairs)):
+        for module, name in task.needs.items():
+            if find_spec(module) is None:
+                raise missing_extra("eval", name, f"{task.name}, a task of the kind {task.kind},")
+    return tasks
+
+
+def _places(path: Path) -> list[Path]:
+    if not path.is_dir() or (path / CORPUS).exists():
+        return [path]
+    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink())
+    return [*sorted(path.glob("*.tsv")), *(place for folder in folders for place in _places(folder))]
+
+
+def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
+    """{measure: value x100}, the main one first, of the vectors (len(task.texts), D) of ``task.texts``."""
+    if isinstance(task, Pairs):
+        row = score(task, _cosines(task, vectors))
+        return {key: row[key] for key in ("all", "wmean")}
+    return {name: found.value for name, found in task.measures(vectors).items()}
+
+
+def embed(encoder: Any, task: Task) -> NDArray[Any]:
+    """The vectors of ``task.texts``; of documents and queries with their prompts if the model has any."""
+    if isinstance(task, Retrieval):
+        return np.concatenate([encoder.encode_document(task.documents), encoder.encode_query(task.queries)])
+    return np.asarray(encoder.encode(task.texts))
 
 
 def find_sets(paths: Sequence[Path]) -> list[Pairs]:
@@ -136,8 +187,16 @@ def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
 
 def similarities(encode: Encode, pairs: Pairs | Labelled) -> NDArray[Any]:
     """(n,) cosine of each pair; every distinct text is embedded once, in one call."""
-    texts = list(dict.fromkeys([*pairs.first, *pairs.second]))
-    vectors, where = encode(texts), {text: i for i, text in enumerate(texts)}
+    return _cosines(pairs, encode(_distinct(pairs)))
+
+
+def _distinct(pairs: Pairs | Labelled) -> list[str]:
+    return list(dict.fromkeys([*pairs.first, *pairs.second]))
+
+
+def _cosines(pairs: Pairs | Labelled, vectors: NDArray[Any]) -> NDArray[Any]:
+    """(n,) cosine of each pair, from the vectors of its distinct texts."""
+    where = {text: i for i, text in enumerate(_distinct(pairs))}
     first, second = (vectors[[where[t] for t in side]] for side in (pairs.first, pairs.second))
     return paired_cosine(first, second)
 
@@ -161,4 +220,32 @@ def table(result: dict[str, Any]) -> str:
     lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
     average = result["average"]
     lines.append(f"{'average of ' + str(len(average['sets'])):14}{'':7}{average['all']:>8.2f}{average['wmean']:>8.2f}")
+    return "\n".join(lines)
+
+
+def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, Any]]:
+    """A row for each task: its set, kind and size, and ``measures``: the value and interval of each, and BM25's value
+    if the task is retrieval. ``encoder`` has the calls of a Runtime."""
+    rows = []
+    for task in tasks:
+        measures: dict[str, dict[str, Any]] = {}
+        for name, found in task.measures(embed(encoder, task)).items():
+            low, high = found.interval()
+            measures[name] = {"value": round(found.value, 2), "interval": [round(low, 2), round(high, 2)]}
+        if isinstance(task, Retrieval):
+            for name, found in task.bm25().items():
+                measures[name]["bm25"] = round(found.value, 2)
+        rows.append({"set": task.name, "kind": task.kind, **task.size, "measures": measures})
+    return rows
+
+
+def tasks_table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of ``evaluate_tasks`` as aligned text, a line for each set and measure."""
+    width = max(13, *(len(row["set"]) for row in rows)) + 1
+    lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
+    for row in rows:
+        for name, found in row["measures"].items():
+            low, high = found["interval"]
+            bm25 = f"{found['bm25']:8.2f}" if "bm25" in found else ""
+            lines.append(f"{row['set']:{width}}{name:11}{found['value']:7.2f}{f'{low:.2f} to {high:.2f}':>18}{bm25}")
     return "\n".join(lines)

@@ -1,0 +1,143 @@
+"""Retrieval: nDCG@10 and recall@100 of the cosines of queries with documents, and of BM25."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.evaluation.draws import Measured, mean_of
+from fastflow.evaluation.rows import check_fields, read_rows
+from fastflow.stages.vectors import shorten
+
+CORPUS = "corpus.tsv"
+HEADERS = {CORPUS: "id\ttitle\ttext", "queries.tsv": "id\ttext", "qrels.tsv": "query\tdoc\tgrade"}
+FIRST, DEPTH = 10, 100  # of nDCG and recall
+BLOCK = 256  # queries
+K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # of BM25; the English list of NLTK, 179 words
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Documents, queries, and for each query the rows of its relevant documents and of those with its own text."""
+
+    name: str
+    documents: list[str]
+    queries: list[str]
+    relevant: list[Rows]
+    own: list[Rows]
+
+    kind: ClassVar = "retrieval"
+    needs: ClassVar = {"bm25s": "bm25s"}
+
+    @property
+    def texts(self) -> list[str]:
+        """The documents, then the queries."""
+        return [*self.documents, *self.queries]
+
+    @property
+    def size(self) -> dict[str, int]:
+        """The queries that are measured, and the documents."""
+        return {"queries": len(self.queries), "documents": len(self.documents)}
+
+    def measures(self, vectors: NDArray[Any]) -> dict[str, Measured]:
+        """``ndcg@10`` and ``recall@100`` of the vectors of ``texts``, (documents + queries, D)."""
+        x = shorten(vectors, True, None)
+        documents, queries = x[: len(self.documents)], x[len(self.documents) :]
+        blocks = (queries[start : start + BLOCK] @ documents.T for start in range(0, len(queries), BLOCK))
+        return self._ranked(row for block in blocks for row in block)
+
+    def bm25(self) -> dict[str, Measured]:
+        """The same of BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
+        import bm25s
+
+        documents, queries = (
+            bm25s.tokenize(texts, stopwords=STOPWORDS, return_ids=False, show_progress=False)
+            for texts in (self.documents, self.queries)
+        )
+        ranker, nothing = bm25s.BM25(k1=K1, b=B), np.zeros(len(documents))
+        if some := any(documents):  # without a word in all documents, or in a query, bm25s raises
+            ranker.index(documents, show_progress=False)
+        scores = (ranker.get_scores(words) if some and words else nothing for words in queries)
+        return self._ranked(np.where(row > 0, row, -np.inf) for row in scores)
+
+    def _ranked(self, scores: Iterable[NDArray[Any]]) -> dict[str, Measured]:
+        """The measures of the scores of all documents, a row for each query; -inf is not retrieved."""
+        gains, recalls = [], []
+        for row, relevant, own in zip(scores, self.relevant, self.own, strict=True):
+            row[own] = -np.inf
+            hits = np.isin(best(row, DEPTH), relevant)
+            gains.append(ndcg(hits, len(relevant)))
+            recalls.append(hits.sum() / len(relevant))
+        return {f"ndcg@{FIRST}": mean_of(np.array(gains)), f"recall@{DEPTH}": mean_of(np.array(recalls))}
+
+
+def best(scores: NDArray[Any], count: int) -> Rows:
+    """The rows of the ``count`` highest scores, best first, the first of equals first; none that is -inf."""
+    least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
+    rows = np.flatnonzero(scores >= least)
+    found = rows[np.argsort(-scores[rows], kind="stable")][:count]
+    return np.asarray(found[scores[found] > -np.inf])
+
+
+def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
+    """nDCG@10 of a ranking: ``hits`` are the ranks of relevant documents, of which there are ``relevant``."""
+    gains = 1 / np.log2(np.arange(2, FIRST + 2))
+    return float((hits[:FIRST] * gains[: len(hits)]).sum() / gains[:relevant].sum())
+
+
+def read_retrieval(folder: Path) -> Retrieval:
+    """A folder of corpus.tsv, queries.tsv and qrels.tsv. Every grade above 0 counts as 1; queries without one are left
+    out. A query does not retrieve documents of its own text."""
+    corpus, queries, qrels = (_rows(folder / name) for name in HEADERS)
+    places, asked = _by_id(folder / CORPUS, corpus), _by_id(folder / "queries.tsv", queries)
+    documents = [text if title == "-" else f"{title} {text}" for _, title, text in corpus]
+    relevant: list[set[int]] = [set() for _ in queries]
+    for number, (query, document, grade) in enumerate(qrels, 2):
+        place = f"{folder / 'qrels.tsv'}, line {number}"
+        if query not in asked:
+            raise FastflowError(f"{place}: the query {query!r} is not in queries.tsv")
+        if document not in places:
+            raise FastflowError(f"{place}: the document {document!r} is not in {CORPUS}")
+        if not NUMBER.fullmatch(grade):
+            raise FastflowError(f"{place}: the grade must be a number, not {grade!r}")
+        if float(grade) > 0:
+            relevant[asked[query]].add(places[document])
+    by_text: dict[str, list[int]] = {}
+    for i, text in enumerate(documents):
+        by_text.setdefault(text, []).append(i)
+    own = [by_text.get(text, []) for _, text in queries]
+    kept = [i for i in range(len(queries)) if relevant[i] - set(own[i])]
+    if not kept:
+        raise FastflowError(f"{folder / 'qrels.tsv'}: no query has another document of a grade above 0")
+    return Retrieval(
+        folder.name,
+        documents,
+        [queries[i][1] for i in kept],
+        [np.array(sorted(relevant[i] - set(own[i])), np.int64) for i in kept],
+        [np.array(own[i], np.int64) for i in kept],
+    )
+
+
+def _rows(path: Path) -> list[list[str]]:
+    header, rows = read_rows(path, HEADERS[path.name])
+    check_fields(path, header, rows)
+    return rows
+
+
+def _by_id(path: Path, rows: list[list[str]]) -> dict[str, int]:
+    """Id -> row."""
+    found: dict[str, int] = {}
+    for i, row in enumerate(rows):
+        if found.setdefault(row[0], i) != i:
+            raise FastflowError(f"{path}, line {i + 2}: the id {row[0]!r} occurs twice; ids must differ")
+    return found

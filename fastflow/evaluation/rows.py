@@ -1,0 +1,43 @@
+"""The rows of a TSV file for evaluation: UTF-8, a known header, no quoting."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fastflow.errors import FastflowError
+from fastflow.values import short
+
+
+def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
+    """(header, fields of every later line) of a TSV; its header must match one of ``headers``.
+
+    A field in brackets may be absent. Errors name file and line.
+    """
+    try:
+        data = path.read_bytes()
+        lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be opened: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
+    found = lines[0].removesuffix("\r")
+    if not any(matches(found, header) for header in headers):
+        known = [f"'{' '.join(header.split())}'" for header in headers]
+        listed = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+        raise FastflowError(f"{path}, line 1: the header must be {listed}, separated by tabs, not {short(found)}")
+    return found, [line.removesuffix("\r").split("\t") for line in lines[1:]]
+
+
+def matches(found: str, header: str) -> bool:
+    """Whether a file's header is ``header``, with or without its field in brackets."""
+    return found in (re.sub(r"\[(\w+)\]", r"\1", header), re.sub(r"\[\w+\]\t", "", header))
+
+
+def check_fields(path: Path, header: str, rows: list[list[str]], required: int = 0) -> None:
+    """Raise unless every row has the fields of its file's ``header``, and the one at ``required`` is not empty."""
+    names = header.split("\t")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names) or not row[required]:
+            raise FastflowError(f"{path}, line {number}: must be {', '.join(names)}, with {names[required]} not empty")

@@ -1,0 +1,19 @@
+"""Small tasks for ``fastflow eval``: TSV files and retrieval folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def retrieval(folder: Path, corpus: Sequence[str], queries: Sequence[str], qrels: Sequence[str]) -> Path:
+    write(folder / "corpus.tsv", "id\ttitle\ttext", *corpus)
+    write(folder / "queries.tsv", "id\ttext", *queries)
+    write(folder / "qrels.tsv", "query\tdoc\tgrade", *qrels)
+    return folder
