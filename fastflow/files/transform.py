@@ -100,7 +100,7 @@ class Transformed:
         return Block([], [], None, self._calibrated(np.zeros((0, self._source.matrix.shape[1]), np.float32)))
 
     def blocks(self) -> Iterator[tuple[Block, float | None]]:
-        """See ``Made``; raises at the end if the file has changed."""
+        """See ``Made``; raises if the file has changed."""
         for vectors in self._source.blocks(ROWS, self.rows):
             rows = range(self.rows, self.rows + len(vectors))
             try:
@@ -109,7 +109,6 @@ class Transformed:
                 raise FastflowError(f"{self._source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
             yield Block(rows, [], None, made), None
             self.rows = rows.stop
-        self._source.check_unchanged()
 
     def _calibrated(self, vectors: NDArray[Any]) -> NDArray[Any]:
         s = self._settings
