@@ -26,6 +26,7 @@ NOT_RUN = {  # every documented command that no test here runs, and why
     "pip install -e '.[dev]' -c constraints.txt && pytest": "installs packages and is this suite; .ci/run runs it",
     "pip install -e '.[train]' -c constraints.txt": INSTALLS,
     "pip install -e '.[report]' -c constraints.txt": INSTALLS,
+    "pip install -e '.[eval]' -c constraints.txt": INSTALLS,
     "pip install -e '.[gpu]'": INSTALLS,
     "pip install -e '.[ray]' -c constraints.txt": INSTALLS,
     "fastflow embed examples/novels.txt --device cuda --dtype bfloat16 -o vectors.npy": "needs a GPU",

@@ -1,4 +1,4 @@
-"""fastflow eval: a table, JSON, and undefined figures."""
+"""fastflow eval: tables, JSON, tasks of several kinds, and undefined figures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import scipy.stats
 from fastflow import Runtime
 
 from support.commands import run, write_pairs
+from support.tasks import retrieval, write
 
 
 def test_eval_prints_a_table_and_writes_json(model, tmp_path):
@@ -37,3 +38,23 @@ def test_eval_of_constant_scores_is_null_in_json(model, tmp_path):
     printed = run("eval", tmp_path / "mine.tsv", "-m", model, "--json", "-")
     found = json.loads(printed.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert found["rows"] == [{"set": "mine", "pairs": 30, "all": None, "wmean": None}]
+
+
+def test_eval_takes_tasks_of_several_kinds(model, tmp_path):
+    pytest.importorskip("bm25s", reason="bm25s is not installed")
+    write_pairs(tmp_path / "scored.tsv")
+    write(tmp_path / "same.tsv", "split\tlabel\tsentence1\tsentence2", "all\t1\ta cat\ta cat", "all\t0\ta cat\tno dog")
+    retrieval(tmp_path / "search", ["d1\t-\tthe red apple", "d2\t-\tblue sky"], ["q\tred"], ["q\td1\t1"])
+    result = run("eval", tmp_path, "-m", model, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert list(found) == ["model", "fingerprint", "rows", "average", "tasks"]
+    assert [row["set"] for row in found["tasks"]] == ["same", "search"]
+    assert found["tasks"][0] | {"measures": 0} == {"set": "same", "kind": "pairs", "pairs": 2, "measures": 0}
+    assert found["tasks"][0]["measures"]["ap"]["value"] == 100
+    assert found["tasks"][1]["measures"]["ndcg@10"]["bm25"] == 100
+    scored, tasks = result.stdout.split("\n\n")
+    assert scored.split()[:4] == ["set", "pairs", "all", "wmean"]
+    assert tasks.split("\n")[1].split()[:3] == ["same", "ap", "100.00"]
+    alone = run("eval", tmp_path / "same.tsv", "-m", model, "--json", "-")
+    assert list(json.loads(alone.stdout)) == ["model", "fingerprint", "tasks"]
