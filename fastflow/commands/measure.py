@@ -87,6 +87,14 @@ def eval_command(
     help="Scored pairs, as for eval; may be given several times.",
 )
 @click.option(
+    "--eval",
+    "tasks",
+    multiple=True,
+    metavar="TASK",
+    type=click.Path(exists=True, path_type=Path),
+    help="Tasks of any kind, as for eval; may be given several times.",
+)
+@click.option(
     "--corpus",
     multiple=True,
     metavar="FILE",
@@ -132,7 +140,8 @@ def report(
     """Compare MODEL with other methods, on an HTML page.
 
     The page opens with its verdict and has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias,
-    isotropy, nearest neighbours, word frequency and training curves. It names the sections whose data were not given.
+    isotropy, nearest neighbours, word frequency and training curves. --eval adds tasks of your own. The page names the
+    sections whose data were not given.
 
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.evaluation.evaluate import find_sets, read_labelled
+from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
 from fastflow.replacing import replace_text
@@ -29,6 +29,7 @@ class ReportOptions:
     """The data of a report: paths as given, ``sample`` texts at most, ``queries`` sentences to seek neighbours of."""
 
     sts: Sequence[Path] = ()
+    tasks: Sequence[Path] = ()
     corpus: Sequence[Path] = ()
     qnli: Path | None = None
     log: Path | None = None
@@ -65,14 +66,16 @@ def make_report(
     ``fit(method, pooled, seed)`` fits a baseline, ``open_model(path)`` opens another model named in ``against``.
     Raises a UsageError if no data are given at all.
     """
-    sets = find_sets(settings.sts) if settings.sts else []
+    found = find_tasks(settings.tasks)
+    sets = [*find_sets(settings.sts), *(task for task in found if isinstance(task, Pairs))]
+    tasks = [task for task in found if not isinstance(task, Pairs)]
     questions = read_labelled(settings.qnli) if settings.qnli else None
     corpus = read_texts(settings.corpus, settings.sample, settings.seed)
     paired = list(dict.fromkeys(text for pairs in sets for text in [*pairs.first, *pairs.second]))
     texts = corpus or thin(paired, settings.sample, settings.seed)
     model = load_model(None if runtime.info()["model"] == "default" else runtime.info()["model"])
     columns = subjects(runtime, model, against, texts, fit, open_model, settings.seed)
-    if not (settings.sts or settings.corpus or settings.qnli or settings.log):
+    if not (settings.sts or settings.tasks or settings.corpus or settings.qnli or settings.log):
         raise UsageError(
             "report has nothing to measure: give text with --corpus FILE, scored pairs with --sts PAIRS.tsv|DIR, "
             "or both"
@@ -87,6 +90,10 @@ def make_report(
         sections.append(report_sections.similarity(columns, sets))
     else:
         leave_out("Similarity", "needs scored pairs: --sts PAIRS.tsv or a directory of them")
+    if tasks:
+        sections.append(report_sections.tasks(columns, tasks))
+    else:
+        leave_out("Tasks", "needs labelled pairs, labelled texts or retrieval: --eval TASK")
     if questions:
         sections.append(report_sections.entailment(columns, questions))
     else:
@@ -155,7 +162,9 @@ def _headed(
 def _source(settings: ReportOptions, count: int, has_corpus: bool) -> str:
     if not count:
         return ""
-    names = ", ".join(shown_name(path) for path in (settings.corpus if has_corpus else settings.sts))
+    names = ", ".join(
+        shown_name(path) for path in (settings.corpus if has_corpus else [*settings.sts, *settings.tasks])
+    )
     return f"{count:,} distinct sentences of {names}" + ("" if has_corpus else ", without their scores")
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.evaluation.evaluate import SEVEN, Labelled, Pairs, auc, evaluate, similarities, spearman
+from fastflow.evaluation.evaluate import (
+    SEVEN,
+    Labelled,
+    OtherTask,
+    Pairs,
+    auc,
+    evaluate,
+    evaluate_tasks,
+    similarities,
+    spearman,
+)
 from fastflow.evaluation.lexical import SMALL, bias, distances
 from fastflow.report import plots
 from fastflow.report.parts import Line, Neighbour, Plot, Section, comparison, figure
@@ -46,6 +56,27 @@ def similarity(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
         data,
         tables,
         [Plot(drawn, "Spearman ×100 ('all') of every set; further right is better.")],
+    )
+
+
+def tasks(subjects: Sequence[Subject], found: Sequence[OtherTask]) -> Section:
+    """Every measure of the tasks of ``--eval`` that are not scored pairs, as ``fastflow eval`` has them."""
+    data = {subject.name: evaluate_tasks(subject, found) for subject in subjects}
+    lines = []
+    for i, task in enumerate(found):
+        for name, measured in data[MODEL][i]["measures"].items():
+            values = {subject: rows[i]["measures"][name]["value"] for subject, rows in data.items()}
+            bm25 = figure(measured["bm25"], 2) if "bm25" in measured else ""
+            lines.append(Line(f"{task.name}, {name}", values, note=bm25))
+    note = "BM25" if any(line.note for line in lines) else ""
+    return Section(
+        "tasks",
+        "Tasks: pairs, classes and search",
+        "Every measure is ×100, higher is better. ap: average precision of the cosine on labelled pairs. v_measure: "
+        "k-means against the labels. knn and logistic: accuracy with 16 texts of a label to learn from. ndcg@10 and "
+        f"recall@100: retrieval; BM25 compares words alone.{_counted(lines, 'higher', 'measures')}",
+        data,
+        [comparison("Bold: the highest of the models.", "set, measure", lines, note)],
     )
 
 

@@ -25,20 +25,21 @@ UNCALIBRATED = ("raw", "weights")
 
 
 class Pool:
-    """Pooled embeddings by text; no text is encoded twice."""
+    """Pooled embeddings by prompt and text; no text is encoded twice."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._where: dict[str, int] = {}
+        self._where: dict[tuple[str, str], int] = {}
         self._rows = runtime.pool([])
 
-    def __call__(self, texts: Sequence[str]) -> Matrix:
-        """(n, D), in the runtime's dtype and the order of ``texts``."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._where]
+    def __call__(self, texts: Sequence[str], task: str | None = None) -> Matrix:
+        """(n, D), in the runtime's dtype and the order of ``texts``; ``task`` (query or document) names a prompt."""
+        prompt = self.runtime.resolve_prompt() if task is None else self.runtime.prompt_of_task(task)
+        new = [text for text in dict.fromkeys(texts) if (prompt, text) not in self._where]
         if new:
-            self._where |= {text: len(self._where) + i for i, text in enumerate(new)}
-            self._rows = np.concatenate([self._rows, self.runtime.pool(new)])
-        return np.asarray(self._rows[np.array([self._where[text] for text in texts], np.int64)])
+            self._where |= {(prompt, text): len(self._where) + i for i, text in enumerate(new)}
+            self._rows = np.concatenate([self._rows, self.runtime.pool(new, prompt=prompt)])
+        return np.asarray(self._rows[np.array([self._where[prompt, text] for text in texts], np.int64)])
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,16 @@ class Subject:
     def __call__(self, texts: Sequence[str]) -> Matrix:
         """(n, D') embeddings of ``texts``."""
         return self.calibrate(self.pool(texts))
+
+    encode = __call__
+
+    def encode_query(self, texts: Sequence[str]) -> Matrix:
+        """(n, D') embeddings with the model's prompt for queries."""
+        return self.calibrate(self.pool(texts, "query"))
+
+    def encode_document(self, texts: Sequence[str]) -> Matrix:
+        """(n, D') embeddings with the model's prompt for documents."""
+        return self.calibrate(self.pool(texts, "document"))
 
 
 def subjects(

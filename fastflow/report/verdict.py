@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastflow.report.parts import Section
 from fastflow.report.subjects import MODEL, UNCALIBRATED, baseline
 
 NO_SCORES = (
-    "This page has no verdict: only pairs with human scores show whether calibration helped, and none were given "
-    "(--sts PAIRS.tsv)."
+    "This page has no verdict: only pairs with human scores or tasks show whether calibration helped, and none were "
+    "given (--sts PAIRS.tsv, --eval TASK)."
 )
 SPEARMAN = (
     "Spearman ×100 compares two orders of the same sentence pairs, by cosine and by human score: 100 is the same "
     "order, 0 no relation."
 )
+TASKS = "Every measure is ×100: 100 is perfect. The section on tasks explains each."
 FEW = 500  # pairs; the standard error of a Spearman of 0.6 is then about 3 points
 FEW_PAIRS = " With so few pairs a difference of several points may be chance."
 AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 is always, 50 a coin's toss."
 
 
 def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
-    """(verdict, meaning of its measure) from similarity if it was measured, else from QNLI."""
+    """(verdict, meaning of its measure) from similarity if it was measured, else from the tasks, else from QNLI."""
     found = {section.id: section.data for section in sections}
     if "similarity" in found:
         means = {name: result["average"] for name, result in found["similarity"].items()}
@@ -32,9 +34,22 @@ def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
         values = {name: mean["all"] for name, mean in means.items()}
         few = FEW_PAIRS if pairs < FEW else ""
         return verdict(f"Spearman ×100 with human scores, {over}", values) + few, SPEARMAN
+    if "tasks" in found:
+        return of_tasks(found["tasks"])
     if "qnli" in found:
         return verdict("AUC ×100 on QNLI", {n: row["auc"] for n, row in found["qnli"].items()}), AUC
     return NO_SCORES, ""
+
+
+def of_tasks(rows: Mapping[str, Sequence[dict[str, Any]]]) -> tuple[str, str]:
+    """The verdict on the first measure of each task: its value for one task, the mean for several."""
+    firsts = {name: [next(iter(row["measures"].items())) for row in found] for name, found in rows.items()}
+    values = {name: sum(found["value"] for _, found in each) / len(each) for name, each in firsts.items()}
+    sets = [row["set"] for row in rows[MODEL]]
+    measure = (
+        f"{firsts[MODEL][0][0]} on {sets[0]}" if len(sets) == 1 else f"mean of the first measures of {len(sets)} tasks"
+    )
+    return verdict(measure, values), TASKS
 
 
 def verdict(measure: str, values: Mapping[str, float]) -> str:

@@ -49,6 +49,7 @@ Group = tuple[float, ...]
 LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithmetic, as the page has them
     "calibrate.md": ("a cosine of about 0.2, by design",),
     "embed.md": ("read up to 256 MB", "of over 16 MB", "that 1 % of them are", "at least 5 % of 200 or more"),
+    "evaluate.md": ("with k1 1.2, b 0.75 and", "the percentiles 2.5 and 97.5"),
     "kernels.md": (
         "38 % fewer at width 256", "at most 32 graphs and 2 GiB", "8 texts of 32 tokens",
         "32 texts of 32 tokens", "| flow, 1,024 vectors |", "below 1.05 proves no gain",

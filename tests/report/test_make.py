@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import missing_extra
-from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, find_sets
+from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, evaluate_tasks, find_sets, find_tasks, measure
 from fastflow.evaluation.isotropy import isoscore, mean_cosine
+from fastflow.evaluation.pairs import LABELLED_PAIRS
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.verdict import FEW_PAIRS, verdict
@@ -23,9 +24,10 @@ from fastflow.train.options import POOLING
 
 from support.builders import make_model, make_sentences
 from support.places import ROOT
+from support.tasks import retrieval
 
 VOID = {"meta", "br", "img", "link", "path", "use", "rect", "stop"}
-SECTIONS = ["similarity", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
+SECTIONS = ["similarity", "tasks", "qnli", "lexical", "isotropy", "neighbours", "words", "training"]
 SENTENCES = str(ROOT / "examples" / "sentences.txt")
 
 
@@ -67,6 +69,8 @@ def data(tmp_path_factory, sentences):
     (folder / "pairs.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
     rows = [f"{('not_' if i % 3 else '') + 'entailment'}\t{sentences[i]}\t{other[i]}" for i in range(30)]
     (folder / "q.tsv").write_text("\n".join([LABELLED, *rows]) + "\n")
+    rows = [f"all\t{i % 2}\t{sentences[i]}\t{sentences[i + i % 2 * 7 - 3]}" for i in range(3, 30)]
+    (folder / "same.tsv").write_text("\n".join([LABELLED_PAIRS.replace("[votes]\t", ""), *rows]) + "\n")
     with Scalars(str(folder / "log")) as log:
         for i in range(4):
             log(i, {"bits_per_dimension": 2.0**-i})
@@ -89,7 +93,7 @@ def whole(model, data, tmp_path_factory):
     result = report(
         model, "--against", "raw,standardize,whiten:8", "--sts", data / "pairs.tsv", "--qnli", data / "q.tsv",
         "--corpus", data / "corpus.txt", "--html", folder / "r.html", "--json", folder / "r.json", "--queries", 121,
-        "--log", data / "log",
+        "--log", data / "log", "--eval", data / "same.tsv",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert sorted(p.name for p in folder.iterdir()) == ["r.html", "r.json"]
@@ -138,8 +142,8 @@ def test_the_model_is_the_first_subject_everywhere(whole):
     compared = [re.findall(r"<th[^>]*>([^<]*)</th>", head)[1:] for head in heads if ">raw<" in head]
     subjects = ["raw", "standardize", "whiten:8"]
     assert compared == [
-        ["model", *subjects, "pairs"], ["model", *subjects], ["model", *subjects], ["model", "people", *subjects],
-        ["model", *subjects],
+        ["model", *subjects, "pairs"], ["model", *subjects], ["model", *subjects], ["model", *subjects],
+        ["model", "people", *subjects], ["model", *subjects],
     ]  # fmt: skip
     lists = whole[0].split('<div class="lists">')[1:]
     assert len(lists) == len(whole[1]["sections"]["neighbours"]) > 1
@@ -236,6 +240,11 @@ def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
     sets = find_sets([data / "pairs.tsv"])
     assert result["sections"]["similarity"]["model"] == evaluate(runtime.encode, sets)
     assert result["sections"]["similarity"]["raw"] == evaluate(runtime.pool, sets)
+    tasks, section = find_tasks([data / "same.tsv"]), result["sections"]["tasks"]
+    assert section["model"] == evaluate_tasks(runtime, tasks)
+    assert section["raw"][0]["measures"]["ap"]["value"] == round(
+        measure(tasks[0], runtime.pool(tasks[0].texts))["ap"], 2
+    )
     texts = list(dict.fromkeys((data / "corpus.txt").read_text().splitlines()))
     z = runtime.encode(texts).astype(np.float64)
     shape = result["sections"]["isotropy"]["model"]
@@ -268,10 +277,23 @@ def test_same_seed_same_bytes_and_another_seed_another_choice(model, data, tmp_p
 def test_sections_without_data_are_named(model, data, tmp_path):
     done = report(model, "--html", tmp_path / "r.html", "--json", "-", "--qnli", data / "q.tsv")
     assert done.exit_code == 0, done.stderr
-    names = ["Similarity", "Lexical bias", "Isotropy and nearest neighbours", "Word frequency", "Training"]
+    names = ["Similarity", "Tasks", "Lexical bias", "Isotropy and nearest neighbours", "Word frequency", "Training"]
     assert [entry["section"] for entry in json.loads(done.stdout)["left_out"]] == names
     assert all(f"left out: {name}: " in done.stderr for name in names)
     assert 'id="left-out"' in (tmp_path / "r.html").read_text()
+
+
+def test_scored_pairs_of_a_task_folder_are_similarity_and_search_has_bm25(model, data, tmp_path):
+    pytest.importorskip("bm25s", reason="bm25s is not installed")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "scored.tsv").symlink_to(data / "pairs.tsv")
+    retrieval(tmp_path / "own" / "search", ["d1\t-\tthe red apple", "d2\t-\tblue sky"], ["q\tred"], ["q\td1\t1"])
+    done = report(model, "--eval", tmp_path / "own", "--html", tmp_path / "r.html", "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.stderr
+    sections = json.loads((tmp_path / "r.json").read_text())["sections"]
+    assert [row["set"] for row in sections["similarity"]["model"]["rows"]] == ["scored"]
+    assert sections["tasks"]["model"][0]["measures"]["ndcg@10"]["bm25"] == 100
+    assert ">BM25<" in (tmp_path / "r.html").read_text()
 
 
 @pytest.mark.slow

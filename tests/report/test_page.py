@@ -13,7 +13,7 @@ from fastflow.report.page import page
 from fastflow.report.parts import HIGHEST, LOWEST, Best, Line, Section, comparison, figure
 from fastflow.report.plots import LETTERS, MOST_LETTERS, apart, dots, short
 from fastflow.report.sections import lexical, similarity
-from fastflow.report.subjects import baseline, shown_name
+from fastflow.report.subjects import Pool, Subject, baseline, shown_name
 from fastflow.report.verdict import NO_SCORES, of_sections, verdict
 
 from support.fixed import Fixed
@@ -202,3 +202,38 @@ def test_verdict_is_on_similarity_before_qnli():
     assert of_sections([qnli])[0] == "By AUC ×100 on QNLI, the model is the best of 2: 61.00, 1.00 above raw (60.00)."
     first = of_sections([Section("similarity", "", "", figures), qnli])[0]
     assert first.startswith("By Spearman ×100 with human scores, averaged over 2 sets of 720 pairs, raw")
+
+
+def test_verdict_is_on_tasks_before_qnli():
+    def rows(*values: float) -> list:
+        return [{"set": f"s{i}", "measures": {"ap": {"value": v}, "other": {"value": 0}}} for i, v in enumerate(values)]
+
+    qnli = Section("qnli", "", "", {"model": {"auc": 61.0}, "raw": {"auc": 60.0}})
+    one = Section("tasks", "", "", {"model": rows(50.0), "raw": rows(40.0)})
+    several = Section("tasks", "", "", {"model": rows(50.0, 20.0), "raw": rows(40.0, 35.0)})
+    assert of_sections([one, qnli])[0] == "By ap on s0, the model is the best of 2: 50.00, 10.00 above raw (40.00)."
+    assert of_sections([several, qnli])[0] == (
+        "By mean of the first measures of 2 tasks, raw is the best of 2: 37.50. Calibration did not help: the model "
+        "has 35.00, 2.50 below raw (37.50)."
+    )
+
+
+def test_prompts_of_a_search_are_pooled_apart():
+    class Prompted:
+        def resolve_prompt(self):
+            return ""
+
+        def prompt_of_task(self, task):
+            return f"{task}: "
+
+        def pool(self, texts, prompt=""):
+            calls.append([prompt + text for text in texts])
+            return np.array([[float(len(prompt + text))] for text in texts]).reshape(-1, 1)
+
+    calls: list = []
+    subject = Subject("model", "", Pool(Prompted()), lambda x: 2 * x)
+    assert subject.encode_query(["a"]).tolist() == [[16]]
+    assert subject.encode_document(["a", "bc"]).tolist() == [[22], [24]]
+    assert subject(["a"]).tolist() == subject.encode(["a"]).tolist() == [[2]]
+    assert subject.encode_query(["a"]).tolist() == [[16]]
+    assert calls == [[], ["query: a"], ["document: a", "document: bc"], ["a"]]
