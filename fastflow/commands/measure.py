@@ -42,7 +42,8 @@ def eval_command(
     of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
     every set. The other measures come with a 95 % interval; labelled texts and retrieval need the extra eval.
     """
-    from fastflow.evaluation.evaluate import Pairs, evaluate, evaluate_tasks, find_tasks, table, tasks_table
+    from fastflow.evaluation.evaluate import Pairs, evaluate, find_tasks, table
+    from fastflow.evaluation.results import evaluate_tasks, tasks_table
 
     found = find_tasks(tasks)
     scored = [task for task in found if isinstance(task, Pairs)]

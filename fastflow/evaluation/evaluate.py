@@ -118,7 +118,8 @@ def find_tasks(paths: Sequence[Path]) -> list[Task]:
 def _places(path: Path) -> list[Path]:
     if not path.is_dir() or (path / CORPUS).exists():
         return [path]
-    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink())
+    entries = sorted(entry for entry in path.glob("*") if not entry.name.startswith("."))
+    folders = (entry for entry in entries if entry.is_dir() and not entry.is_symlink())  # a link may lead back
     return [*sorted(path.glob("*.tsv")), *(place for folder in folders for place in _places(folder))]
 
 
@@ -220,32 +221,4 @@ def table(result: dict[str, Any]) -> str:
     lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
     average = result["average"]
     lines.append(f"{'average of ' + str(len(average['sets'])):14}{'':7}{average['all']:>8.2f}{average['wmean']:>8.2f}")
-    return "\n".join(lines)
-
-
-def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, Any]]:
-    """A row for each task: its set, kind and size, and ``measures``: the value and interval of each, and BM25's value
-    if the task is retrieval. ``encoder`` has the calls of a Runtime."""
-    rows = []
-    for task in tasks:
-        measures: dict[str, dict[str, Any]] = {}
-        for name, found in task.measures(embed(encoder, task)).items():
-            low, high = found.interval()
-            measures[name] = {"value": round(found.value, 2), "interval": [round(low, 2), round(high, 2)]}
-        if isinstance(task, Retrieval):
-            for name, found in task.bm25().items():
-                measures[name]["bm25"] = round(found.value, 2)
-        rows.append({"set": task.name, "kind": task.kind, **task.size, "measures": measures})
-    return rows
-
-
-def tasks_table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows of ``evaluate_tasks`` as aligned text, a line for each set and measure."""
-    width = max(13, *(len(row["set"]) for row in rows)) + 1
-    lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
-    for row in rows:
-        for name, found in row["measures"].items():
-            low, high = found["interval"]
-            bm25 = f"{found['bm25']:8.2f}" if "bm25" in found else ""
-            lines.append(f"{row['set']:{width}}{name:11}{found['value']:7.2f}{f'{low:.2f} to {high:.2f}':>18}{bm25}")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from fastflow.stages.vectors import shorten
 CORPUS = "corpus.tsv"
 HEADERS = {CORPUS: "id\ttitle\ttext", "queries.tsv": "id\ttext", "qrels.tsv": "query\tdoc\tgrade"}
 FIRST, DEPTH = 10, 100  # of nDCG and recall
-BLOCK = 256  # queries
+BLOCK = 64  # queries: their scores of a million documents take 256 MB
 K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # of BM25; the English list of NLTK, 179 words
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 

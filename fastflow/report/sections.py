@@ -14,11 +14,11 @@ from fastflow.evaluation.evaluate import (
     Pairs,
     auc,
     evaluate,
-    evaluate_tasks,
     similarities,
     spearman,
 )
 from fastflow.evaluation.lexical import SMALL, bias, distances
+from fastflow.evaluation.results import evaluate_tasks
 from fastflow.report import plots
 from fastflow.report.parts import Line, Neighbour, Plot, Section, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline

@@ -11,13 +11,12 @@ from fastflow.evaluation.draws import Measured, mean_of
 from fastflow.evaluation.evaluate import (
     HEADER,
     Pairs,
-    evaluate_tasks,
     find_tasks,
     measure,
     similarities,
     spearman,
-    tasks_table,
 )
+from fastflow.evaluation.results import evaluate_tasks, tasks_table
 
 from support.tasks import retrieval, write
 
@@ -56,6 +55,13 @@ def test_a_folder_is_searched_for_tasks_of_every_kind(folder):
     (folder / "empty").mkdir()
     with pytest.raises(FastflowError, match=r"empty: holds no \.tsv file"):
         find_tasks([folder / "empty"])
+
+
+def test_links_to_folders_and_hidden_folders_are_not_searched(folder):
+    (folder / "own" / "back").symlink_to(folder)
+    write(folder / ".checkpoints" / "sts.tsv", HEADER, "x\t1\ta\tb", "x\t2\ta\tc")
+    assert [task.name for task in find_tasks([folder])] == ["sts", "pairs", "texts", "search"]
+    assert [task.name for task in find_tasks([folder / "own" / "back" / "own"])] == ["pairs", "texts", "search"]
 
 
 def test_measure_takes_the_vectors_of_the_texts(folder):
