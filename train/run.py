@@ -109,7 +109,7 @@ def checkpoints_of(out: Path) -> Path:
 def _print(fit: Fit) -> None:
     """The table on standard output; reasons and warnings on standard error."""
     table = summary.table(fit.measures, summary.source_of(fit.encoder))
-    click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages)]))
+    click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages, fit.unit)]))
     for reason in fit.choice.reasons:
         say(reason)
     for warning in fit.doubts:  # the concerns have been printed

@@ -21,7 +21,7 @@ from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.builder import Builder
 from fastflow.plan.in_place import LARGEST
 from fastflow.plan.linear import magnitude
-from fastflow.stages.calibration import Stage, check, keeps_mean
+from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
 
 Array = NDArray[Any]
 FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
@@ -105,7 +105,7 @@ def _last_nullspace(builder: Builder, stage: Stage) -> None:
 
 def _log_det(builder: Builder, matrix: Array) -> float:
     """log |det|, NaN in plans that are made to be few products: nobody asks them for densities."""
-    return np.nan if builder.apart else float(np.linalg.slogdet(matrix)[1])
+    return np.nan if builder.apart else log_volume(matrix)
 
 
 def _whiten(builder: Builder, stage: Stage) -> None:

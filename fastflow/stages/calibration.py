@@ -63,6 +63,14 @@ def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
     return equations.flow(x, stage.params, s["levels"], s["depth"], s["coupling"], s["permutation"])
 
 
+def log_volume(matrix: NDArray[Any]) -> float:
+    """log|det| of the square ``matrix`` (D, D) in float64; its columns of zeros, constant directions, are left out."""
+    kept = matrix[:, matrix.any(axis=0)].astype(np.float64)
+    if kept.shape[1] == len(kept):
+        return float(np.linalg.slogdet(kept)[1])
+    return float(np.linalg.slogdet(kept.T @ kept)[1] / 2)
+
+
 def output_dim(stages: Sequence[Stage], inputs: int) -> int:
     """D' of the whole chain for pooled width ``inputs``."""
     for stage in stages:

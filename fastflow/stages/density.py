@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
-from fastflow.stages.calibration import Stage, apply, apply_with_log_det, describe
+from fastflow.stages.calibration import Stage, apply, apply_with_log_det, describe, log_volume
 
 Densities = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def _log_det(stage: Stage, model: Path | str) -> float:
         return -float(np.log(stage.params["deviation"].astype(np.float64)).sum())
     found = -np.inf
     if stage.kind != "nullspace" and len({*stage.params["matrix"].shape}) == 1:
-        found = float(np.linalg.slogdet(stage.params["matrix"].astype(np.float64))[1])
+        found = log_volume(stage.params["matrix"])
     if not np.isfinite(found):
         raise UsageError(
             f"log_prob needs every direction in front of the flow, and {describe([stage])} of {model} leaves some out: "

@@ -30,7 +30,8 @@ def unit_variance(stages: Sequence[Stage]) -> bool:
 def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
     """(D',) root mean square, about 0, of the embeddings ``stages`` makes of a sample of pooled vectors (n, D).
 
-    None if the calibration ends in unit variance, and if a dimension is always 0 or not finite: no range fits it.
+    A dimension that is always 0 takes the largest of the others. None if the calibration ends in unit variance, and if
+    all are 0 or one is not finite: no range fits them.
     """
     if unit_variance(stages):
         return None
@@ -38,6 +39,7 @@ def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | N
     for _, z in sampled(stages, pooled):
         count, total = count + len(z), total + np.square(z).sum(axis=0)
     spread = np.sqrt(total / count).astype(np.float32)
+    spread = np.where(spread == 0, spread.max(), spread)
     return spread if _sound(spread) else None
 
 

@@ -18,6 +18,7 @@ from fastflow.train.choice.held_out import HELD_OUT, HeldOut
 from fastflow.train.choice.separability import Keeper, Views, separability
 from fastflow.train.data.moments import Moments, moments
 from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
+from fastflow.train.methods.constant import constant_channels
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Fitting, Source, fit_flow
 from fastflow.train.methods.names import Method
@@ -162,6 +163,10 @@ def _bits(flow: Flow, stages: list[Stage], pooled: Rows) -> float:
 
 
 def _gaussian_bits(x: NDArray[np.float64]) -> float:
-    """Bits per dimension of (n, D) under independent Gaussians fitted to it, 2.05 + log2 sigma: to be beaten."""
-    deviation = np.maximum(x.std(axis=0), 1e-12)
-    return float(np.mean(np.log2(deviation)) + 0.5 * np.log2(2 * np.pi * np.e))
+    """Bits per dimension of (n, D) under independent Gaussians fitted to it, 2.05 + log2 sigma: to be beaten.
+
+    A constant channel counts as in the flow: one of deviation 1, at its mean.
+    """
+    constant = constant_channels(x.mean(axis=0), x.var(axis=0))
+    entropy = np.log2(np.where(constant, 1.0, x.std(axis=0))) + 0.5 * np.log2(np.e) * ~constant
+    return float(np.mean(entropy) + 0.5 * np.log2(2 * np.pi))

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
-
-NEGLIGIBLE = 1e-10  # relative to the largest eigenvalue: below it a direction is rounding noise
+from fastflow.train.methods.constant import constant_channels, is_constant
 
 
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
@@ -26,15 +25,12 @@ def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
 
 
 def fit_standardize(m: Moments) -> Stage:
-    """(x - mean) / deviation; raises for a channel that is constant on the corpus."""
+    """(x - mean) / deviation; a constant channel is only centred. Raises if every channel is constant."""
     variance = np.diag(m.covariance)
-    constant = np.flatnonzero(variance <= NEGLIGIBLE * variance.max())
-    if len(constant):
-        raise CannotFit(
-            f"standardize: channel {constant[0]} is constant over the {m.count} {m.unit}; give more {m.unit} or use "
-            "another method"
-        )
-    return Stage("standardize", {}, {"mean": m.mean, "deviation": np.sqrt(variance)})
+    constant = constant_channels(m.mean, variance)
+    if constant.all():
+        raise CannotFit(f"standardize: every channel is constant over the {m.count} {m.unit}; give more {m.unit}")
+    return Stage("standardize", {}, {"mean": m.mean, "deviation": np.where(constant, 1.0, np.sqrt(variance))})
 
 
 def fit_nullspace(m: Moments, remove: int = 1) -> Stage:
@@ -52,8 +48,8 @@ def fit_components(m: Moments, remove: int = 1) -> Stage:
 def _leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
     """(remove, D), the leading principal directions about the mean."""
     check_dims(what, remove, len(m.mean) - 1)
-    values, vectors = _principal(m)
-    if remove >= (rank := _rank(values)):
+    _, vectors, rank = _principal(m)
+    if remove >= rank:
         raise CannotFit(
             f"{what}: {m.count} {m.unit} span {rank} dimensions, and removing {remove} leaves nothing; give more "
             f"{m.unit}"
@@ -62,27 +58,40 @@ def _leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
 
 
 def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
-    """(x - mean) Q Lambda^(-1/2), the leading ``dims`` columns (None: all); raises when the corpus has less rank."""
-    dims = len(m.mean) if dims is None else dims
-    check_dims("whiten", dims, len(m.mean))
-    values, vectors = _principal(m)
-    if dims > (rank := _rank(values)):
+    """(x - mean) Q Lambda^(-1/2), the leading ``dims`` columns (None: all, those of constant directions being 0).
+
+    Raises for texts that are no more than the dimensions and span less, and if ``dims`` counts a constant direction.
+    """
+    size = len(m.mean)
+    check_dims("whiten", size if dims is None else dims, size)
+    values, vectors, rank = _principal(m)
+    if rank < (dims or size) and (m.count <= size or not rank):
         remedy = f"use whiten:{rank} or more {m.unit}" if rank else f"give more {m.unit}"
-        raise CannotFit(f"whiten: {m.count} {m.unit} span {rank} of the {dims} dimensions; {remedy}")
-    return Stage("whiten", {}, {"mean": m.mean, "matrix": vectors[:, :dims] / np.sqrt(values[:dims])})
+        raise CannotFit(f"whiten: {m.count} {m.unit} span {rank} of the {dims or size} dimensions; {remedy}")
+    if dims is not None and rank < dims:
+        raise CannotFit(
+            f"whiten: {size - rank} of the {size} directions are constant over the {m.count} {m.unit}, and {dims} of "
+            f"them are asked for; use whiten:{rank}, or whiten, which leaves the constant ones at 0"
+        )
+    matrix = np.zeros((size, dims or size))
+    kept = min(rank, matrix.shape[1])
+    matrix[:, :kept] = vectors[:, :kept] / np.sqrt(values[:kept])
+    return Stage("whiten", {}, {"mean": m.mean, "matrix": matrix})
 
 
-def _principal(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Eigenvalues, descending, and eigenvectors (D, D) in columns, each with its largest entry positive."""
+def _principal(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Eigenvalues, descending, eigenvectors (D, D) in columns, each with its largest entry positive, and the rank.
+
+    The directions after the rank are constant.
+    """
     values, vectors = np.linalg.eigh(m.covariance)
-    vectors = vectors[:, ::-1]
+    values, vectors = values[::-1], vectors[:, ::-1]
+    square = (np.square(m.mean) + np.diag(m.covariance)) @ np.square(vectors)  # that is rounded along each direction
+    constant = is_constant(values, square)
+    order = np.argsort(constant, kind="stable")
+    values, vectors = values[order], vectors[:, order]
     largest = np.abs(vectors).argmax(axis=0)
-    return values[::-1], vectors * np.sign(vectors[largest, np.arange(len(values))])
-
-
-def _rank(values: NDArray[np.float64]) -> int:
-    """How many of the descending eigenvalues are more than rounding noise."""
-    return int((values > NEGLIGIBLE * values[0]).sum())
+    return values, vectors * np.sign(vectors[largest, np.arange(len(values))]), int((~constant).sum())
 
 
 def check_dims(what: str, dims: int, most: int) -> None:

@@ -21,6 +21,7 @@ from fastflow.train.methods.layers import (
     ActNorm,
     AdditiveCoupling,
     AffineCoupling,
+    LUPermutation,
     permutation,
 )
 from fastflow.train.options import DEFAULTS, SMALL
@@ -65,6 +66,7 @@ class Step(nn.Module):
         self.actnorm = ActNorm(channels)
         self.permutation = permutation(config.permutation, channels)
         self.coupling: AdditiveCoupling | AffineCoupling = COUPLINGS[config.coupling](channels, config.width)
+        self.constant: tuple[Tensor, Tensor, Tensor] | None = None  # channels in, their shifts, outputs of the net
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x, log_det = self.actnorm(x)
@@ -76,11 +78,33 @@ class Step(nn.Module):
         return self.actnorm.inverse(self.permutation.inverse(self.coupling.inverse(y)))
 
     @torch.no_grad()
-    def initialise(self, x: Tensor) -> Tensor:
-        """Data-dependent initialisation on ``x`` (B, C); returns the step's output."""
-        x, _ = self.permutation(self.actnorm.initialise(x))
+    def initialise(self, x: Tensor, constant: Tensor) -> tuple[Tensor, Tensor]:
+        """Data-dependent initialisation on ``x`` (B, C), of which the channels of the mask ``constant`` are constant.
+
+        Returns the step's output and the mask of its constant channels.
+        """
+        constant = self.actnorm.initialise(x, constant)
+        x, _ = self.permutation(self.actnorm(x)[0])
+        if isinstance(self.permutation, LUPermutation):  # no channel of the mix is constant
+            after = torch.zeros_like(constant)
+        else:
+            after = constant[self.permutation.index]
+        if constant.any():
+            outputs = len(self.coupling.net.bias3) // (len(after) - self.coupling.kept)
+            changed = after[self.coupling.kept :].repeat_interleave(outputs)
+            self.constant = constant, self.actnorm.shift[constant].clone(), changed
         self.coupling.net.initialise(x[:, : self.coupling.kept])
-        return self.coupling(x)[0]
+        return self.coupling(x)[0], after
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Put what acts on constant channels back to its start: their likelihood has no bound, so it would grow."""
+        if self.constant is None:
+            return
+        channels, shift, outputs = self.constant
+        self.actnorm.shift[channels], self.actnorm.logscale[channels] = shift, 0.0
+        for parameter in (self.coupling.net.weight3, self.coupling.net.bias3, self.coupling.net.logscale3):
+            parameter[outputs] = 0.0
 
 
 class Flow(nn.Module):
@@ -133,9 +157,19 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
-        """Set every ActNorm from ``x`` (B, C), many sentences; raises on a constant channel."""
+        """Set every ActNorm from ``x`` (B, C), many sentences; raises if every channel is constant.
+
+        A constant channel is only centred, and ``hold`` keeps it so: it counts as a standard Gaussian at its mean.
+        """
+        constant = torch.zeros(x.shape[1], dtype=torch.bool)
         for level in range(self.config.levels):
             if level:
-                x = x.chunk(2, dim=1)[0]
+                x, constant = x.chunk(2, dim=1)[0], constant.chunk(2)[0]
             for step in self.steps(level):
-                x = step.initialise(x)
+                x, constant = step.initialise(x, constant)
+
+    def hold(self) -> None:
+        """Keep constant channels as ``initialise`` left them; call it after every change of the parameters."""
+        for level in range(self.config.levels):
+            for step in self.steps(level):
+                step.hold()

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fastflow.errors import FastflowError
+from fastflow.train.methods.constant import constant_channels
 
 LOGSCALE_FACTOR = 3.0  # Glow's trick: a log-scale parameter s acts as exp(3 s), which speeds up its learning
-DEGENERATE = 1e-6  # a channel of smaller deviation would be blown up by 1/deviation
 
 
 def glorot_vector(channels: int) -> Tensor:
@@ -40,18 +40,23 @@ class ActNorm(nn.Module):
         return y * (-LOGSCALE_FACTOR * self.logscale).exp() - self.shift
 
     @torch.no_grad()
-    def initialise(self, x: Tensor) -> Tensor:
-        """Set zero mean and unit deviation on ``x`` (B, C) and return ``self(x)``; refuses constant channels."""
-        deviation = x.std(dim=0, correction=0)
-        if not bool((deviation > DEGENERATE).all()):
-            channel = int(deviation.argmin())
+    def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
+        """Set zero mean and unit deviation on ``x`` (B, C); returns the mask (C,) of the constant channels.
+
+        They keep their scale; they are those of the mask ``constant`` and those that are constant in x.
+        """
+        mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
+        constant = constant | torch.from_numpy(
+            constant_channels(mean.double().numpy(), deviation.double().numpy() ** 2)
+        )
+        if bool(constant.all()):
             raise FastflowError(
-                f"data-dependent initialisation: channel {channel} of {x.shape[1]} is constant over the {x.shape[0]} "
-                "sentences used; give more or more varied text, or use --init glorot"
+                f"data-dependent initialisation: every channel is constant over the {x.shape[0]} sentences used; give "
+                "more varied text"
             )
-        self.shift.copy_(-x.mean(dim=0))
-        self.logscale.copy_(-(deviation + 1e-6).log() / LOGSCALE_FACTOR)
-        return self(x)[0]
+        self.shift.copy_(-mean)
+        self.logscale.copy_((-(deviation + 1e-6).log() / LOGSCALE_FACTOR).masked_fill(constant, 0))
+        return constant
 
 
 class Permutation(nn.Module):

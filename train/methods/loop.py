@@ -134,6 +134,7 @@ def fit_flow(
                 loss = step_loss(flow, x)
                 loss.backward()
                 norm, bits = optimiser.step(), loss.item() / SIDES
+                flow.hold()
             if not (math.isfinite(bits) and math.isfinite(norm)):
                 raise FastflowError(
                     f"training diverged at step {step} of {steps}: the likelihood is not finite; use a smaller --lr"

@@ -11,7 +11,8 @@ The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated l
 embedding without the part that is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated
 texts. The ``demoted`` leading directions are scaled like the last one and have no part in m: they carry what sentences
 of a kind have in common, as in NATSV (Mu & Viswanath 2018). Dimensions come in the order of their scale, the leading
-first. In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).
+first; those that carry nothing of x are last, and 0. In image style transfer this is a partial whitening-colouring
+transform (Li et al., NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -55,21 +56,19 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
         raise CannotFit(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
     ridge = RIDGE * variance if joint.count < FEW * len(own) else 0.0
     spread, axes = np.linalg.eigh(own + ridge * np.eye(len(own)))
-    whiten = axes / np.sqrt(np.maximum(spread, LEAST**2 * spread[-1]))  # L^-T, up to a rotation of V
+    whiten = axes / np.sqrt(np.where(spread > LEAST**2 * spread[-1], spread, np.inf))  # L^-T, up to a rotation of V
     left, scale, right = np.linalg.svd(cross @ whiten, full_matrices=False)
     sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])  # a singular vector's sign is arbitrary
     left, right = left * sign, right * sign[:, None]
-    scale = np.maximum(scale, LEAST * scale[0])
-    if demoted >= len(scale):
-        raise FastflowError(
-            f"recolour: {demoted} of {len(scale)} directions cannot be demoted; use a smaller --demoted"
-        )
-    shift = (left.T @ mean) * scale**-spectrum
-    shift[:demoted] = 0
-    scale[:demoted] = scale[-1]
-    order = np.roll(np.arange(len(scale)), -demoted)
-    right, scale, shift = right[order], scale[order], shift[order]
-    matrix = whiten @ right.T * scale ** (1 - spectrum)
+    live = int((scale > LEAST * scale[0]).sum())  # the others carry nothing: 0 in the result
+    if demoted >= live:
+        raise FastflowError(f"recolour: {demoted} of {live} directions cannot be demoted; use a smaller --demoted")
+    power, shift = np.zeros(len(scale)), np.zeros(len(scale))
+    shift[demoted:live] = (left.T @ mean)[demoted:live] * scale[demoted:live] ** -spectrum
+    power[:live] = np.where(np.arange(live) < demoted, scale[live - 1], scale[:live]) ** (1 - spectrum)
+    order = [*range(demoted, live), *range(demoted), *range(live, len(scale))]
+    right, power, shift = right[order], power[order], shift[order]
+    matrix = whiten @ right.T * power
     around = float(np.sum((own @ matrix) * matrix))  # E|y - m|^2
     length = float(np.linalg.norm(shift))
     wanted = np.sqrt(mean_share / (1 - mean_share) * around)

@@ -67,7 +67,7 @@ def card_of_vectors(stages: Sequence[Stage], training: dict[str, Any], measures:
         },
         training["reasons"],
         cells(measures, source_of(None)),
-        notes(measures, stages),
+        notes(measures, stages, "vectors"),
         "transform(vectors)  # (B, D) -> (B, D')",
     )
 

@@ -73,7 +73,7 @@ class Fit:
                 "measures": self.measures,
                 "choice": self.choice.record,
                 "reasons": self.choice.reasons,
-                "notes": summary.notes(self.measures, self.stages),
+                "notes": summary.notes(self.measures, self.stages, self.unit),
                 "warnings": [*self.concerns, *self.doubts],
             }
         )

@@ -17,6 +17,7 @@ from fastflow.stages.rows import Rows
 from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.chain import Fitted, sample
+from fastflow.train.methods.constant import constant_channels, sentence
 
 # mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/superseded.md)
 SPREAD_OUT = 0.2
@@ -27,7 +28,10 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
     x = np.asarray(sample(pooled), np.float64)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     z = np.asarray(calibration.apply(stages, x))
+    constant = int(constant_channels(x.mean(axis=0), x.var(axis=0)).sum())
     out: dict[str, Any] = {"isotropy": {"before": isotropy.measure(x), "after": isotropy.measure(z)}}
+    if constant:
+        out["constant_channels"] = [constant, x.shape[1]]
     if views:
         after = views.judge(lambda side: np.asarray(calibration.apply(stages, side)))
         out["separability"] = {"before": round(views.judge(), 4), "after": round(after, 4)}
@@ -105,8 +109,24 @@ def table(measures: dict[str, Any], source: str) -> str:
     return "\n".join(f"{name:34}" + "".join(f"{value:>18}" for value in values) for name, *values in lines)
 
 
-def notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """Sentences that explain a surprising row of the table."""
+def notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
+    """Sentences that explain a surprising row of the table, and name what stays 0; ``unit`` as for ``warnings``."""
+    return [*_cosine_notes(measures, stages), *_constant(measures, stages, unit)]
+
+
+def _constant(measures: dict[str, Any], stages: Sequence[Stage], unit: str) -> list[str]:
+    """The sentences on channels that are constant, and on other directions that a whitening leaves out for that."""
+    if all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages):  # which keep a constant
+        return []
+    channels, dim = measures.get("constant_channels", (0, 0))
+    directions = 0
+    if stages[0].kind == "whiten":
+        matrix = stages[0].params["matrix"]
+        directions, dim = max(int((~matrix.any(axis=0)).sum()) - channels, 0), len(matrix)
+    return sentence(channels, directions, dim, unit)
+
+
+def _cosine_notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
     cosine = {when: found["mean_cosine"] for when, found in measures["isotropy"].items()}
     if not (stages and calibration.keeps_mean(stages) and abs(cosine["after"]) > abs(cosine["before"])):
         return []
