@@ -48,11 +48,19 @@ def test_it_is_the_root_mean_square_of_a_sample(n):
 def test_unit_variance_needs_no_measure_and_what_has_no_width_gets_none():
     for method in ("standardize", "whiten", "nullspace:1,whiten:3"):
         assert fit_spread(fit_named(method, uneven(100, 6)), uneven(100, 6)) is None
-    for value in (0.0, np.nan, np.inf, 1e300):
+    for value in (np.nan, np.inf, 1e300):
         x = uneven(100, 6)
         x[:, 3] = value
         with np.errstate(over="ignore"):
             assert fit_spread([], x) is None
+
+
+def test_a_dimension_that_is_always_0_takes_the_largest_width():
+    x = uneven(100, 6)
+    x[:, 3] = 0.0
+    spread = fit_spread([], x)
+    assert spread[3] == np.delete(spread, 3).max()
+    assert fit_spread([], np.zeros((9, 6))) is None
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])

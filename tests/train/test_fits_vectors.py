@@ -197,10 +197,8 @@ def test_a_matrix_that_nothing_can_be_fitted_to(vectors, message):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("standardize", "channel 3 is constant over the 400 vectors; give more vectors or use another method"),
-        ("whiten", "400 vectors span 30 of the 32 dimensions; use whiten:30 or more vectors"),
+        ("whiten:31", "2 of the 32 directions are constant over the 400 vectors, and 31 of them are asked for; use wh"),
         ("nullspace:30", "400 vectors span 30 dimensions, and removing 30 leaves nothing; give more vectors"),
-        ("whiten:30,standardize,nullspace:29,whiten", "span 1 of the 30 dimensions; use whiten:1 or more vectors"),
     ],
 )
 def test_vectors_that_span_too_little_are_called_vectors(method, message):
@@ -208,6 +206,18 @@ def test_vectors_that_span_too_little_are_called_vectors(method, message):
     x[:, 3], x[:, 9] = 0.5, x[:, 8]
     with pytest.raises(FastflowError, match=message):
         fastflow.fit(x, method=method)
+
+
+def test_constant_vectors_are_named_and_stay_0():
+    x = make_vectors()
+    x[:, 3], x[:, 9] = 0.5, x[:, 8]
+    fit = fastflow.fit(x, method="whiten")
+    named = ["1 of 32 channels is constant in these vectors and stays 0.",
+             "1 of 32 directions is constant in these vectors and stays 0."]  # fmt: skip
+    assert fit.report["notes"] == named
+    assert not fit.runtime().transform(x)[:, 30:].any()
+    assert fastflow.fit(x, method="standardize").report["notes"] == named[:1]
+    assert not {*named} & {*fastflow.fit(x, method="components").report["notes"]}
 
 
 @pytest.mark.parametrize(("method", "rows"), [("whiten:8", 9), ("nullspace:4", 6), ("standardize", 2), ("flow", 67)])

@@ -74,25 +74,29 @@ def test_signs_do_not_depend_on_the_solver():
         assert (matrix[largest, np.arange(matrix.shape[1])] > 0).all()
 
 
-def test_degenerate_corpora_are_errors():
-    x = data()
-    x[:, 7] = 5.0
-    with pytest.raises(FastflowError, match="standardize: channel 7 is constant over the 300 texts; give more text"):
-        fit_standardize(moments(x))
-    with pytest.raises(
-        FastflowError, match="whiten: 300 texts span 15 of the 16 dimensions; use whiten:15 or more text"
-    ):
-        fit_whiten(moments(x))
-    assert apply([fit_whiten(moments(x), 15)], x).shape == (300, 15)
+def test_too_few_texts_are_errors():
     few = data(5)
-    with pytest.raises(FastflowError, match="whiten: 5 texts span 4 of the 16 dimensions; use whiten:4"):
+    with pytest.raises(FastflowError, match="whiten: 5 texts span 4 of the 16 dimensions; use whiten:4 or more texts"):
         fit_whiten(moments(few))
     with pytest.raises(FastflowError, match="nullspace: 5 texts span 4 dimensions, and removing 4 leaves nothing"):
         fit_nullspace(moments(few), 4)
     with pytest.raises(FastflowError, match="components: 5 texts span 4 dimensions, and removing 4 leaves nothing"):
         fit_components(moments(few), 4)
-    same = np.ones((9, 16))
-    with pytest.raises(FastflowError, match="whiten: 9 texts span 0 of the 16 dimensions; give more text"):
-        fit_whiten(moments(same))
-    with pytest.raises(FastflowError, match="standardize: channel 0 is constant over the 9 texts"):
-        fit_standardize(moments(same))
+    for count in (9, 99):
+        same = np.ones((count, 16))
+        with pytest.raises(FastflowError, match=f"whiten: {count} texts span 0 of the 16 dimensions; give more texts"):
+            fit_whiten(moments(same))
+        with pytest.raises(FastflowError, match=f"standardize: every channel is constant over the {count} texts; give"):
+            fit_standardize(moments(same))
+
+
+def test_as_many_texts_as_dimensions_are_too_few_and_one_more_shows_what_is_constant():
+    x = data(17)
+    x[:, 7] = 5.0
+    with pytest.raises(FastflowError, match="whiten: 16 texts span 15 of the 16 dimensions; use whiten:15 or more te"):
+        fit_whiten(moments(x[:16]))
+    assert not fit_whiten(moments(x)).params["matrix"][:, 15].any()
+    asked = "whiten: 1 of the 16 directions are constant over the 17 texts, and 16 of them are asked for; use whiten:15"
+    with pytest.raises(FastflowError, match=asked):
+        fit_whiten(moments(x), 16)
+    assert np.array_equal(fit_whiten(moments(x), 15).params["matrix"], fit_whiten(moments(x)).params["matrix"][:, :15])

@@ -124,8 +124,8 @@ def test_initial_weights():
 def test_data_dependent_actnorms_normalise_also_inside_the_nets():
     x = rows(500) * torch.logspace(-2, 3, C, dtype=torch.float64) + torch.linspace(-50, 50, C, dtype=torch.float64)
     layer = ActNorm(C).double()
-    y = layer.initialise(x)
-    assert torch.equal(y, layer(x)[0])
+    assert not layer.initialise(x, torch.zeros(C, dtype=torch.bool)).any()
+    y = layer(x)[0]
     assert y.mean(dim=0).abs().max() <= 1e-10
     assert (y.std(dim=0, correction=0) - 1).abs().max() <= 1e-4  # 1e-6 is added to a deviation of 0.02
     assert (layer.shift + x.mean(dim=0)).abs().max() <= 1e-10
@@ -141,14 +141,21 @@ def test_data_dependent_actnorms_normalise_also_inside_the_nets():
 
 
 @pytest.mark.parametrize("value", [0.0, 3.25, -1e4])
-def test_data_dependent_actnorm_refuses_a_constant_channel(value):
-    layer, x = ActNorm(C), rows(64).float()
-    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+def test_a_constant_channel_keeps_its_scale(value):
+    layer, x, known = ActNorm(C), rows(64).float(), torch.arange(C) == 2
     x[:, 5] = value
-    with pytest.raises(FastflowError, match=r"channel 5 of 16 is constant over the 64 sentences.*--init glorot"):
-        layer.initialise(x)
-    with pytest.raises(FastflowError, match="is constant over the 1 sentences"):
-        layer.initialise(rows(1).float())
+    assert torch.equal(layer.initialise(x, known).nonzero()[:, 0], torch.tensor([2, 5]))
+    y = layer(x)[0]
+    assert y[:, 5].abs().max() <= 1e-6 * abs(value)
+    assert not layer.logscale[[2, 5]].any()
+    assert torch.equal(y[:, 2], x[:, 2] + layer.shift[2])
+
+
+def test_rows_that_are_all_the_same_start_no_flow():
+    layer = ActNorm(C)
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    with pytest.raises(FastflowError, match="every channel is constant over the 1 sentences used; give more varied"):
+        layer.initialise(rows(1).float(), torch.zeros(C, dtype=torch.bool))
     assert all(torch.equal(before[name], tensor) for name, tensor in layer.state_dict().items())
 
 

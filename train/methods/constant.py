@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-NEGLIGIBLE = 1e-10  # of the largest variance; of four poolings the constant directions have 1e-15, the next 1e-5
+NEGLIGIBLE = 1e-12  # of the largest variance; of seven poolings the constant directions have 1e-15, the next 1e-5
 ROUNDING = 2.0**-20  # of a value's size: sixteen times that of float32, for the encoder's sums
 
 
