@@ -22,6 +22,7 @@ COLOURS = {  # of recolour, by the token weights: chosen in bench/results/defaul
     "sif": {"spectrum": 0.4, "mean_share": 0.2, "demoted": 2},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
+TUNED_SPECTRUM = 0.0  # of recolour, for an encoder tuned for similarity: chosen in bench/results/tuned.md
 MOST = 2**63 - 1  # of a whole number
 
 
@@ -132,7 +133,7 @@ class Options:
         None,
         "number",
         "Of recolour, behind a flow or a whitening: how far the spectrum is equalised. 1: every direction counts the "
-        "same; 0: as in the encoder." + _by_weights("spectrum"),
+        "same; 0: as in the encoder, which is the default for one tuned for similarity." + _by_weights("spectrum"),
         most=1.0,
     )
     mean_share: float | None = _option(

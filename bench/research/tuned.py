@@ -20,6 +20,7 @@ from fastflow.train.choice.separability import make_views
 from fastflow.train.data.background import sentences
 from fastflow.train.data.corpus import draw
 from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.token_weights import weigh
 from fastflow.train.methods.chain import fit
 from fastflow.train.methods.loop import Fitting
 from fastflow.train.methods.names import parse_method
@@ -27,7 +28,7 @@ from fastflow.train.methods.recolour import fit_recolour, joint_moments
 from fastflow.train.options import Options, background_size
 
 SETS = ("STS12", "STS13", "STSb-dev")
-SPECTRA = (0.75, 0.5, 0.25, 0.1, 0.0)
+SPECTRA = (0.75, 0.5, 0.4, 0.25, 0.1, 0.0)
 DEMOTED = (2, 0)
 
 
@@ -36,12 +37,14 @@ DEMOTED = (2, 0)
 @click.option("--corpus", required=True, type=click.Path(path_type=Path))
 @click.option("--sts", required=True, type=click.Path(path_type=Path))
 @click.option("--pooling", default="model")
+@click.option("--sif", is_flag=True, help="Frequent tokens count less.")
 @click.option("--out", required=True, type=click.Path(path_type=Path))
-def main(encoder: str, corpus: Path, sts: Path, pooling: str, out: Path) -> None:
+def main(encoder: str, corpus: Path, sts: Path, pooling: str, sif: bool, out: Path) -> None:
     """Write the scores of every setting to OUT."""
     frozen = open_encoder(encoder, pooling, None)
-    embedder = Embedder(frozen, "cpu")
     texts = draw(corpus.read_text(encoding="utf-8").splitlines(), corpus.name, None, 0)
+    frozen = weigh(frozen, texts) if sif else frozen
+    embedder = Embedder(frozen, "cpu")
     pooled, background = embedder(texts), embedder(sentences(background_size(len(texts))))
     sets = [read_pairs(sts / f"{name}.tsv") for name in SETS]
     known: dict[str, NDArray[np.float32]] = {}

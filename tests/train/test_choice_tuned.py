@@ -14,14 +14,16 @@ from fastflow.train.choice import tuned
 from fastflow.train.choice.tuned import CONE, crowding, probe, why_tuned
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.fits import fitting
-from fastflow.train.fits.fitting import settle
-from fastflow.train.options import Options
+from fastflow.train.fits.fitting import gentle, settle
+from fastflow.train.options import TUNED_SPECTRUM, Options
 
 from support.builders import make_tuned
 from support.commands import make_train
 from support.tolerances import EMBEDDING
 
 SAID = "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "
+
+DOUBT = "a calibration without labels was never found to help an encoder that was tuned for similarity, as this one was"
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,26 @@ def test_so_it_is_from_python_where_the_report_says_why(spread, sentences):
     assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
 
 
+def test_a_named_method_is_gentle_to_a_tuned_encoder_alone(spread, monkeypatch):
+    named = Options(method="flow", token_weights="none")
+    options, doubt = gentle(str(spread), named, named)
+    assert doubt.startswith(f"{DOUBT} (mean cosine of unrelated sentences {crowding(spread):.2f}): whiten,recolour and")
+    assert options.colour == named.colour | {"spectrum": TUNED_SPECTRUM}
+    own = Options(method="flow", spectrum=0.3)
+    assert gentle(str(spread), own, own)[0] == own
+    monkeypatch.setattr(tuned, "crowding", lambda encoder: CONE)
+    assert gentle("e", named, named) == (named, None)
+    monkeypatch.setattr(tuned, "crowding", None)  # nobody asks if nothing is calibrated, or auto has asked
+    for quiet in (Options(), Options(method="none")):
+        assert gentle("e", quiet, quiet) == (quiet, None)
+
+
+def test_from_python_the_warning_is_in_the_report(spread, sentences):
+    with pytest.warns(UserWarning, match=DOUBT):
+        fit = fastflow.fit(sentences, spread, method="whiten")
+    assert sum(DOUBT in warning for warning in fit.report["warnings"]) == 1
+
+
 @pytest.mark.slow
 def test_and_streamed(spread, corpus, tmp_path):
     result = make_train(spread, corpus, tmp_path)("--method", "auto", "--stream")
@@ -104,18 +126,25 @@ def test_and_streamed(spread, corpus, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "kinds", "mode"),
+    ("options", "kinds", "mode", "spectrum"),
     [
-        (("--method", "whiten"), ["whiten"], "weighted-mean"),
-        (("--method", "whiten", "--token-weights", "none"), ["whiten"], "mean"),
-        (("--method", "flow"), ["flow", "recolour"], "weighted-mean"),
-        (("--method", "none", "--token-weights", "sif"), [], "weighted-mean"),
+        (("--method", "whiten"), ["whiten"], "weighted-mean", None),
+        (("--method", "whiten", "--token-weights", "none"), ["whiten"], "mean", None),
+        (("--method", "flow"), ["flow", "recolour"], "weighted-mean", 0.0),
+        (("--method", "whiten,recolour", "--spectrum", "0.4"), ["whiten", "recolour"], "weighted-mean", 0.4),
+        (("--method", "none", "--token-weights", "sif"), [], "weighted-mean", None),
     ],
 )
-def test_what_is_named_is_done_all_the_same(spread, corpus, tmp_path, options, kinds, mode):
+def test_what_is_named_is_done_all_the_same_gently_and_with_a_warning(
+    spread, corpus, tmp_path, options, kinds, mode, spectrum
+):
     result = make_train(spread, corpus, tmp_path)(*options, "--stop", "budget")
     assert result.exit_code == 0, result.stderr
     assert SAID not in result.stderr
+    assert result.stderr.count(f"WARNING: {DOUBT}") == bool(kinds)
+    assert [s["spectrum"] for s in manifest(tmp_path / "m")["calibration"] if "spectrum" in s] == (
+        [] if spectrum is None else [spectrum]
+    )
     made = manifest(tmp_path / "m")
     assert [stage["kind"] for stage in made["calibration"]] == kinds
     assert made["pooling"] == {"mode": mode, "layers": [0, 1, 3]}
@@ -127,6 +156,7 @@ def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, cor
     result = make_train(spread, corpus, tmp_path)("--method", "auto", "--token-weights", "sif")
     assert result.exit_code == 0, result.stderr
     assert SAID not in result.stderr
+    assert DOUBT in result.stderr
     made = manifest(tmp_path / "m")
     assert made["pooling"] == {"mode": "weighted-mean", "layers": [0, 1, 3]}
     assert list(made["training"]["choice"]["separability"]) == ["none", "flow"]

@@ -30,6 +30,18 @@ def crowding(encoder: str | Path, pooling: str = "last") -> float:
     return float(similarity[~np.eye(len(similarity), dtype=bool)].mean())
 
 
+def caution(encoder: str | Path) -> str | None:
+    """The warning for who calibrates ``encoder`` all the same, None for one that was not tuned for similarity."""
+    found = crowding(encoder)
+    if abs(found) >= CONE:
+        return None
+    return (
+        "a calibration without labels was never found to help an encoder that was tuned for similarity, as this one "
+        f"was (mean cosine of unrelated sentences {found:.2f}): whiten,recolour and flow cost all-MiniLM-L6-v2 1.0 to "
+        "2.7 points of Spearman (bench/results/tuned.md); compare with --method none on pairs of your own"
+    )
+
+
 def why_tuned(encoder: str | Path) -> str | None:
     """The reason to leave ``encoder`` as it is, None for an encoder that was not tuned for similarity."""
     found = crowding(encoder)

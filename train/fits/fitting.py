@@ -15,13 +15,13 @@ from fastflow.errors import UsageError
 from fastflow.evaluation.evaluate import find_sets
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
 from fastflow.train.choice.separability import Views, make_views
-from fastflow.train.choice.tuned import why_tuned
+from fastflow.train.choice.tuned import caution, why_tuned
 from fastflow.train.data.embeddings import OF_MODULES, Embedder, FrozenEncoder, cache_key, open_encoder
 from fastflow.train.methods.chain import Fitted, check_chain, fit
 from fastflow.train.methods.loop import Fitting, Schedule, Source
 from fastflow.train.methods.names import parse_method, recoloured, shipped
 from fastflow.train.methods.scalars import Scalars
-from fastflow.train.options import FEWEST, POOLING, Options
+from fastflow.train.options import FEWEST, POOLING, TUNED_SPECTRUM, Options
 from fastflow.train.reading import Corpus, Run, background_of, describe, embed, read
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
@@ -54,6 +54,7 @@ def calibrate_corpus(
 ) -> Fit | None:
     """``calibrate`` on the corpus that ``reader`` reads with the encoder and settled options."""
     asked, (options, reason) = options, settle(encoder, options)
+    options, doubt = gentle(encoder, asked, options)
     frozen = prepare(encoder, options, run)
     if frozen.pooling.mode != "mean":  # token weights are of a mean, and recolour's defaults go by them
         options = replace(options, token_weights="none")
@@ -69,7 +70,9 @@ def calibrate_corpus(
             f"auto keeps the pooling as it is: a flow takes {least:,} texts or more, and these are {corpus.count:,}"
         )
     background = background_of(corpus, options)
-    concerns = describe(corpus, options, run.voice, background.count)
+    if doubt:
+        run.voice.say(f"WARNING: {doubt}")
+    concerns = [*([doubt] if doubt else []), *describe(corpus, options, run.voice, background.count)]
     if run.dry_run:
         if reason:
             run.voice.say(reason)
@@ -87,8 +90,7 @@ def calibrate_corpus(
 
 def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     """``options`` with nothing left to auto, and the reason if the encoder is kept as it is."""
-    unasked = options.method == "auto" and options.token_weights != "sif"  # noqa: S105
-    reason = why_tuned(encoder) if unasked else None
+    reason = why_tuned(encoder) if _unasked(options) else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
     usual = {"method": method, "token_weights": "none" if reason or whole else "sif"}
@@ -97,6 +99,18 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     if reason:
         settled["background"] = None  # nothing is fitted, with the corpus or on it
     return replace(options, **settled), reason
+
+
+def gentle(encoder: str, asked: Options, settled: Options) -> tuple[Options, str | None]:
+    """``settled`` with a spectrum for a tuned encoder that is calibrated because it was ``asked``, and the warning."""
+    if _unasked(asked) or settled.method == "none" or (doubt := caution(encoder)) is None:
+        return settled, None
+    return replace(settled, spectrum=TUNED_SPECTRUM) if settled.spectrum is None else settled, doubt
+
+
+def _unasked(options: Options) -> bool:
+    """Whether nothing names a calibration, so that a tuned encoder is left as it is."""
+    return options.method == "auto" and options.token_weights != "sif"  # noqa: S105
 
 
 def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
