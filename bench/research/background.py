@@ -1,14 +1,16 @@
-"""Count the words of a broad mix of English texts: the background of token weights, train/data/background.txt.
+"""Count the words of a broad mix of English texts: the background of token weights, train/data/background.txt.gz.
 
-    python -m fastflow.bench.research.background --data DIR --out train/data/background.txt
+    python -m fastflow.bench.research.background --data DIR --out train/data/background.txt.gz
 
 Five kinds of text count the same, whatever their size: captions (SNLI), news, encyclopedia, questions, novels. Words
 are distinguished by case, so that cased vocabularies find theirs. The file holds the words of at least LEAST of a
-million, in quarters of an octave: a line is a frequency in a million, then the words.
+million, in halves of an octave: a line is a frequency in a million, then the words. Of the rarer words it holds DRAWN,
+drawn as often as they occur, which share the frequency of all of them: the pieces that rare words fall into are common.
 """
 
 from __future__ import annotations
 
+import gzip
 import math
 import random
 import re
@@ -17,21 +19,50 @@ from pathlib import Path
 
 import click
 
-from fastflow.bench.research.study_texts import read_texts
-from fastflow.train.data.corpus import clean
+from fastflow.train.data.corpus import clean, read_corpus
 
-KINDS = ("snli", "news", "wiki", "qnli", "novels")
-TEXTS = 10_000
-LEAST = 100
-STEPS = 4  # of an octave
+FILES = {  # kind -> its file, and how many paragraphs are drawn (None: every line)
+    "snli": ("nli-snli-dev-test.txt", None),
+    "news": ("leipzig-eng-news-2016-10k.txt", None),
+    "wiki": ("wikipedia-core.txt.gz", 20_000),
+    "qnli": ("nli-qnli-dev-test.txt", None),
+    "novels": ("eltec-eng-novels.txt.gz", 20_000),
+}
+LEAST, DRAWN = 3.8, 1500  # 16,000 words, 60 kB
+STEPS = 2  # of an octave
 WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
-def words(texts: list[str]) -> tuple[dict[str, float], float]:
-    """Word -> its share in a million of the words of ``texts``, and the words of a text."""
-    found = Counter(word for text in texts for word in WORD.findall(text))
-    total = found.total()
-    return {word: 1e6 * n / total for word, n in found.items()}, total / len(texts)
+def count(kind: str, data: Path) -> tuple[Counter[str], int]:
+    """How often each word occurs in the sentences of ``kind``, and how many sentences they are."""
+    file, paragraphs = FILES[kind]
+    sentences = list(dict.fromkeys(clean(read_corpus([str(data / "corpora" / file)], sample=paragraphs), cut=True)))
+    return Counter(word for text in sentences for word in WORD.findall(text)), len(sentences)
+
+
+def page(counts: dict[str, tuple[Counter[str], int]]) -> str:
+    """The file's text from the counts of every kind."""
+    share: dict[str, float] = defaultdict(float)
+    length = 0.0
+    for found, sentences in counts.values():
+        total = found.total()
+        length += total / sentences / len(counts)
+        for word, n in found.items():
+            share[word] += 1e6 * n / total / len(counts)
+    rare = {word: value for word, value in share.items() if value < LEAST}
+    kept = {word: value for word, value in share.items() if value >= LEAST}
+    drawn = Counter(random.Random(0).choices(list(rare), list(rare.values()), k=DRAWN))
+    kept |= {word: n * sum(rare.values()) / DRAWN for word, n in drawn.items()}
+    levels: dict[int, list[str]] = defaultdict(list)
+    for word, value in kept.items():
+        levels[round(STEPS * math.log2(value))].append(word)
+    lines = [
+        "# Words of English sentences: how often in a million words (punctuation marks count), then the words.",
+        f"# Made by bench/research/background.py of {', '.join(counts)}; words of a sentence on average:",
+        f"{length:.1f}",
+    ]
+    lines += [f"{2 ** (level / STEPS):.3g} {' '.join(sorted(levels[level]))}" for level in sorted(levels, reverse=True)]
+    return "\n".join(lines) + "\n"
 
 
 @click.command()
@@ -39,25 +70,8 @@ def words(texts: list[str]) -> tuple[dict[str, float], float]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def main(data: Path, out: Path) -> None:
     """Write the background distribution."""
-    mean: dict[str, float] = defaultdict(float)
-    length = 0.0
-    for kind in KINDS:
-        sentences = list(dict.fromkeys(clean(read_texts(kind, data), cut=True)))
-        shares, words_each = words(random.Random(0).sample(sentences, min(TEXTS, len(sentences))))
-        length += words_each / len(KINDS)
-        for word, share in shares.items():
-            mean[word] += share / len(KINDS)
-    levels: dict[int, list[str]] = defaultdict(list)
-    for word, share in mean.items():
-        if share >= LEAST:
-            levels[round(STEPS * math.log2(share))].append(word)
-    lines = [
-        "# Words of English sentences: how often in a million words (punctuation marks count), then the words.",
-        f"# Made by bench/research/background.py of {', '.join(KINDS)}; words of a sentence on average:",
-        f"{length:.1f}",
-    ]
-    lines += [f"{2 ** (level / STEPS):.0f} {' '.join(sorted(levels[level]))}" for level in sorted(levels, reverse=True)]
-    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = page({kind: count(kind, data) for kind in FILES})
+    out.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """English at large, which a corpus cannot show: how often tokens occur there, and sentences of its words.
 
-The words of ``background.txt``, counted on a broad mix of texts (``bench/research/background.py``), are cut by the
+The words of ``background.txt.gz``, counted on a broad mix of texts (``bench/research/background.py``), are cut by the
 encoder's own tokenizer. Tokens of other languages are absent there, and keep their share in the corpus.
 
 Its sentences are words drawn at random, without grammar. An encoder maps them to where words of every field lie, so
@@ -11,6 +11,7 @@ context.
 
 from __future__ import annotations
 
+import gzip
 import random
 from collections.abc import Sequence
 from importlib.resources import files
@@ -29,7 +30,8 @@ ENGLISH = 0.3  # of its words are known here: 0.36 (headlines) to 0.85 of Englis
 
 def read_words() -> tuple[dict[str, float], float]:
     """Word -> its occurrences in a million words, and the words of a sentence on average."""
-    lines = files("fastflow.train.data").joinpath("background.txt").read_text(encoding="utf-8").splitlines()
+    data = gzip.decompress(files("fastflow.train.data").joinpath("background.txt.gz").read_bytes())
+    lines = data.decode("utf-8").splitlines()
     length, *levels = (line for line in lines if not line.startswith("# "))
     found: dict[str, float] = {}
     for level in levels:
