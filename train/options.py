@@ -15,11 +15,11 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
-BACKGROUND, BESIDE_A_TEXT, BESIDE = (10_000, 100_000), 10, 3  # a third of the corpus within these; ten a text at most
-FEWEST = 1000  # texts for which auto fits a flow: with fewer, the weights alone are better (bench/results/default.md)
-POOLING = "embedding-first-last"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
+BACKGROUND = (3_000, 10_000, 100_000)  # sentences: three a text within the first two, a third of a larger corpus
+FEWEST = 100  # texts for which auto fits a flow: the fewest that were compared (bench/results/default.md)
+POOLING = "words"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
 COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
-    "sif": {"spectrum": 0.4, "mean_share": 0.2, "demoted": 2},
+    "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
 TUNED_SPECTRUM = 0.0  # of recolour, for an encoder tuned for similarity: chosen in bench/results/tuned.md
@@ -75,7 +75,7 @@ def _by_size(name: str) -> str:
 
 
 def _by_weights(name: str) -> str:
-    return f"  [default: {COLOURS['sif'][name]}; {COLOURS['none'][name]:g} without token weights]"
+    return f"  [default: {COLOURS['sif'][name]:g}; {COLOURS['none'][name]:g} without token weights]"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Options:
         "auto",
         "name",
         "auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
-        "none for an encoder that was tuned for similarity or for fewer than 1,000 texts. Else flow, whiten[:K], "
+        f"none for an encoder that was tuned for similarity or for fewer than {FEWEST:,} texts. Else flow, whiten[:K], "
         "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
     )
     stop: str = _option(
@@ -107,16 +107,16 @@ class Options:
         "L, as in the paper), words (the embedding layer with the mean position in place of each token's own), "
         "words-first-last (words, 1 and L), last, cls, pooler, mean-of-layers:I,J,... (words is an item too, and 3*I "
         "counts three times) or model. "
-        "auto: embedding-first-last, or last for an encoder that was tuned for similarity. model: all modules of a "
+        "auto: words, or last for an encoder that was tuned for similarity. model: all modules of a "
         "directory of Sentence Transformers, with the calibration behind them.",
     )
     token_weights: str = _option(
         "auto",
         "choice",
         "sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
-        "a/(a+p), a = 0.001, down to 0.0003 for large corpora; the frequencies of English at large are mixed in, which "
-        "decide where the corpus is small. none: every token counts 1, as in the BERT-flow paper. auto: sif, or none "
-        "for an encoder that was tuned for similarity.",
+        "a/(a+p), a = 0.0005; the frequencies of the language at large count twenty times the corpus's own, so that "
+        "the words of its subject keep their weight. none: every token counts 1, as in the BERT-flow paper. auto: sif, "
+        "or none for an encoder that was tuned for similarity.",
         choices=("auto", "sif", "none"),
     )
     max_length: int | None = _option(
@@ -147,19 +147,26 @@ class Options:
         None,
         "whole",
         "Of recolour: how many leading directions, which sentences of a kind have in common, count like the last.  "
-        f"[default: {COLOURS['sif']['demoted']}]",
+        + _by_weights("demoted").strip(),
         least=0,
     )
     latent: bool = _option(False, "flag", "Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
     background: int | None = _option(
         None,
         "whole",
-        "Behind a flow, or another method with recolour: fit to N sentences of random common English words beside the "
+        "After a flow, or another method with recolour: fit to N sentences of random words of the language with the "
         "corpus, so that texts unlike it are embedded well too; 0: none. Token weights have a background of their own. "
-        f" [default: a third of the corpus, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, but at most {BESIDE_A_TEXT} for "
-        "each text; 0 if the corpus is not English]",
+        f" [default: three a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, or a third of a larger corpus, at most "
+        f"{BACKGROUND[2]:,}; 0 if the corpus is not English and has no --background-words]",
         least=0,
         metavar="N",
+    )
+    background_words: str | None = _option(
+        None,
+        "name",
+        "The words of the corpus's language, if it is not English: a UTF-8 file with a word, a space and how often it "
+        "occurs on each line.",
+        metavar="FILE",
     )
     init: str = _option(
         "data",
@@ -217,8 +224,8 @@ DEFAULTS = Options()
 
 def background_size(count: int) -> int:
     """How many background sentences go with a corpus of ``count`` texts (compared in bench/results/default.md)."""
-    low, high = BACKGROUND
-    return min(BESIDE_A_TEXT * count, max(low, min(count // BESIDE, high)))
+    least, usual, most = BACKGROUND
+    return max(least, min(3 * count, usual), min(count // 3, most))
 
 
 def check_extra(purpose: str) -> None:

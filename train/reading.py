@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.model.fragmentation import unsuited
 from fastflow.model.tokens import Tokenizer
-from fastflow.train.data.background import is_english, sentences
+from fastflow.train.data.background import Words, sentences, words_of
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
 from fastflow.train.data.moments import Moments, read_through
-from fastflow.train.data.token_weights import weigh, weigh_by_first
+from fastflow.train.data.token_weights import first_of, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import recoloured
@@ -48,7 +48,8 @@ class Run:
 class Corpus:
     """``texts`` to fit on: the distinct ones, or of a corpus read once a sample, with the statistics of the whole.
 
-    ``count`` and ``sha256`` are of the whole corpus; ``encoder`` has the token weights of its texts.
+    ``count`` and ``sha256`` are of the whole corpus; ``encoder`` has the token weights of its texts; ``words`` are
+    those of its language, if they are known.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Corpus:
     count: int
     sha256: str
     encoder: FrozenEncoder
+    words: Words | None = None
     pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
     moments: Moments | None = None
 
@@ -64,26 +66,35 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
     """The corpus, with the token weights that its texts give; a streamed one is embedded on the way."""
     found, weighted = clean(texts, options.sentences), options.weighted
     if options.stream:
+        head, found = first_of(found)
+        words = words_of(head, options.background_words)
         if weighted:
-            frozen, found = weigh_by_first(frozen, found)
+            frozen = weigh(frozen, head, words)
         embedder = Embedder(frozen, options.device)
         streamed = read_through(found, embedder, SAMPLE, options.seed, run.voice)
         kept, statistics = streamed.texts, streamed.moments
         run.voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
-        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, streamed.pooled, statistics)
+        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics)
     kept = draw(found, name, options.sample, options.seed)
+    words = words_of(kept, options.background_words)
     if weighted:
-        frozen = weigh(frozen, kept)
-    return Corpus(name, kept, len(kept), corpus_hash(kept), frozen)
+        frozen = weigh(frozen, kept, words)
+    return Corpus(name, kept, len(kept), corpus_hash(kept), frozen, words)
 
 
 def background_of(corpus: Corpus, options: Options) -> Corpus:
     """The sentences of random words that a recoloured method is fitted to with the corpus; there may be none."""
     count = 0
     if recoloured(options.method, options.latent):
-        usual = background_size(corpus.count) if is_english(corpus.texts) else 0
+        usual = background_size(corpus.count) if corpus.words else 0
         count = usual if options.background is None else options.background
-    return replace(corpus, name="the background", texts=sentences(count), count=count, pooled=None, moments=None)
+    if count and corpus.words is None:
+        raise UsageError(
+            "--background draws English words, and the corpus is not English: give the words of its language by "
+            "--background-words, or leave it out"
+        )
+    texts = sentences(count, corpus.words) if corpus.words else []
+    return replace(corpus, name="the background", texts=texts, count=count, pooled=None, moments=None)
 
 
 def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
@@ -114,9 +125,9 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
     for concern in concerns:
         voice.say(f"WARNING: {concern}")
     if background:
-        voice.say(f"background: {background} sentences of random English words, to which the method is fitted too")
+        voice.say(f"background: {background} sentences of random words, to which the method is fitted too")
     elif options.background is None and recoloured(options.method, options.latent):
-        voice.say("background: no sentences of random English words, because the corpus is not English")
+        voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
     if steps:
         voice.say(
             f"flow: {steps} steps of {options.batch_size} texts; "

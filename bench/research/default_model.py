@@ -64,7 +64,7 @@ and OpenStax textbooks (CC BY 4.0), 66 M tokens. No labels, no similarity traini
 
 **Pooling and calibration.** {describe(fit.stages)} on the {encoder.pooling.describe()}, tokens weighted by how rare they are
 (SIF, Arora et al., ICLR 2017), fitted without labels by `fastflow-train` with its default settings (seed
-{training["schedule"]["seed"]}) on {training["texts"]} distinct sentences, beside {training["background"]} of random English words:
+{training["schedule"]["seed"]}) on {training["texts"]} distinct sentences, beside {training["background"]} of random words:
 
 {corpora}
 

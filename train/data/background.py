@@ -1,7 +1,8 @@
-"""English at large, which a corpus cannot show: how often tokens occur there, and sentences of its words.
+"""A language at large, which a corpus cannot show: how often tokens occur there, and sentences of its words.
 
-The words of ``background.txt.gz``, counted on a broad mix of texts (``bench/research/background.py``), are cut by the
-encoder's own tokenizer. Tokens of other languages are absent there, and keep their share in the corpus.
+English is built in: the words of ``background.txt.gz``, counted on a broad mix of texts
+(``bench/research/background.py``). ``--background-words`` gives those of another language. They are cut by the
+encoder's own tokenizer.
 
 Its sentences are words drawn at random, without grammar. An encoder maps them to where words of every field lie, so
 that a calibration fitted to them together with its corpus covers directions that the corpus lacks. This is the idea of
@@ -12,24 +13,37 @@ context.
 from __future__ import annotations
 
 import gzip
+import math
 import random
 from collections.abc import Sequence
 from importlib.resources import files
 from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.errors import FastflowError
 from fastflow.model.fragmentation import WORD
 from fastflow.model.tokens import Tokenizer
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths beyond the fewest fall off exponentially
 LOOKED_AT = 2000  # words of a corpus
-ENGLISH = 0.3  # of its words are known here: 0.36 (headlines) to 0.85 of English, 0.07 to 0.23 of six other languages
+COMMON = 100  # occurrences in a million: of the thousand words by which English is recognised
+ENGLISH = 0.3  # of its words are common here: 0.36 (headlines) to 0.85 of English, 0.07 to 0.23 of six other languages
+LENGTH = 21.1  # words of a sentence, if a list of words does not say
 
 
-def read_words() -> tuple[dict[str, float], float]:
-    """Word -> its occurrences in a million words, and the words of a sentence on average."""
+class Words(NamedTuple):
+    """The words of a language: ``shares``, word -> occurrences in a million, and ``length``, words of a sentence."""
+
+    shares: dict[str, float]
+    length: float
+
+
+def english() -> Words:
+    """The words in the package."""
     data = gzip.decompress(files("fastflow.train.data").joinpath("background.txt.gz").read_bytes())
     lines = data.decode("utf-8").splitlines()
     length, *levels = (line for line in lines if not line.startswith("# "))
@@ -37,27 +51,55 @@ def read_words() -> tuple[dict[str, float], float]:
     for level in levels:
         share, *words = level.split(" ")
         found |= dict.fromkeys(words, float(share))
-    return found, float(length)
+    return Words(found, float(length))
 
 
-def background(tokenize: Tokenizer, vocabulary: int) -> NDArray[np.float64]:
+def read_words(path: Path) -> Words:
+    """The words of a list, a line each: the word, a space, how often it occurs. Errors name file and line."""
+    found: dict[str, float] = {}
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FastflowError(f"{path}: cannot be read as a list of words in UTF-8 ({error})") from error
+    for number, line in enumerate(lines, 1):
+        word, _, count = line.strip().rpartition(" ")
+        try:
+            times = float(count)
+        except ValueError:
+            times = math.nan
+        if not (word and 0 < times < math.inf):
+            raise FastflowError(f"{path}, line {number}: must be a word, a space, and how often it occurs")
+        found[word] = found.get(word, 0.0) + times
+    if not found:
+        raise FastflowError(f"{path}: holds no word")
+    total = sum(found.values())
+    return Words({word: 1e6 * times / total for word, times in found.items()}, LENGTH)
+
+
+def words_of(texts: Sequence[str], given: str | None = None) -> Words | None:
+    """The words of the language of ``texts``: those of the list ``given``, English, or None if they are of another."""
+    if given is not None:
+        return read_words(Path(given))
+    words = english()
+    return words if _speaks(texts, words) else None
+
+
+def background(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np.float64]:
     """(vocabulary,) share of each token id in a million words in sentences; what is left sums to below 1."""
-    words, length = read_words()
-    alone = tokenize(["", *words, *(f"{word} {word}" for word in words)])
+    alone = tokenize(["", *words.shares, *(f"{word} {word}" for word in words.shares)])
     empty = np.bincount(alone.ids[: alone.offsets[1]], minlength=vocabulary)  # the tokens around every sentence
-    counts = empty * (1e6 / length)
-    for index, share in enumerate(words.values(), 1):
-        one, two = (alone.ids[alone.offsets[i] : alone.offsets[i + 1]] for i in (index, index + len(words)))
-        inside = np.bincount(two, minlength=vocabulary) - np.bincount(one, minlength=vocabulary)  # after a blank
-        counts += share * inside
-    rare = 1e6 - sum(words.values())  # words that the file leaves out: a token each at least
+    ids, lengths = alone.ids, np.diff(alone.offsets)[1:]
+    share = np.array(list(words.shares.values()))
+    once, twice = np.split(np.repeat(np.concatenate([-share, share]), lengths), [int(lengths[: len(share)].sum())])
+    inside = np.bincount(ids[alone.offsets[1] :], np.concatenate([once, twice]), vocabulary)  # after a blank
+    counts = empty * (1e6 / words.length) + np.maximum(inside, 0)
+    rare = max(0.0, 1e6 - float(share.sum()))  # words that are left out: a token each at least
     return np.asarray(counts / (counts.sum() + rare), np.float64)
 
 
-def sentences(count: int) -> list[str]:
-    """``count`` texts of random words, each drawn as often as it occurs in English; the first are always the same."""
-    words, _ = read_words()
-    names, limits, rng = list(words), list(accumulate(words.values())), random.Random(0)
+def sentences(count: int, words: Words) -> list[str]:
+    """``count`` texts of random words, each drawn as often as it occurs; the first are always the same."""
+    names, limits, rng = list(words.shares), list(accumulate(words.shares.values())), random.Random(0)
     out = []
     for _ in range(count):
         more = int(rng.expovariate(1 / (MEAN_WORDS - FEWEST_WORDS)))
@@ -65,9 +107,9 @@ def sentences(count: int) -> list[str]:
     return out
 
 
-def is_english(texts: Sequence[str]) -> bool:
-    """Whether the first words of ``texts`` are of the language of the background."""
-    known = {word.lower() for word in read_words()[0]}
+def _speaks(texts: Sequence[str], words: Words) -> bool:
+    """Whether the first words of ``texts`` are often enough the common ones of ``words``."""
+    known = {word.lower() for word, share in words.shares.items() if share >= COMMON}
     found: list[str] = []
     for text in texts:
         found += WORD.findall(text.lower())

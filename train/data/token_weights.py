@@ -1,13 +1,11 @@
 """Token weights (SIF): frequent tokens count less in the mean of a text.
 
-SIF, smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the corpus's tokens.
-[CLS] and [SEP] are tokens like others, and the commonest, so they all but vanish. A small corpus shows its subject's
-words as if they were common everywhere, so its counts n are taken together with K tokens of English at large: p is
-(n + K q) / (N + K), q the token's share in ``background``, N all counts, and K = PRIOR (1 + NARROW / N), the larger the
-smaller the corpus. A token of neither counts 1.
-
-The constant a is the published one in a small corpus. In a large one, whose counts distinguish frequent tokens, it is
-so small that a token counts half that occurs HALF times, down to the least that was compared.
+SIF, smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the language's
+tokens. [CLS] and [SEP] are tokens like others, and the commonest, so they all but vanish. A corpus shows its subject's
+words as if they were common everywhere, which would throw the subject away. So p is (n / N + PRIOR q) / (1 + PRIOR),
+n / N the token's share of the corpus and q its share in the language at large (``background``): the corpus alone
+decides on words that the language at large does not have. Without words of its language p is the share of the corpus.
+A token of neither counts 1.
 """
 
 from __future__ import annotations
@@ -21,32 +19,27 @@ from numpy.typing import NDArray
 
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.tokens import Tokenizer
-from fastflow.train.data.background import background
+from fastflow.train.data.background import Words, background
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
 
-A, LEAST_A = 1e-3, 3e-4  # as published, and in a large corpus: chosen on STS12-14 (bench/results/default.md)
-HALF = 50  # occurrences
-PRIOR, NARROW = 1e5, 5e4  # tokens: chosen on STS12-14 (bench/results/default.md)
+A = 5e-4  # chosen with PRIOR in bench/results/default.md
+PRIOR = 20.0  # times the corpus's own share
 HEAD = 32768  # texts that the frequencies of a corpus read once are counted in
 
 
 def sif_weights(
-    counts: NDArray[np.int64], prior: NDArray[np.float64], size: float | None = None, a: float | None = None
+    counts: NDArray[np.int64], at_large: NDArray[np.float64] | None = None, prior: float = PRIOR, a: float = A
 ) -> NDArray[np.float32]:
-    """(V,) weights in (0, 1] from how often each id of the vocabulary occurs (V,) and its share at large, (V,).
-
-    ``size``: the tokens K that ``prior`` stands for, 0: none; ``a``: the constant. None: by the size of the corpus.
-    """
-    total = max(1.0, float(counts.sum()))
-    a = min(A, max(LEAST_A, HALF / total)) if a is None else a
-    size = PRIOR * (1 + NARROW / total) if size is None else size
-    share = (counts + size * prior) / (total + size)
+    """(V,) weights in (0, 1] from how often each id of the vocabulary occurs (V,) and its share at large, (V,)."""
+    share = counts / max(1.0, float(counts.sum()))
+    if at_large is not None:
+        share = (share + prior * at_large) / (1 + prior)
     return np.asarray(a / (a + share), np.float32)
 
 
-def weigh(encoder: FrozenEncoder, texts: Sequence[str]) -> FrozenEncoder:
-    """``encoder`` with its mean pooling weighted by the token frequencies of ``texts``."""
-    return weigh_by(encoder, token_counts(encoder, texts))
+def weigh(encoder: FrozenEncoder, texts: Sequence[str], words: Words | None) -> FrozenEncoder:
+    """``encoder`` with its mean pooling weighted by the token frequencies of ``texts`` and of their language."""
+    return weigh_by(encoder, token_counts(encoder, texts), words)
 
 
 def token_counts(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -59,13 +52,15 @@ def token_counts(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int
     return counts
 
 
-def weigh_by(encoder: FrozenEncoder, counts: NDArray[np.int64]) -> FrozenEncoder:
+def weigh_by(encoder: FrozenEncoder, counts: NDArray[np.int64], words: Words | None) -> FrozenEncoder:
     """``weigh`` by the counts (V,) of a corpus."""
-    prior = background(Tokenizer(encoder.directory, encoder.max_length), len(counts))
-    return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, prior)))
+    at_large = None
+    if words is not None:
+        at_large = background(Tokenizer(encoder.directory, encoder.max_length), len(counts), words)
+    return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, at_large)))
 
 
-def weigh_by_first(encoder: FrozenEncoder, texts: Iterator[str]) -> tuple[FrozenEncoder, Iterator[str]]:
-    """``weigh`` for a corpus that is read once: by its first HEAD texts, which are then given back in front."""
+def first_of(texts: Iterator[str]) -> tuple[list[str], Iterator[str]]:
+    """The first HEAD texts of a corpus that is read once, and all of them."""
     head = list(islice(texts, HEAD))
-    return weigh(encoder, head), chain(head, texts)
+    return head, chain(head, texts)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.train.data.background import words_of
 from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.data.sharded import (
@@ -83,8 +84,9 @@ def read(
         counted = count_all(workers, Counting(encoding, weighted, kept, options.seed), shards, progress.advance)
     if not counted.texts:
         raise FastflowError(f"{name}: holds no text")
+    words = words_of(list(counted.sample.values()), options.background_words)
     if counted.tokens is not None:
-        frozen = weigh_by(frozen, counted.tokens)
+        frozen = weigh_by(frozen, counted.tokens, words)
         encoding = replace(encoding, pooling=frozen.pooling)
     sample, statistics = list(counted.sample.values()), None
     if options.stream:
@@ -93,4 +95,4 @@ def read(
     pooled = embed_all(workers, Embedding(encoding), sample, frozen.dim)
     run.voice.say(f"corpus: {counted.texts} texts, read by workers; {len(sample)} of them kept")
     count = counted.texts if options.stream else len(sample)
-    return Corpus(name, sample, count, shards.sha256, frozen, pooled, statistics)
+    return Corpus(name, sample, count, shards.sha256, frozen, words, pooled, statistics)

@@ -22,7 +22,7 @@ from fastflow.train.methods.constant import constant_channels
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Fitting, Source, fit_flow
 from fastflow.train.methods.names import Method
-from fastflow.train.methods.recolour import FEW, fit_recolour, joint_moments
+from fastflow.train.methods.recolour import fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS
 
 SAMPLE = 4096  # texts on which before and after are measured
@@ -69,8 +69,7 @@ def fit(
     ``shape`` holds levels, depth, width, coupling and permutation of any flow in the chain, ``colour`` the settings of
     recolour (None: the defaults). ``statistics`` of the whole corpus, if ``pooled`` is only a sample, serve the closed
     forms; the chain then has no flow. Every stage is fitted to the rows of ``background`` (k, D) after those of the
-    corpus, whose numbers ``live`` counts too, but recolour after a flow to the background's alone if they are FEW times
-    the dimensions; bits per dimension are of both.
+    corpus, whose numbers ``live`` counts too; bits per dimension are of both.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -95,10 +94,7 @@ def fit(
             fitted.stages.append(flow_stage(flow))
         elif method.kind == "recolour":
             dim = np.asarray(pooled[:1]).shape[1]
-            # The corpus has only its own kind's spectrum. After closed forms, which are affine, it would have no
-            # influence.
-            seen = rows if background is None or not fitted.flows or len(background) < FEW * dim else background
-            joint = joint_moments(stages, seen) if whole is None else whole.beside(stages)
+            joint = joint_moments(stages, rows) if whole is None else whole.beside(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
             known = statistics or moments(_View(stages, rows) if stages else rows)
