@@ -294,7 +294,7 @@ def test_the_model_in_the_package(sentences):
     rt = Runtime()
     assert rt.info()["model"] == "default"
     assert rt.info()["calibration"].startswith("flow(2x6, width 64, additive, reversal) -> recolour(")
-    assert rt.info()["pooling"] == "weighted masked mean of layers 0, 1 and 4"
+    assert rt.info()["pooling"] == "weighted masked mean of word embeddings without positions"
     vectors = rt.encode(["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."])
     assert vectors.shape == (3, rt.dim)
     near, far = rt.similarity(vectors[:1], vectors[1:])[0]

@@ -38,6 +38,8 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 
+    if model.pooling.of_embeddings:
+        return "float32", "dtype auto: float32, for the embedding layer alone is pooled, without products"
     found = model.manifest.get("least_cosine", {}).get("bfloat16")
     if not isinstance(found, float):
         return "float32", "dtype auto: float32, for nothing is recorded of this model in bfloat16"
@@ -136,7 +138,8 @@ class CpuBackend(CpuCalibrator, Backend):
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        tried = self._tried(model, weights) if dtype == "int8" else None
+        exact = model.pooling.of_embeddings  # in every dtype
+        tried = self._tried(model, weights) if dtype == "int8" and not exact else None
         self._encoder = self._packed(model, shape, weights, threads, tried)
         if tried is not None and not tried.holds():
             self._encoder = self._packed(model, shape, weights, threads, tried)
@@ -147,6 +150,10 @@ class CpuBackend(CpuCalibrator, Backend):
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )
+        if exact and dtype != "float32":
+            self.details.append(
+                f"dtype {dtype}: its vectors are float32's, for the embedding layer alone is pooled, without products"
+            )
         if tried is not None:
             self.int8 = tried.concluded(self)
             if self.gated:

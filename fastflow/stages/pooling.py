@@ -65,6 +65,11 @@ class Pooling:
         return self.mode == "mean" or (self.mode in ("cls", "pooler") and self.shares is None)
 
     @property
+    def of_embeddings(self) -> bool:
+        """Whether the embedding layer is pooled alone, so that no layer of the encoder is computed."""
+        return max(self.layers) <= 0
+
+    @property
     def factors(self) -> tuple[float, ...]:
         """The share of each layer in their sum."""
         return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares

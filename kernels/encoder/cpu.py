@@ -118,7 +118,7 @@ class CpuEncoder:
         shape: the parameters of the equations.
         mode: pooler, or one of ``texts.MODES``, or several joined by ``+``.
         layers: the layers that are pooled; 0: the embeddings; WORDS: the same with the mean position.
-        dtype: of the products in the layers; below float32 the table of words is held as float16.
+        dtype: of the products in the layers; if there are any, the table of words is float16 below float32.
         threads: at most this many; None: ``default_threads()``.
         release: called repeatedly while weights are read, to free those that were.
         token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, the weight of each id as in ``texts.pool``, not
@@ -155,7 +155,7 @@ class CpuEncoder:
         self.outputs = program.outputs
         if token_weights is not None:
             token_weights = _token_weights(token_weights, mode, weights)
-        words = _words(weights, form != FLOAT, self.threads)
+        words = _words(weights, form != FLOAT and max(self.layers) > 0, self.threads)
         release()
         positions = None
         if "position" in weights:

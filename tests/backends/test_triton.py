@@ -33,8 +33,9 @@ def test_every_family_equals_the_reference(standin, encoders, family, sentences)
 
 @pytest.mark.parametrize(
     ("family", "pooling"),
-    [("bert", "words-first-last"), ("roberta", "words-first-last"), ("electra", "mean-of-layers:3*words,1,3")],
-)
+    [("bert", "words"), ("bert", "words-first-last"), ("roberta", "words-first-last"),
+     ("electra", "mean-of-layers:3*words,1,3")],
+)  # fmt: skip
 def test_words_without_positions(standin, encoders, family, pooling, sentences, tmp_path):
     model = make_model(tmp_path / "m", encoders(family), sentences[:64], "none", pooling=pooling, weighted=True)
     for texts in (sentences[:3], sentences[:50]):

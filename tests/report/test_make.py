@@ -21,9 +21,8 @@ from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.verdict import FEW_PAIRS, verdict
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.methods.scalars import Scalars
-from fastflow.train.options import POOLING
 
-from support.builders import make_model, make_sentences
+from support.builders import LAYERED, make_model, make_sentences
 from support.places import ROOT
 from support.tasks import retrieval
 
@@ -192,7 +191,7 @@ def test_raw_counts_every_token_alike(weighted_model, bert, data, tmp_path):
     assert found["subjects"]["raw"] == "masked mean of layers 0, 1 and 3, uncalibrated"
     assert found["subjects"]["weights"] == "weighted masked mean of layers 0, 1 and 3, uncalibrated"
     similarity, sets = found["sections"]["similarity"], find_sets([pairs])
-    plain = Embedder(open_encoder(str(bert), POOLING, 64), "cpu")
+    plain = Embedder(open_encoder(str(bert), LAYERED, 64), "cpu")
     for name, embed in (("raw", plain), ("weights", Runtime(weighted_model, dtype="float32").pool)):
         wanted = evaluate(embed, sets)["average"]
         assert abs(similarity[name]["average"]["all"] - wanted["all"]) <= 0.02  # figures of two decimals

@@ -24,6 +24,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'-"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIAL, *WORDS, *(c for c in LETTERS if c not in WORDS), *(f"##{c}" for c in LETTERS[:36]), "##s", "##ing"]
 VOCABULARY = list(dict.fromkeys(PIECES))
+LAYERED = "embedding-first-last"  # the pooling of the models made here: layers of the encoder are computed
 POSITIONS = 128  # of BERT, DistilBERT and ELECTRA; RoBERTa's table has two rows more
 
 
@@ -204,17 +205,18 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     the embeddings, for truncate_dim's order of directions or int8's range), and of the flow levels, depth, width,
     coupling, permutation. An encoder given by its Hub id is referenced.
     """
+    from fastflow.train.data.background import english
     from fastflow.train.data.embeddings import Embedder, open_encoder
     from fastflow.train.data.token_weights import weigh
     from fastflow.train.methods.chain import fit
     from fastflow.train.methods.loop import Fitting, Schedule
     from fastflow.train.methods.names import parse_method
-    from fastflow.train.options import DEFAULTS, POOLING
+    from fastflow.train.options import DEFAULTS
     from fastflow.train.ship.export import export
 
-    frozen = open_encoder(str(encoder), settings.pop("pooling", POOLING), settings.pop("max_length", 64))
+    frozen = open_encoder(str(encoder), settings.pop("pooling", LAYERED), settings.pop("max_length", 64))
     if settings.pop("weighted", False):
-        frozen = weigh(frozen, texts)
+        frozen = weigh(frozen, texts, english())
     ordered, reference = settings.pop("ordered", False), frozen.hub_id is not None
     shape = DEFAULTS.shape() | {"depth": 2, "width": 8} | settings
     fitting = Fitting(Schedule(batch_size=32, epochs=2, save_steps=0))

@@ -17,6 +17,7 @@ from fastflow.train.methods.loop import Fitting
 from fastflow.train.methods.names import parse_method
 from fastflow.train.options import COLOURS
 
+from support.builders import LAYERED
 from support.commands import interrupted, make_train
 
 
@@ -176,7 +177,7 @@ def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, we
     about = "" if weights else " about their mean"
     assert f"auto chose flow: separability of dropout views{about}: none " in result.stderr
     assert "auto chose flow: " in (tmp_path / "m" / "README.md").read_text()
-    share = 0 if weights else 0.2
+    share = 0 if weights else 0.1
     assert f"-> recolour(spectrum 0.5, mean share {share}, 0 demoted)" in result.stderr
     assert train("--method", "flow", *colour, *weights, out=tmp_path / "alone").exit_code == 0
     assert same_vectors(tmp_path / "m", tmp_path / "alone")
@@ -184,9 +185,10 @@ def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, we
 
 @pytest.mark.slow
 def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sentences, monkeypatch):
-    """At the default spectrum random weights leave nothing to gain."""
+    """At this spectrum random weights leave nothing to gain."""
     monkeypatch.setattr(fitting, "FEWEST", 256)
-    result = train("--method", "auto")
+    colour = ("--spectrum", "0.4", "--mean-share", "0.2", "--demoted", "2")
+    result = train("--method", "auto", "--pooling", LAYERED, *colour)
     assert result.exit_code == 0, result.stderr
     assert "auto keeps the pooling as it is: flow was refused, its dropout views are no better separated" in (
         result.stderr

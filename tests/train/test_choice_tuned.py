@@ -147,7 +147,7 @@ def test_what_is_named_is_done_all_the_same_gently_and_with_a_warning(
     )
     made = manifest(tmp_path / "m")
     assert [stage["kind"] for stage in made["calibration"]] == kinds
-    assert made["pooling"] == {"mode": mode, "layers": [0, 1, 3]}
+    assert made["pooling"] == {"mode": mode, "layers": [-1]}
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, cor
     assert SAID not in result.stderr
     assert DOUBT in result.stderr
     made = manifest(tmp_path / "m")
-    assert made["pooling"] == {"mode": "weighted-mean", "layers": [0, 1, 3]}
+    assert made["pooling"] == {"mode": "weighted-mean", "layers": [-1]}
     assert list(made["training"]["choice"]["separability"]) == ["none", "flow"]
 
 

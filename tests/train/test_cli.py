@@ -20,7 +20,7 @@ from support.commands import make_train
 from support.places import ROOT
 from support.tolerances import EMBEDDING
 
-CALIBRATED = "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.2, 0 demoted)"
+CALIBRATED = "flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.5, mean share 0.1, 0 demoted)"
 
 
 @pytest.mark.slow
@@ -33,7 +33,9 @@ def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
         Runtime(tmp_path / "m", backend=b).encode(sentences, normalize_embeddings=True) for b in ("reference", "torch")
     )
     assert np.isfinite(numpy).all()
-    assert numpy.std(axis=0).min() > 1e-3
+    spread = numpy.std(axis=0)
+    assert ((spread > 1e-3) | (spread == 0)).all()  # means of word embeddings lack a direction or, in ELECTRA, nine
+    assert (spread > 0).sum() >= 23
     assert np.abs(numpy - pytorch).max() <= 2 * EMBEDDING
 
 
@@ -49,7 +51,7 @@ def test_what_a_run_prints(train, tmp_path):
     before, after = (float(cell) for cell in rows[1].split()[-2:])
     assert abs(after) < before
     for line in (
-        "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of layers 0, 1 and 3",
+        "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of word embeddings without positions",
         "flow: 4 steps of 64 texts; embeddings are continuous, so negative bits per dimension are in order",
         f"fingerprint {Runtime(tmp_path / 'm').fingerprint[:16]}",
     ):
@@ -140,7 +142,7 @@ def mini(shared_data, tmp_path, cache, *arguments):
         assert abs(after["mean_cosine"]) < abs(before["mean_cosine"]) / 2
     else:
         assert after["isoscore"] > before["isoscore"] + 0.03
-        assert 0.15 < after["mean_cosine"] < min(0.25, before["mean_cosine"] - 0.05)
+        assert 0.05 < after["mean_cosine"] < min(0.15, before["mean_cosine"] - 0.05)
     return training
 
 

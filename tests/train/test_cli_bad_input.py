@@ -36,7 +36,7 @@ def written(path, content):
         (["--stream", "--method", "auto", "--sample", "9"], 2, "--stream is for closed forms, such as whiten,recolour"),
         (["--spectrum", "1.1"], 2, "1.1 is not in the range 0<=x<=1"),
         (["--mean-share", "1"], 2, "1.0 is not in the range 0<=x<=0.99"),
-        (["--demoted", "32"], 1, "32 of 32 directions cannot be demoted; use a smaller --demoted"),
+        (["--demoted", "32"], 1, "32 of 31 directions cannot be demoted; use a smaller --demoted"),
         (["--eval", "/nowhere.tsv"], 2, "Path '/nowhere.tsv' does not exist"),
         (["--eval", __file__], 1, "test_cli_bad_input.py, line 1: the header must be"),
         (["--log-dir", __file__], 1, "cannot be written: File exists"),

@@ -1,26 +1,32 @@
-"""Shares of tokens in English at large: the words of the file, cut by the encoder's own tokenizer."""
+"""Shares of tokens in a language at large: the words of English or of a list, cut by the encoder's own tokenizer."""
 
+import gzip
 import json
 from importlib.resources import files
 
 import numpy as np
 import pytest
 
+from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokenizer
+from fastflow.train.data import background as module
 from fastflow.train.data.background import (
     FEWEST_WORDS,
+    LENGTH,
     MEAN_WORDS,
     MOST_WORDS,
+    Words,
     background,
-    is_english,
+    english,
     read_words,
     sentences,
+    words_of,
 )
 
 from support.builders import make_encoder
 from support.places import ROOT
 
-FILE = ROOT / "train" / "data" / "background.txt"
+FILE = ROOT / "train" / "data" / "background.txt.gz"
 
 
 def opened(directory):
@@ -36,45 +42,80 @@ def packaged():
 
 
 def test_the_words_of_the_file():
-    words, length = read_words()
-    lines = FILE.read_text(encoding="utf-8").splitlines()
-    assert length == float(lines[2]) == 21.1
-    assert (words["."], words["the"], words[","]) == (46341, 46341, 38968)
-    assert list(words.values()) == sorted(words.values(), reverse=True)
-    assert 0.4e6 < sum(words.values()) < 1e6  # the rest are rarer words
+    words, length = english()
+    lines = gzip.decompress(FILE.read_bytes()).decode("utf-8").splitlines()
+    assert length == float(lines[2]) == LENGTH
+    assert (words["."], words["the"], words[","]) == (46300, 46300, 46300)
+    assert 0.9e6 < sum(words.values()) < 1.05e6  # in halves of an octave
     assert len(words) == sum(line.count(" ") for line in lines[3:]), "a word stands there twice"
+    assert len(words) > 15_000
     assert all(word and not word[0].isspace() for word in words)
-    assert files("fastflow.train.data").joinpath("background.txt").read_bytes() == FILE.read_bytes()
+    assert files("fastflow.train.data").joinpath("background.txt.gz").read_bytes() == FILE.read_bytes()
+
+
+def test_a_list_of_words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("\ufeffder 30\nund 10\nzum Beispiel 5\nder  5 \n", encoding="utf-8")
+    words, length = read_words(path)
+    assert words == pytest.approx({"der": 700_000, "und": 200_000, "zum Beispiel": 100_000})
+    assert length == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"der 30\nund\n", "words.txt, line 2: must be a word, a space, and how often it occurs"),
+        (b"der 30\n\nund 1\n", "words.txt, line 2: must be"),
+        (b"der 30\nund oft\n", "words.txt, line 2: must be"),
+        (b"der\t30\n", "words.txt, line 1: must be"),
+        (b"der 0\n", "words.txt, line 1: must be"),
+        (b"der -1\n", "words.txt, line 1: must be"),
+        (b"der nan\n", "words.txt, line 1: must be"),
+        (b"der inf\n", "words.txt, line 1: must be"),
+        (b"", "words.txt: holds no word"),
+        (b"f\xfcr 3\n", "words.txt: cannot be read as a list of words in UTF-8"),
+        (None, "words.txt: cannot be read as a list of words in UTF-8"),
+    ],
+)
+def test_a_list_of_words_that_is_none(tmp_path, data, message):
+    path = tmp_path / "words.txt"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(FastflowError) as refused:
+        words_of(["der Hund"], str(path))
+    assert str(refused.value).startswith(f"{tmp_path}/{message}")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_shares_of_every_kind_of_vocabulary(encoders, family):
     tokenizer, size, _ = opened(encoders(family))
-    shares = background(tokenizer, size)
+    shares = background(tokenizer, size, english())
     assert (shares.shape, shares.dtype) == ((size,), np.float64)
     assert shares.min() >= 0
-    assert 0.3 < shares.sum() < 1
+    assert shares.sum() == pytest.approx(1)  # the words are all of English but roundings
 
 
-def test_a_common_word_has_its_own_share_and_one_of_another_language_none(packaged):
+def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(packaged):
     tokenizer, size, ids = packaged
-    shares, (words, length) = background(tokenizer, size), read_words()
-    total = 1e6 * (1 + 2 / length)  # the tokens of a million words: about one each, and two around a sentence
-    wanted = {word: words[word] for word in ("house", "water", "because", ",")}
-    wanted |= {"the": words["the"] + words["The"], "[CLS]": 1e6 / length, "[SEP]": 1e6 / length}
+    (words, length), shares = english(), background(tokenizer, size, english())
+    total = 1e6 / length / shares[ids["[CLS]"]]  # the tokens of a million words
+    assert 1e6 * (1 + 2 / length) < total < 1.3e6  # one or more each, and two around a sentence
+    written = ("house", "which", "because", ",", "the")  # the tokenizer makes one of their cases
+    wanted = {word: sum(share for each, share in words.items() if each.lower() == word) for word in written}
+    wanted |= {"[CLS]": 1e6 / length, "[SEP]": 1e6 / length}
     assert {word: shares[ids[word]] * total for word in wanted} == pytest.approx(wanted, rel=0.05)
     assert shares.argmax() == ids["the"]
     assert shares[ids["[PAD]"]] == shares[ids["[MASK]"]] == 0
     pieces = [piece for piece in ("которые", "の", "और", "ال", "된") if piece in ids]
     cyrillic = [piece for piece in ids if any("Ѐ" <= letter <= "ӿ" for letter in piece)]
     assert len(cyrillic) > 20
-    assert not shares[[ids[piece] for piece in (*pieces, *cyrillic)]].any()
+    assert shares[[ids[piece] for piece in (*pieces, *cyrillic)]].sum() < 3e-4 < 0.01 * shares[ids["the"]]
 
 
 def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
     """After a blank, if its token is another than at the start of a text."""
     tokenizer, size, ids = opened(encoders("roberta"))
-    shares, (words, length) = background(tokenizer, size), read_words()
+    (words, length), shares = english(), background(tokenizer, size, english())
     starts = sum(share for word, share in words.items() if word.startswith("the"))
     assert ids["Ġthe"] != ids["the"]
     assert shares[ids["Ġthe"]] / shares[ids["<s>"]] == pytest.approx(starts / (1e6 / length), rel=1e-9)
@@ -84,7 +125,7 @@ def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
 
 def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
     tokenizer, size, ids = opened(make_encoder(tmp_path / "e"))
-    shares, (words, length) = background(tokenizer, size), read_words()
+    (words, length), shares = english(), background(tokenizer, size, english())
     counts = np.zeros(size)
     for word, share in words.items():
         for piece in tokenizer([word]).ids[1:-1]:
@@ -97,7 +138,8 @@ def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
 
 
 def test_sentences_are_words_as_often_as_they_occur():
-    made, (words, _) = [text.split() for text in sentences(5000)], read_words()
+    words = english().shares
+    made = [text.split() for text in sentences(5000, english())]
     lengths = [len(text) for text in made]
     assert (min(lengths), max(lengths)) == (FEWEST_WORDS, MOST_WORDS)
     assert np.mean(lengths) == pytest.approx(MEAN_WORDS, rel=0.05)
@@ -105,10 +147,10 @@ def test_sentences_are_words_as_often_as_they_occur():
     assert set(drawn) <= set(words)
     for word in ("the", ",", "of", "man"):
         assert drawn.count(word) / len(drawn) == pytest.approx(words[word] / sum(words.values()), rel=0.1), word
-    assert sentences(3) == sentences(50)[:3], "the first are always the same"
-    assert len(set(sentences(50))) == 50
-    assert sentences(0) == []
-    assert sentences(2)[1] == "their jacket morning with eating of part from . do The"
+    assert sentences(3, english()) == sentences(50, english())[:3], "the first are always the same"
+    assert len(set(sentences(50, english()))) == 50
+    assert sentences(0, english()) == []
+    assert sentences(1, Words({"der": 1.0}, LENGTH))[0].split() == ["der"] * len(made[0])
 
 
 @pytest.mark.parametrize(
@@ -127,12 +169,34 @@ def test_sentences_are_words_as_often_as_they_occur():
     ],
 )
 def test_english_shows_by_its_words(text, english):
-    assert is_english([text]) == english
-    assert is_english(["", text]) == english
+    for texts in ([text], ["", text]):
+        found = words_of(texts)
+        assert found == (module.english() if english else None)
 
 
 def test_the_first_words_decide_what_is_english():
-    english, german = ["the dog runs with the man"] * 400, ["der Hund rennt mit dem Mann"] * 400
-    assert is_english([*english, *german])
-    assert not is_english([*german, *english])
-    assert is_english([*english[:200], *german[:134]])  # both within the words that are looked at
+    ours, german = ["the dog runs with the man"] * 400, ["der Hund rennt mit dem Mann"] * 400
+    assert words_of([*ours, *german])
+    assert words_of([*german, *ours]) is None
+    assert words_of([*ours[:200], *german[:134]])  # both within the words that are looked at
+
+
+def test_a_list_of_words_is_of_the_language_whatever_the_texts_are(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("der 3\nHund 1\n", encoding="utf-8")
+    for text in ("der Hund rennt", "the dog runs with the man"):
+        assert words_of([text], str(path)).shares == {"der": 750_000, "Hund": 250_000}
+
+
+def test_words_in_any_number_are_cut_a_window_at_a_time(packaged, monkeypatch):
+    tokenizer, size, _ = packaged
+    words, sizes = Words(dict(list(english().shares.items())[:100]), LENGTH), []
+
+    def measured(texts):
+        sizes.append(len(texts))
+        return tokenizer(texts)
+
+    whole = background(tokenizer, size, words)
+    monkeypatch.setattr(module, "WINDOW", 7)
+    assert np.allclose(background(measured, size, words), whole, rtol=1e-12)
+    assert max(sizes) == 7

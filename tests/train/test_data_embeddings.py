@@ -19,13 +19,12 @@ from fastflow.files.reuse import cache as kept
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import embeddings
-from fastflow.train.data.background import read_words
+from fastflow.train.data.background import english
 from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
 from fastflow.train.data.moments import read_through
-from fastflow.train.data.token_weights import weigh, weigh_by_first
-from fastflow.train.options import POOLING
+from fastflow.train.data.token_weights import first_of, weigh
 
-from support.builders import make_encoder
+from support.builders import LAYERED, make_encoder
 from support.tolerances import COMPANY, EMBEDDING
 
 
@@ -63,7 +62,7 @@ def arrays(directory):
 
 
 def test_embeddings_are_the_runtimes_pooled_vectors(model, bert, sentences, tmp_path, runner):
-    found = embed_corpus(sentences, opened(bert, POOLING), tmp_path)
+    found = embed_corpus(sentences, opened(bert, LAYERED), tmp_path)
     assert found.shape == (256, 32)
     assert found.dtype == np.float32
     assert np.isfinite(found).all()
@@ -115,8 +114,13 @@ def test_second_run_reads_the_cache(bert, sentences, tmp_path, passes):
 def test_key_follows_everything_that_decides_the_vectors(bert, bert_copy, sentences):
     encoder = opened(bert)
     keys = [cache_key(encoder, texts) for texts in (sentences, sentences[:-1], sentences[::-1])]
-    others = [opened(bert, "last"), opened(bert, "cls"), opened(bert, max_length=63), weigh(encoder, sentences)]
-    keys += [cache_key(other, sentences) for other in [*others, weigh(encoder, sentences[:9])]]
+    others = [
+        opened(bert, "last"),
+        opened(bert, "cls"),
+        opened(bert, max_length=63),
+        weigh(encoder, sentences, english()),
+    ]
+    keys += [cache_key(other, sentences) for other in [*others, weigh(encoder, sentences[:9], None)]]
     assert cache_key(opened(bert_copy), sentences) == keys[0]  # its place does not matter
     tokenizer = json.loads((bert_copy / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
@@ -255,8 +259,9 @@ def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
         return call(self, texts)
 
     monkeypatch.setattr(Tokenizer, "__call__", measured)
-    encoder, texts = weigh_by_first(opened(bert), (f"a dog {i}" for i in range(9000)))
-    assert sum(sizes) == 9000 + 1 + 2 * len(read_words()[0])  # and the words of English at large
+    head, texts = first_of(f"a dog {i}" for i in range(9000))
+    encoder = weigh(opened(bert), head, english())
+    assert sum(sizes) == 9000 + 1 + 2 * len(english().shares)  # and the words of English at large
     streamed = read_through(texts, Embedder(encoder, "cpu"), 10)
     assert streamed.moments.count == 9000
     assert max(sizes) <= 4096

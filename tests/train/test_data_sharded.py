@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fastflow import FastflowError
 from fastflow.train.data import sharded
+from fastflow.train.data.background import english
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.moments import BLOCK, Moments, moments, read_through
@@ -83,8 +84,8 @@ def test_another_order_of_merging_gives_other_bits(encoding, encoder, texts):
 def test_counts_add_up_to_those_of_the_corpus(encoding, encoder, texts):
     found = count_all(here, Counting(encoding, True, 5, 0), Shards(lambda: texts, "corpus"), nothing)
     assert found.texts == 150
-    weights = weigh_by(encoder, found.tokens).pooling.weights
-    assert weights.tobytes() == weigh(encoder, texts).pooling.weights.tobytes()
+    weights = weigh_by(encoder, found.tokens, english()).pooling.weights
+    assert weights.tobytes() == weigh(encoder, texts, english()).pooling.weights.tobytes()
     assert count_all(here, Counting(encoding, False, 5, 0), Shards(lambda: texts, "corpus"), nothing).tokens is None
 
 

@@ -10,12 +10,11 @@ from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import token_weights as frequencies
-from fastflow.train.data.background import background
+from fastflow.train.data.background import LENGTH, Words, background, english
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.data.token_weights import NARROW, PRIOR, sif_weights, weigh, weigh_by_first
-from fastflow.train.options import POOLING
+from fastflow.train.data.token_weights import PRIOR, A, first_of, sif_weights, token_counts, weigh, weigh_by
 
-from support.builders import make_model
+from support.builders import LAYERED, make_model
 from support.spoil import change_manifest, spoil_arrays
 from support.tolerances import COMPANY, EMBEDDING
 
@@ -26,62 +25,65 @@ def manifest_of(directory):
     return json.loads((directory / "fastflow.json").read_text())
 
 
-PRIORS = np.array([0.5, 0.1, 0.0, 0.0])  # shares in English at large
+AT_LARGE = np.array([0.5, 0.1, 0.0, 0.0])  # shares in the language
 
 
-def test_a_weight_falls_with_the_share_of_the_corpus_and_of_english():
-    counts, nothing = np.array([0, 1, 9, 990]), np.zeros(4)
-    weights = sif_weights(counts, nothing, size=0)
+def test_a_weight_falls_with_the_share_of_the_corpus_and_of_the_language():
+    counts = np.array([0, 1, 9, 990])
+    weights = sif_weights(counts)
     assert weights.dtype == np.float32
-    assert np.allclose(weights, [1, 0.001 / 0.002, 0.001 / 0.010, 0.001 / 0.991], rtol=1e-6)
-    assert np.array_equal(sif_weights(0 * counts, nothing, size=0), [1, 1, 1, 1])
-    assert np.allclose(sif_weights(counts, nothing, 0, a=0.01), 0.01 / np.array([0.01, 0.011, 0.019, 1]))
-    counts = np.array([0, 10, 0, 990])  # to which English at large adds so many tokens
-    share = (counts + 3000 * PRIORS) / 4000
-    assert np.allclose(sif_weights(counts, PRIORS, size=3000), 0.001 / (0.001 + share), rtol=1e-6)
-    assert sif_weights(counts, PRIORS)[2] == 1  # of neither
-    assert np.allclose(sif_weights(0 * counts, PRIORS), 0.001 / (0.001 + PRIORS), rtol=1e-6)
+    assert np.allclose(weights, A / (A + np.array([0, 0.001, 0.009, 0.99])), rtol=1e-6)
+    assert np.array_equal(sif_weights(0 * counts), [1, 1, 1, 1])
+    assert np.allclose(sif_weights(counts, a=0.01), 0.01 / np.array([0.01, 0.011, 0.019, 1]))
+    share = (counts / 1000 + PRIOR * AT_LARGE) / (1 + PRIOR)
+    assert np.allclose(sif_weights(counts, AT_LARGE), A / (A + share), rtol=1e-6)
+    assert np.allclose(sif_weights(counts, AT_LARGE, prior=0), weights, rtol=1e-6)
+    assert sif_weights(np.array([0, 1, 0, 9]), AT_LARGE)[2] == 1  # of neither
+    assert (A, PRIOR) == (5e-4, 20)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "size", "a"),
-    [
-        (100, 50_100_000, 1e-3),
-        (1000, 5_100_000, 1e-3),
-        (50_000, 200_000, 1e-3),
-        (100_000, 150_000, 5e-4),
-        (160_000, 131_250, 50 / 160_000),
-        (10**6, 105_000, 3e-4),
-        (10**8, 100_050, 3e-4),
-    ],
-)
-def test_the_smaller_the_corpus_the_larger_the_background_and_the_constant(tokens, size, a):
-    counts = np.array([0, 1, 0, 9]) * (tokens // 10)
-    assert np.array_equal(sif_weights(counts, PRIORS), sif_weights(counts, PRIORS, size=size, a=a))
-    assert size == PRIOR * (1 + NARROW / tokens)
+@pytest.mark.parametrize("times", [1, 1000])
+def test_the_size_of_the_corpus_does_not_count(times):
+    counts = np.array([0, 10, 90, 900])
+    assert np.allclose(sif_weights(times * counts, AT_LARGE), sif_weights(counts, AT_LARGE), rtol=1e-6)
 
 
-def test_a_small_corpus_has_the_weights_of_english_and_a_large_one_its_own():
-    prior, own = np.array([0.05, 0.001, 0.0, 0.2, 0.5]), np.array([0.001, 0.3, 0.2, 0.0, 0.499])
-    of_english, of_corpus = (0.001 / (0.001 + share) for share in (prior, own))
-    even = (PRIOR + np.sqrt(PRIOR**2 + 4 * PRIOR * NARROW)) / 2  # tokens N with K = N
-    small, equal, large = (sif_weights((own * even * size).astype(np.int64), prior) for size in (1e-3, 1, 1e4))
-    assert np.abs(small - of_english).max() < 0.03
-    constant = 50 / even
-    assert 0.0003 < constant < 0.001
-    assert np.allclose(equal, constant / (constant + (prior + own) / 2), rtol=5e-3)
-    assert np.allclose(large, 0.0003 / (0.0003 + own), rtol=0.06)
-    assert np.abs(of_english - of_corpus).max() > 0.4
+def test_the_corpus_alone_decides_on_what_the_language_lacks():
+    """What the language has is decided by the language, twenty times the corpus."""
+    counts, at_large = np.array([500, 500]), np.array([0.0001, 0.0])
+    known, foreign = sif_weights(counts, at_large)
+    assert foreign == pytest.approx(A / (A + 0.5 / 21), rel=1e-6)
+    assert known == pytest.approx(A / (A + (0.5 + 0.002) / 21), rel=1e-6)
+    rare = sif_weights(np.array([1, 999_999]), at_large)[0]
+    assert rare == pytest.approx(A / (A + 0.002 / 21), rel=1e-2)  # the language's, twenty times the corpus's
 
 
-def test_a_corpus_of_few_texts_barely_moves_the_weights(bert, sentences):
+def test_a_subjects_words_keep_their_weight(bert, sentences):
+    """The language counts twenty times, so that a corpus on one word hardly lowers its weight."""
     encoder = open_encoder(str(bert), "first-last", 64)
-    tokenize = Tokenizer(bert, 64)
-    size = json.loads((bert / "config.json").read_text())["vocab_size"]
-    at_large = 0.001 / (0.001 + background(tokenize, size))
-    few, more = (weigh(encoder, sentences[:count]).pooling.weights for count in (3, 256))
-    assert np.abs(few / at_large - 1).max() < 0.15
-    assert np.abs(more / at_large - 1).max() > 2 * np.abs(few / at_large - 1).max()
+    token = Tokenizer(bert, 64)(["singer"]).ids[1]
+    corpus = [*sentences, *(f"Singer {i}" for i in range(400))]
+    own, mixed = (weigh(encoder, corpus, words).pooling.weights[token] for words in (None, english()))
+    assert own < 0.01
+    assert mixed > 10 * own
+
+
+def test_the_weights_of_a_corpus_that_is_not_english_are_its_own(bert, sentences):
+    encoder = open_encoder(str(bert), "first-last", 64)
+    counts = token_counts(encoder, sentences)
+    assert np.array_equal(weigh_by(encoder, counts, None).pooling.weights, sif_weights(counts))
+    assert np.array_equal(weigh(encoder, sentences, None).pooling.weights, sif_weights(counts))
+
+
+def test_a_list_of_words_weighs_them(bert, sentences):
+    encoder, tokenize = open_encoder(str(bert), "first-last", 64), Tokenizer(bert, 64)
+    words = Words({"cat": 900_000.0, "dog": 100_000.0}, LENGTH)
+    cat, dog, tree = tokenize(["cat dog tree"]).ids[1:4]
+    weights = weigh(encoder, sentences, words).pooling.weights
+    assert weights[cat] < weights[dog] < weights[tree]
+    assert np.array_equal(
+        weights, sif_weights(token_counts(encoder, sentences), background(tokenize, len(weights), words))
+    )
 
 
 def test_every_token_is_counted(bert, sentences, monkeypatch):
@@ -89,27 +91,26 @@ def test_every_token_is_counted(bert, sentences, monkeypatch):
     tokenize = Tokenizer(bert, 64)
     size = len(tokenize._tokenizer.get_vocab())
     counts = np.bincount(tokenize(sentences).ids, minlength=size)
-    expected = sif_weights(counts, background(tokenize, size))
-    assert np.array_equal(weigh(encoder, sentences).pooling.weights[: len(expected)], expected)
+    expected = sif_weights(counts, background(tokenize, size, english()))
+    assert np.array_equal(weigh(encoder, sentences, english()).pooling.weights[: len(expected)], expected)
     monkeypatch.setattr(frequencies, "WINDOW", 37)
-    assert np.array_equal(weigh(encoder, sentences).pooling.weights[: len(expected)], expected)
+    assert np.array_equal(weigh(encoder, sentences, english()).pooling.weights[: len(expected)], expected)
     assert encoder.pooling.weights is None
 
 
-def test_a_corpus_read_once_is_weighed_by_its_first_texts(bert, sentences, monkeypatch):
-    encoder = open_encoder(str(bert), "first-last", 64)
+def test_a_corpus_read_once_is_weighed_by_its_first_texts(sentences, monkeypatch):
     monkeypatch.setattr(frequencies, "HEAD", 50)
-    found, texts = weigh_by_first(encoder, iter(sentences))
+    head, texts = first_of(iter(sentences))
+    assert head == sentences[:50]
     assert list(texts) == list(sentences)
-    assert np.array_equal(found.pooling.weights, weigh(encoder, sentences[:50]).pooling.weights)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backends_agree_on_the_weighted_mean(weighted_model, bert, sentences, backend):
-    frozen = weigh(open_encoder(str(bert), POOLING, 64), sentences)
+    frozen = weigh(open_encoder(str(bert), LAYERED, 64), sentences, english())
     expected = Embedder(frozen, "cpu")(sentences)
-    plain = Embedder(open_encoder(str(bert), POOLING, 64), "cpu")(sentences)
+    plain = Embedder(open_encoder(str(bert), LAYERED, 64), "cpu")(sentences)
     pooled = Runtime(weighted_model, backend=backend, dtype="float32").pool(sentences)
     scale = np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.abs((pooled - expected) / scale).max() <= EMBEDDING
@@ -138,7 +139,8 @@ def test_weights_alone_are_kept_too(tmp_path, bert, sentences):
     made = make_model(tmp_path / "m", bert, sentences, "none", weighted=True)
     assert manifest_of(made)["calibration"] == []
     assert np.array_equal(
-        load_model(made).pooling.weights, weigh(open_encoder(str(bert), "last", 64), sentences).pooling.weights
+        load_model(made).pooling.weights,
+        weigh(open_encoder(str(bert), LAYERED, 64), sentences, english()).pooling.weights,
     )
     (made / "calibration.safetensors").unlink()
     with pytest.raises(FastflowError, match=r"calibration\.safetensors"):

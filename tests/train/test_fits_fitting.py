@@ -98,6 +98,10 @@ def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
         ({"method": "flow", "stream": True}, "--stream is for closed forms, such as whiten,recolour; a flow needs"),
         ({"method": "none", "stream": True, "sample": 9}, "--stream is for closed forms"),
         ({"method": "whiten:40"}, "whiten:40 is out of range"),
+        (
+            {"method": "whiten", "token_weights": "none", "background_words": "w.txt"},
+            "--background-words serves token weights and recolour, and this fit has neither: leave it out",
+        ),
     ],
 )
 def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
@@ -137,7 +141,7 @@ def test_a_flow_asked_for_by_name_needs_a_batch_alone(train, tmp_path, sentences
     smaller = train("--method", "flow", "--batch-size", 32, source=path)
     assert "flow: 1 steps of 32 texts" in smaller.stderr
     auto = train("--method", "auto", "--batch-size", 32, source=path, out=tmp_path / "auto")
-    assert "auto keeps the pooling as it is: a flow takes 1,000 texts or more, and these are 63" in auto.stderr
+    assert "auto keeps the pooling as it is: a flow takes 100 texts or more, and these are 63" in auto.stderr
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Sentences of random English words together with the corpus of a fit: when, how many, and the messages and records."""
+"""Sentences of random words together with the corpus of a fit: when, how many, and the messages and records."""
 
 import json
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import fastflow
+from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
+from fastflow.train.data.background import english
 from fastflow.train.data.background import sentences as background_sentences
 
 from support.commands import assert_one_sentence
@@ -19,17 +21,15 @@ def training(directory):
 
 
 @pytest.mark.slow
-def test_a_flow_has_ten_sentences_a_text_beside_a_small_corpus(bert, sentences, tmp_path):
+def test_a_flow_has_three_thousand_sentences_with_a_small_corpus(bert, sentences, tmp_path):
     lines = []
     fit = fastflow.fit(sentences[:70], bert, "flow", stop="budget", progress=lines.append)
     fit.save(tmp_path / "m")
-    assert "background: 700 sentences of random English words, to which the method is fitted too" in lines
-    assert any(line.startswith("flow: 12 steps of 64 texts") for line in lines)  # of 770
-    assert (training(tmp_path / "m")["background"], training(tmp_path / "m")["texts"]) == (700, 70)
+    assert "background: 3000 sentences of random words, to which the method is fitted too" in lines
+    assert any(line.startswith("flow: 47 steps of 64 texts") for line in lines)  # of 3070
+    assert (training(tmp_path / "m")["background"], training(tmp_path / "m")["texts"]) == (3000, 70)
     assert fit.stages[0].settings["depth"] == 6  # the large one
-    assert (
-        ": 70 distinct texts, and 700 sentences of random English words |" in (tmp_path / "m" / "README.md").read_text()
-    )
+    assert ": 70 distinct texts, and 3000 sentences of random words |" in (tmp_path / "m" / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -38,7 +38,9 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
     """Without token weights, which are of the corpus alone."""
     options = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16}
     beside = fastflow.fit(sentences[:64], bert, method, background=20, **options)
-    within = fastflow.fit([*sentences[:64], *background_sentences(20)], bert, method, background=0, **options)
+    within = fastflow.fit(
+        [*sentences[:64], *background_sentences(20, english())], bert, method, background=0, **options
+    )
     alone = fastflow.fit(sentences[:64], bert, method, background=0, **options)
     for one, other in zip(beside.stages, within.stages, strict=True):
         assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
@@ -70,16 +72,50 @@ def test_a_method_without_recolour_is_fitted_to_the_corpus_alone(train, tmp_path
     assert fit.training["background"] == 0
 
 
+GERMAN = [f"Der Hund Nummer {i} läuft über die Wiese und das Kind sieht ihm zu" for i in range(70)]
+
+
+def of_german(bert, **options):
+    """(sentences of the background, lines about them) of a fit to GERMAN."""
+    lines = []
+    fit = fastflow.fit(GERMAN, bert, "flow", stop="budget", depth=1, width=8, progress=lines.append, **options)
+    return fit.training["background"], [line for line in lines if line.startswith("background:")], fit
+
+
 @pytest.mark.slow
-def test_a_corpus_of_another_language_is_fitted_alone_unless_asked(bert):
-    german = [f"Der Hund Nummer {i} läuft über die Wiese und das Kind sieht ihm zu" for i in range(70)]
-    for asked, count, said in ((None, 0, "no"), (5, 5, "5"), (0, 0, None)):
-        lines = []
-        fit = fastflow.fit(german, bert, "flow", stop="budget", background=asked, progress=lines.append)
-        assert fit.training["background"] == count
-        found = [line for line in lines if line.startswith("background:")]
-        assert [line.split()[1] for line in found] == ([said] if said else [])
-        assert all("because the corpus is not English" in line for line in found) or asked
+def test_a_corpus_of_another_language_is_fitted_alone(bert):
+    count, said, _ = of_german(bert)
+    assert (count, said) == (
+        0, ["background: none, because the corpus is not English; --background-words FILE gives one"],
+    )  # fmt: skip
+    assert of_german(bert, background=0)[:2] == (0, [])
+    with pytest.raises(UsageError, match=r"^background draws English words, and the corpus is not English: give"):
+        of_german(bert, background=5)
+
+
+@pytest.mark.slow
+def test_its_words_give_it_weights_and_sentences(bert, tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("der 3\nHund 1\nWiese 1\n", encoding="utf-8")
+    count, said, fit = of_german(bert, background=9, background_words=str(path))
+    assert (count, len(said)) == (9, 1)
+    assert of_german(bert, background_words=str(path))[0] == 3000
+    own = of_german(bert)[2]
+    assert not np.array_equal(fit.encoder.pooling.weights, own.encoder.pooling.weights)
+
+
+@pytest.mark.slow
+def test_the_command_takes_the_words_too(train, tmp_path, corpus):
+    path = tmp_path / "words.txt"
+    path.write_text("the 3\ndog\n", encoding="utf-8")
+    refused = train("--background-words", path)
+    assert_one_sentence(refused, 1, f"{path}, line 2: must be a word, a space, and how often it occurs")
+    path.write_text("the 3\ndog 1\n", encoding="utf-8")
+    for out, options in (("read", ()), ("streamed", ("--stream",))):
+        made = train("--method", "whiten,recolour", "--background-words", path, *options, out=tmp_path / out)
+        assert made.exit_code == 0, made.stderr
+    one, other = (load_model(tmp_path / name).pooling.weights for name in ("read", "streamed"))
+    assert np.array_equal(one, other)
 
 
 def test_a_corpus_of_less_than_a_batch_stays_too_small(train):

@@ -85,12 +85,18 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("given", "weighted"), [("bert", "weighted "), ("model", "")])
-def test_tokens_are_weighed_unless_the_model_has_no_weights(embed, tmp_path, request, given, weighted):
+@pytest.mark.parametrize(
+    ("given", "pooling"),
+    [
+        ("bert", "weighted masked mean of word embeddings without positions"),
+        ("model", "masked mean of layers 0, 1 and 3"),
+    ],
+)
+def test_tokens_are_weighed_unless_the_model_has_no_weights(embed, tmp_path, request, given, pooling):
     """A plain encoder is pooled as training does by default."""
     done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=request.getfixturevalue(given))
     assert done.exit_code == 0
-    assert Runtime(tmp_path / "m").info()["pooling"] == f"{weighted}masked mean of layers 0, 1 and 3"
+    assert Runtime(tmp_path / "m").info()["pooling"] == pooling
 
 
 @pytest.mark.slow

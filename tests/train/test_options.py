@@ -85,9 +85,10 @@ def test_a_flow_is_large_beside_the_background():
 
 @pytest.mark.parametrize(
     ("texts", "sentences"),
-    [(0, 0), (2, 20), (999, 9990), (1000, 10_000), (30_000, 10_000), (30_003, 10_001), (10**9, 100_000)],
-)
-def test_the_background_is_a_third_of_the_corpus_and_not_more_than_ten_a_text(texts, sentences):
+    [(2, 3000), (1000, 3000), (1001, 3003), (3333, 9999), (3334, 10_000), (30_000, 10_000), (30_003, 10_001),
+     (299_997, 99_999), (10**9, 100_000)],
+)  # fmt: skip
+def test_the_background_is_three_sentences_a_text_or_a_third_of_a_large_corpus(texts, sentences):
     assert background_size(texts) == sentences
 
 

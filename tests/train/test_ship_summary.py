@@ -12,6 +12,8 @@ from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship import summary as report
 
+from support.builders import LAYERED
+
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory, sentences):
@@ -77,7 +79,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
 
 @pytest.mark.slow
 def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_path):
-    result = train("--method", "components:1", "--token-weights", "none")
+    result = train("--method", "components:1", "--token-weights", "none", "--pooling", LAYERED)
     before, after = (float(cell) for cell in result.stdout.splitlines()[1].split()[-2:])
     assert after > before
     last = result.stdout.splitlines()[-1]

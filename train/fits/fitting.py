@@ -97,7 +97,7 @@ def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
     usual["pooling"] = "last" if reason else POOLING
     settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
     if reason:
-        settled["background"] = None  # nothing is fitted, with the corpus or on it
+        settled |= {"background": None, "background_words": None}  # nothing is fitted, with the corpus or on it
     return replace(options, **settled), reason
 
 
@@ -132,6 +132,8 @@ def prepare(encoder: str, options: Options, run: Run) -> FrozenEncoder:
         raise UsageError(
             f"--background goes with recolour, and method {options.method}{latent} has none behind it: leave it out"
         )
+    if options.background_words is not None and not (options.weighted or recoloured(options.method, options.latent)):
+        raise UsageError("--background-words serves token weights and recolour, and this fit has neither: leave it out")
     check_chain(links, frozen.dim, options.shape())
     return frozen
 

@@ -155,7 +155,7 @@ def _write(
     if arrays:
         _save_arrays(directory / CALIBRATION, arrays)
     if precision.int8 is not None:
-        _save_arrays(directory / INT8_FILE, precision.int8.arrays())  # none if only embedding layers are pooled
+        _save_arrays(directory / INT8_FILE, precision.int8.arrays())
     (directory / CARD).write_text(card, encoding="utf-8")
     entries: dict[str, Any] = {
         "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
