@@ -46,6 +46,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "bench/test_suites_flow.py": tuple(
         f"bench/suites/{name}.py" for name in ("candidates_flow", "flow_limits", "workloads")
     ),
+    "evaluation/test_tasks.py": tuple(f"fastflow/evaluation/{name}.py" for name in ("draws", "results", "rows")),
     "kernels/test_encoder_cpu_layout.py": ("kernels/encoder/cpu_layers.py",),
     "kernels/test_encoder_reference.py": ("kernels/encoder/distances.py", "kernels/encoder/texts.py"),
     "kernels/test_flow_plan.py": ("kernels/flow/equations.py",),

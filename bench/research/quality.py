@@ -91,18 +91,17 @@ def summary(row: dict[str, Any], column: str, kind: str) -> str:
 
 def weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Of default.json: the weights alone, and fastflow-train's default, as rows of this table."""
-
-    def run(scores: dict[str, list[float]]) -> dict[str, Any]:
-        means = np.mean([scores[name] for name in SEVEN], axis=0)
-        return {
-            name: dict(zip(("all", "wmean"), pair, strict=True)) for name, pair in [*scores.items(), ("mean", means)]
-        }
-
     rows = []
-    for where, label in (("target", "target"), ("snli", "corpus")):
-        for column, name in (("weights", "token weights alone"), ("default", "the default of fastflow-train")):
-            runs = [r["scores"][column] for r in found["runs"] if r["place"] == where and column in r["scores"]]
-            rows.append({"name": f"{name}, {label}", "seeds": len(runs), "runs": [run(scores) for scores in runs]})
+    for corpus, label in (("own texts", "target"), ("snli", "corpus")):
+        for candidate, name in (("weights", "token weights alone"), ("default", "the default of fastflow-train")):
+            mine = [r for r in found["seven"] if (r["corpus"], r["candidate"]) == (corpus, candidate)]
+            runs = []
+            for seed in sorted({r["seed"] for r in mine}):
+                scores = {r["set"]: r["scores"] for r in mine if r["seed"] == seed}
+                means = np.mean([scores[one] for one in SEVEN], axis=0)
+                runs.append({one: dict(zip(("all", "wmean"), pair, strict=True))
+                             for one, pair in [*scores.items(), ("mean", means)]})  # fmt: skip
+            rows.append({"name": f"{name}, {label}", "seeds": len(runs), "runs": runs})
     return rows
 
 

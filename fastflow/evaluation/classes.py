@@ -50,14 +50,16 @@ class LabelledTexts:
 
         x = shorten(vectors, True, None)
         return {
-            "v_measure": self._clusters(x[self.clustered]),
+            "v_measure": self.clusters(vectors),
             "knn": self._accuracy(x, lambda size: KNeighborsClassifier(min(NEIGHBOURS, size), weights="distance")),
             "logistic": self._accuracy(x, lambda _: LogisticRegression(C=C, max_iter=1000)),
         }
 
-    def _clusters(self, x: NDArray[Any]) -> Measured:
+    def clusters(self, vectors: NDArray[Any]) -> Measured:
+        """The V-measure of k-means on the clustered rows of ``vectors`` (n, D), the mean of SEEDS starts."""
         from sklearn.cluster import KMeans
 
+        x = shorten(vectors, True, None)[self.clustered]
         labels = np.unique(self.labels[self.clustered], return_inverse=True)[1]
         found = [KMeans(labels.max() + 1, n_init=1, random_state=seed).fit_predict(x) for seed in range(SEEDS)]
         return Measured(len(labels), lambda counts: float(np.mean([v_measure(labels, each, counts) for each in found])))

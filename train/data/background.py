@@ -91,7 +91,8 @@ def background(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np
 
     def counted(texts: list[str], share: NDArray[np.float64]) -> NDArray[np.float64]:
         tokens = tokenize(texts)
-        return np.bincount(tokens.ids, np.repeat(share, np.diff(tokens.offsets)), vocabulary)
+        each = np.repeat(share, np.diff(tokens.offsets))
+        return np.asarray(np.bincount(tokens.ids, each, vocabulary), np.float64)
 
     empty = counted([""], np.ones(1))  # the tokens around every sentence
     names, share, inside = list(words.shares), np.array(list(words.shares.values())), np.zeros(vocabulary)
