@@ -110,3 +110,15 @@ def test_the_folded_cuts_of_many_widths_are_not_all_kept(tmp_path, texts):
     gc.collect()
     assert sum(isinstance(each, CpuFlow) for each in gc.get_objects()) == before + CUTS - 1
     np.testing.assert_array_equal(rt.encode(["a text"], truncate_dim=1), first)
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_without_products_every_dtype_is_float32(bert, texts, tmp_path, dtype):
+    made = make_model(tmp_path / "m", bert, make_sentences(120), "standardize", pooling="words", weighted=True)
+    with Runtime(made, dtype=dtype, backend="cpu") as rt, Runtime(made, dtype="float32", backend="cpu") as exact:
+        assert np.array_equal(rt.encode(texts), exact.encode(texts))
+        assert any(f"dtype {dtype}: its vectors are float32's" in line for line in rt.info()["details"])
+        assert not any("least cosine" in line for line in rt.info()["details"])
+    with Runtime(made, backend="cpu") as rt:
+        assert rt.info()["dtype"] == "float32"
+        assert "the embedding layer alone is pooled" in rt.info()["details"][-1]
