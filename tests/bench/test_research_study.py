@@ -50,17 +50,13 @@ def test_published_figures_stand_apart_and_have_their_own_means():
 
 
 def test_the_default_stands_in_the_quality_table():
-    def scores(start: float) -> dict:
-        return {name: [start + i, start + 10 + i] for i, name in enumerate(SEVEN)}
-
-    runs = []
-    for place in ("target", "snli", "news"):
-        once = {"raw": scores(0), "weights": scores(40), "default": scores(50)}
-        runs += [
-            {"place": place, "seed": 0, "scores": once},
-            {"place": place, "seed": 1, "scores": {"default": scores(52)}},
-        ]
-    rows = quality.weighted_rows({"runs": runs})
+    runs = [
+        {"corpus": c, "candidate": k, "seed": seed, "set": name, "scores": [start + i, start + 10 + i]}
+        for c in ("own texts", "snli", "news")
+        for k, seed, start in (("weights", 0, 40), ("default", 0, 50), ("default", 1, 52))
+        for i, name in enumerate(SEVEN)
+    ]
+    rows = quality.weighted_rows({"seven": runs})
     names = ("token weights alone", "the default of fastflow-train")
     assert [row["name"] for row in rows] == [f"{name}, {place}" for place in ("target", "corpus") for name in names]
     assert [len(row["runs"]) for row in rows] == [1, 2, 1, 2]

@@ -80,8 +80,8 @@ def test_an_encoder_of_the_hub_is_copied_by_default_and_referenced_on_request(
     assert "This directory holds no encoder" in cards[1]
     assert f"hf download someone/tiny --revision {hub.name}\n" in cards[1]
     encoders = [json.loads((made / "fastflow.json").read_text())["encoder"] for made in (copied, light)]
-    mark = {"sha256": encoder_hash(copied / "0_Transformer")}
-    assert encoders == [mark, mark | {"hub_id": "someone/tiny", "revision": hub.name}]
+    marks = [{"sha256": encoder_hash(folder)} for folder in (copied / "0_Transformer", hub)]
+    assert encoders == [marks[0], marks[1] | {"hub_id": "someone/tiny", "revision": hub.name}]
     assert not (light / "0_Transformer").exists()
     found = Runtime(light, backend="reference").encode(sentences[:4])
     shutil.rmtree(hub)
