@@ -93,7 +93,7 @@ def test_too_few_texts_are_errors():
 def test_as_many_texts_as_dimensions_are_too_few_and_one_more_shows_what_is_constant():
     x = data(17)
     x[:, 7] = 5.0
-    with pytest.raises(FastflowError, match="whiten: 16 texts span 15 of the 16 dimensions; use whiten:15 or more te"):
+    with pytest.raises(FastflowError, match="whiten: 16 texts span 15 of the 16 dimensions; use whiten:15 or more"):
         fit_whiten(moments(x[:16]))
     assert not fit_whiten(moments(x)).params["matrix"][:, 15].any()
     asked = "whiten: 1 of the 16 directions are constant over the 17 texts, and 16 of them are asked for; use whiten:15"
