@@ -46,7 +46,6 @@ class Assumed(NamedTuple):
 
 
 MODELS = (
-    Measured("the model in the package, 4 layers", "zen4/end-to-end-default.json", "the default model", 256),
     Measured("all-MiniLM-L6-v2, 6 layers", "zen4/end-to-end-all-minilm-l6-v2.json", "the model given", 384),
     Measured("BERT-base, 12 layers", "zen4/end-to-end-bert-base.json", "shape of BERT-base", 768),
 )
@@ -115,8 +114,8 @@ def size_table(assumed: Assumed = ASSUMED) -> str:
 
 def figures(assumed: Assumed = ASSUMED) -> dict[str, Any]:
     """Every figure of the page by its name."""
-    smallest, middle, largest = MODELS
-    row = measured(largest, "float32")
+    smaller, larger = MODELS
+    row = measured(larger, "float32")
     hundred = 100
     return {name: f"{value:,}" for name, value in assumed._asdict().items()} | {
         "string_ids": f"{assumed.string_ids:.0f}",
@@ -131,17 +130,17 @@ def figures(assumed: Assumed = ASSUMED) -> dict[str, Any]:
         "hundred": f"{hundred}",
         "hundred_gb": f"{hundred * 1e6 * assumed.string_ids / 1e9:.0f}",
         "measured_tokens": f"{row['tokens'] / row['batch']:.0f}",
-        "dim": f"{smallest.dim}",
-        "middle": middle.name.split(",")[0],
-        "lost_hours": f"{hours(middle, 'bfloat16', assumed):.1f}",
+        "dim": f"{smaller.dim}",
+        "middle": smaller.name.split(",")[0],
+        "lost_hours": f"{hours(smaller, 'bfloat16', assumed):.1f}",
         "shards": f"{assumed.nodes * assumed.parts:,}",
-        "shard_minutes": f"{60 * hours(middle, 'bfloat16', assumed) / assumed.parts:.1f}",
+        "shard_minutes": f"{60 * hours(smaller, 'bfloat16', assumed) / assumed.parts:.1f}",
         "read_minutes": f"{TEXTS * assumed.text_bytes / assumed.disk / 60:.0f}",
-        "bits_gb": f"{TEXTS * smallest.dim / 8 / 1e9:.0f}",
-        "graph_gb": f"{TEXTS * (smallest.dim + assumed.links) / 1e9:,.0f}",
-        "fit_minutes": f"{assumed.sample / texts_per_node(largest, 'float32', assumed) / 60:.1f}",
+        "bits_gb": f"{TEXTS * smaller.dim / 8 / 1e9:.0f}",
+        "graph_gb": f"{TEXTS * (smaller.dim + assumed.links) / 1e9:,.0f}",
+        "fit_minutes": f"{assumed.sample / texts_per_node(larger, 'float32', assumed) / 60:.1f}",
         "double": f"{2 * assumed.tokens}",
-        "double_hours": f"{hours(middle, 'bfloat16', assumed._replace(tokens=2 * assumed.tokens)):.1f}",
+        "double_hours": f"{hours(smaller, 'bfloat16', assumed._replace(tokens=2 * assumed.tokens)):.1f}",
     }
 
 
