@@ -112,7 +112,7 @@ def markdown(result: dict[str, Any]) -> str:
         "# Quality",
         "",
         "Spearman ×100 of cosine against gold, **all / wmean** (`fastflow eval --help`). Flow rows are the mean and",
-        "sample deviation over seeds 0-4. Made by:",
+        "sample deviation over seeds 0-4, of the default 0-2. Made by:",
         "",
         f"    {result['command']}",
         "",
