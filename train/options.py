@@ -108,7 +108,7 @@ class Options:
         "words-first-last (words, 1 and L), last, cls, pooler, mean-of-layers:I,J,... (words is an item too, and 3*I "
         "counts three times) or model. "
         "auto: words, or last for an encoder that was tuned for similarity. model: all modules of a "
-        "directory of Sentence Transformers, with the calibration behind them.",
+        "directory of Sentence Transformers, with the calibration after them.",
     )
     token_weights: str = _option(
         "auto",
@@ -132,7 +132,7 @@ class Options:
     spectrum: float | None = _option(
         None,
         "number",
-        "Of recolour, behind a flow or a whitening: how far the spectrum is equalised. 1: every direction counts the "
+        "Of recolour, after a flow or a whitening: how far the spectrum is equalised. 1: every direction counts the "
         "same; 0: as in the encoder, which is the default for one tuned for similarity." + _by_weights("spectrum"),
         most=1.0,
     )

@@ -59,7 +59,7 @@ class Candidate:
 
 
 class Lab:
-    """Sets and corpora of ``data``, and what ``encoder`` makes of them."""
+    """Sets and corpora of ``data``, and the fits of ``encoder`` to them."""
 
     def __init__(self, encoder: str, data: Path) -> None:
         self.encoder, self.data = encoder, data
@@ -72,7 +72,7 @@ class Lab:
 
     @lru_cache(maxsize=None)  # noqa: B019, UP033
     def texts(self, corpus: str) -> list[str]:
-        """The distinct texts of a corpus, or of a set; after a comma how many of them are drawn."""
+        """The distinct texts of a corpus, or of a set; a number after a comma draws that many."""
         name, _, count = corpus.partition(", ")
         if count:
             return random.Random(0).sample(self.texts(name), min(int(count), len(self.texts(name))))
