@@ -36,11 +36,16 @@ class Subject:
         """Number of layers."""
         return self.shape.layers
 
+    @property
+    def computed(self) -> int:
+        """Number of layers that the pooling needs."""
+        return max(0, *self.layers) if self.mode == "mean" else self.depth
+
     def matrix_weights(self) -> int:
-        """Weights of the layers' matrices, which every pass reads; the embedding tables are only picked from."""
+        """Weights of the needed layers' matrices, which every pass reads; embedding tables are only picked from."""
         inner = 3 if self.shape.gated else 2  # of the feed-forward: a gate is one more
-        return self.depth * (4 * self.shape.hidden**2 + inner * self.shape.hidden * self.shape.intermediate)
+        return self.computed * (4 * self.shape.hidden**2 + inner * self.shape.hidden * self.shape.intermediate)
 
     def flop(self, batch: int, tokens: int) -> float:
         """Operations for ``batch`` texts of ``tokens`` tokens; a multiply-add is two; products only."""
-        return 2.0 * batch * tokens * (self.matrix_weights() + 2 * self.depth * tokens * self.shape.hidden)
+        return 2.0 * batch * tokens * (self.matrix_weights() + 2 * self.computed * tokens * self.shape.hidden)

@@ -75,8 +75,7 @@ class Pooled(torch.nn.Module):
         if self.last:
             hidden = self.encoder(**given).last_hidden_state
         else:
-            states = dict(enumerate(self.encoder(**given, output_hidden_states=True).hidden_states))
-            states[WORDS] = states[0] if self.words is None else self.words(given["input_ids"])
+            states = self._states(given)
             found = [states[layer] for layer in self.layers]
             if self.shares is None:
                 hidden = sum(found) / len(found)
@@ -88,6 +87,14 @@ class Pooled(torch.nn.Module):
         if self.token_weights is not None:
             weights = weights * torch.nn.functional.embedding(given["input_ids"], self.token_weights)
         return (hidden.to(torch.float32) * weights).sum(1) / weights.sum(1)
+
+    def _states(self, given: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """{layer: its hidden states (B, T, D)}; the layers of the encoder are left out if only WORDS is pooled."""
+        if self.layers == (WORDS,) and self.words is not None:
+            return {WORDS: self.words(given["input_ids"])}
+        states = dict(enumerate(self.encoder(**given, output_hidden_states=True).hidden_states))
+        states[WORDS] = states[0] if self.words is None else self.words(given["input_ids"])
+        return states
 
 
 class Saved(torch.nn.Module):

@@ -40,7 +40,7 @@ def _without_positions(layer: Any, longest: int) -> Any:
     """A copy of the embedding ``layer`` but for its table of words, with the mean in all rows of the position table."""
     words = layer.word_embeddings
     copy = deepcopy(layer, {id(words): words})
-    table = copy.position_embeddings.weight
+    table = copy.position_embeddings.weight.data
     mean = table[len(table) - longest :].double().mean(dim=0)
     table.copy_(mean.to(table.dtype).expand_as(table))
     return copy

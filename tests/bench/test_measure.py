@@ -22,6 +22,7 @@ from fastflow.bench.measure.row import ADDED, KEYS, SINGLE_CALLS, Row
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
 from fastflow.errors import FastflowError
+from fastflow.kernels.encoder.reference import WORDS
 from fastflow.kernels.isa import amx_missing
 
 from support.benches import LIMITS
@@ -313,6 +314,7 @@ def test_the_work_of_a_batch_is_that_counted_by_hand():
         products = batch * tokens * subject.matrix_weights()
         attention = batch * 2 * (tokens * tokens * 8) * subject.depth  # scores, and their weighted sums
         assert subject.flop(batch, tokens) == 2 * (products + attention)
+    assert replace(subject, layers=(WORDS,)).flop(3, 5) == 0  # pooled from tables
     weighted = replace(subject, weights=[1.0])
     assert weighted == subject
     assert "weights" not in repr(weighted)
