@@ -22,7 +22,7 @@ LATER = {
 }
 
 
-@click.group(cls=Commands, later=LATER, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, later=LATER, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:

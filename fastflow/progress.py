@@ -16,6 +16,11 @@ EVERY = 0.2  # seconds between repaints
 PLAIN_EVERY = 10.0  # seconds between lines if nothing can be repainted
 
 
+def counted(count: int, unit: str) -> str:
+    """1 text, 2 texts, 1,000 texts: ``unit`` is the plural."""
+    return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}"
+
+
 class Progress:
     """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known.
 
@@ -57,10 +62,10 @@ class Progress:
             if self._share is not None:
                 done, fresh = f" ({100 * self._share:.0f} %)", self._share - self._share_before
                 left = f", {_clock(seconds * (1 - self._share) / fresh)} left" if fresh > 0 else ""
-            return f"{self._label}: {self._done:,} {self._unit}{done}, {rate:,.0f}/s{left}"
+            return f"{self._label}: {counted(self._done, self._unit)}{done}, {rate:,.0f}/s{left}"
         left = f", {_clock((self._total - self._done) / rate)} left" if rate else ""
         share = 100 * self._done / self._total if self._total else 100
-        return f"{self._label}: {self._done:,}/{self._total:,} {self._unit} ({share:.0f} %), {rate:,.0f}/s{left}"
+        return f"{self._label}: {self._done:,}/{counted(self._total, self._unit)} ({share:.0f} %), {rate:,.0f}/s{left}"
 
     def _write(self, now: float) -> None:
         if self._stream is None:

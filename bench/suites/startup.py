@@ -1,6 +1,7 @@
 """The start-up suite: a new process, from its start to its first vector, and the memory it then holds.
 
-Each sample is a fresh interpreter with the files in the page cache. The clock stops when the process reports that it
+Each sample is a fresh interpreter with the files in the page cache and, for a directory without thresholds of int8, the
+trial that a first opening kept: users see later openings. The clock stops when the process reports that it
 has the vector; memory is what Linux counts for it then: resident, its peak, and the anonymous part (mapped files
 excluded).
 """

@@ -5,6 +5,7 @@ Latency does not depend on the values of weights, so BERT-base is made with rand
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,9 +86,26 @@ class Workbench:
 def workbench(
     model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
 ) -> Iterator[Workbench]:
-    """A Workbench whose files are removed afterwards."""
-    with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder:
+    """A Workbench whose files are removed afterwards, with a cache of its own for trials of int8."""
+    with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder, _cache_in(Path(folder)):
         yield Workbench(Path(folder), model, bert, shape)
+
+
+@contextmanager
+def _cache_in(folder: Path) -> Iterator[None]:
+    """XDG_CACHE_HOME in ``folder``, for this process and its children; the Hub's cache stays where it is."""
+    before = dict(os.environ)
+    usual = Path(before.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ |= {
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "HF_HOME": before.get("HF_HOME", str(usual / "huggingface")),
+    }
+    try:
+        yield
+    finally:
+        for name in ("XDG_CACHE_HOME", "HF_HOME"):
+            os.environ.pop(name)
+        os.environ |= before
 
 
 def make_base(directory: Path, bert: Mapping[str, Any]) -> None:

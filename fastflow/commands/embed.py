@@ -30,16 +30,16 @@ from fastflow.commands.options import (
 )
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError
+from fastflow.progress import counted
 
 if TYPE_CHECKING:
     from fastflow.files.read.inputs import Input
-    from fastflow.files.settings import Settings
+    from fastflow.files.settings import Settings, Summary
 
 PRECISION = click.option(
     "--precision",
     type=click.Choice(["float32", "float16", "int8", "uint8", "binary", "ubinary"]),
     default="float32",
-    show_default=True,
     help="Numbers in the output: int8 has one fixed range about 0, which the model stores, or --ranges; uint8 is int8 "
     "plus 128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
 )
@@ -56,9 +56,7 @@ DIM = click.option(
     help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
     "else the first ones.",
 )
-NORMALIZE = click.option(
-    "--normalize/--no-normalize", default=False, show_default=True, help="Divide by the L2 norm, after --dim."
-)
+NORMALIZE = click.option("--normalize/--no-normalize", default=False, help="Divide by the L2 norm, after --dim.")
 RESUME = click.option(
     "--resume", is_flag=True, help="Continue an interrupted run after the rows it finished (OUT.partial)."
 )
@@ -115,7 +113,6 @@ RESUME = click.option(
     "--truncate",
     type=click.Choice(["right", "error"]),
     default="right",
-    show_default=True,
     help="right: cut a text that is longer than the model's limit; error: refuse it.",
 )
 @click.option("--prompt", metavar="S", help="Put S before every text.  [default: the model's default prompt]")
@@ -186,17 +183,7 @@ def embed(
 
         options["ranges"] = read_ranges(ranges, options["precision"])
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
-    if save_model is not None and not fit:
-        raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
-    if fit and prompt_name is not None:
-        raise UsageError("--fit makes a model without prompts of its own: give --prompt, or leave out --prompt-name")
-    if fit and shard is not None:
-        raise UsageError(
-            "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
-            "each shard -m DIR"
-        )
-    if prompt_name is not None and settings.prompt is not None:
-        raise UsageError("give --prompt or --prompt-name, not both")
+    _check_together(settings, fit, save_model, prompt_name)
     given: list[str] = []
     if settings.shard is not None:
         from fastflow.commands.shards import arguments  # few runs make a part
@@ -225,15 +212,35 @@ def embed(
             run = Run(resume, quiet, not fit, opened, given, cache)
             done = embed_file(runtime, paths, output, settings, run)
     if not quiet:
-        rate = done.texts / max(time.monotonic() - start, 1e-9)
-        odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
-        odd += [f"{done.cut} cut at {runtime.info()['max_length']} tokens"] * bool(done.cut)
-        again = f"; {done.reused:,} not computed again" * bool(done.reused)
-        written = "" if output is None else f"; written to {output}"
-        if done.cache:
-            say(f"fastflow: {done.cache}")
-        what = f"{', '.join(odd) or 'none empty or cut'}{again}"
-        say(f"fastflow: {done.texts:,} texts ({what}), {rate:,.0f} a second{written}")
+        _summarise(done, time.monotonic() - start, runtime.info()["max_length"], output)
+
+
+def _check_together(settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None) -> None:
+    """Raise a UsageError for options of ``fastflow embed`` that exclude each other."""
+    if save_model is not None and not fit:
+        raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
+    if fit and prompt_name is not None:
+        raise UsageError("--fit makes a model without prompts of its own: give --prompt, or leave out --prompt-name")
+    if fit and settings.shard is not None:
+        raise UsageError(
+            "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
+            "each shard -m DIR"
+        )
+    if prompt_name is not None and settings.prompt is not None:
+        raise UsageError("give --prompt or --prompt-name, not both")
+
+
+def _summarise(done: Summary, seconds: float, longest: int, output: Path | None) -> None:
+    """Say what a run embedded, and how fast."""
+    rate = done.texts / max(seconds, 1e-9)
+    odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
+    odd += [f"{done.cut} cut at {longest} tokens"] * bool(done.cut)
+    again = f"; {done.reused:,} not computed again" * bool(done.reused)
+    written = "" if output is None else f"; written to {output}"
+    if done.cache:
+        say(f"fastflow: {done.cache}")
+    what = f"{', '.join(odd) or 'none empty or cut'}{again}"
+    say(f"fastflow: {counted(done.texts, 'texts')} ({what}), {rate:,.0f} a second{written}")
 
 
 @contextlib.contextmanager
@@ -285,7 +292,6 @@ def fitted_to(
     "--dtype",
     type=click.Choice(["auto", "float32", "float64"]),
     default="auto",
-    show_default=True,
     help="The arithmetic; auto is float32.",
 )
 @PRECISION
@@ -329,4 +335,4 @@ def transform(
     if not quiet:
         rate = done.vectors / max(time.monotonic() - start, 1e-9)
         before = f" ({done.resumed} done before)" * bool(done.resumed)
-        say(f"fastflow: {done.vectors:,} vectors{before}, {rate:,.0f} a second; written to {output}")
+        say(f"fastflow: {counted(done.vectors, 'vectors')}{before}, {rate:,.0f} a second; written to {output}")

@@ -11,6 +11,7 @@ import click
 from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
+from fastflow.progress import counted
 
 
 @click.command("eval")
@@ -60,7 +61,7 @@ def eval_command(
             result["tasks"] = evaluate_tasks(runtime, others)
             tables.append(tasks_table(result["tasks"]))
     if runtime.truncated:
-        say(f"fastflow: {runtime.truncated} texts cut at {runtime.info()['max_length']} tokens")
+        say(f"fastflow: {counted(runtime.truncated, 'texts')} cut at {runtime.info()['max_length']} tokens")
     if json_file != "-":
         emit("\n\n".join(tables))
     if json_file:
@@ -72,7 +73,6 @@ def eval_command(
 @click.option(
     "--against",
     default="raw",
-    show_default=True,
     metavar="NAME,...",
     help="Compare with raw (the encoder without token weights and calibration), weights (with the model's token "
     "weights, without calibration), standardize, components[:K], nullspace[:K], whiten[:K], flow, a chain "
@@ -117,14 +117,11 @@ def eval_command(
 @click.option(
     "--sample",
     default=10_000,
-    show_default=True,
     type=click.IntRange(2),
     help="Use at most this many texts of the corpus.",
 )
-@click.option(
-    "--queries", default=5, show_default=True, type=click.IntRange(1), help="Number of sentences to show neighbours of."
-)
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of every random choice.")
+@click.option("--queries", default=5, type=click.IntRange(1), help="Number of sentences to show neighbours of.")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of every random choice.")
 @DEVICE
 @DTYPE
 @THREADS
@@ -179,9 +176,11 @@ def report(
     metavar="MODEL",
     help="Model or Hugging Face encoder directory, for every suite.  [default: as listed above]",
 )
-@click.option("--suite", default="flow", show_default=True, metavar="NAME,...", help="Suites to run, or all.")
+@click.option("--suite", default="flow", metavar="NAME,...", help="Suites to run, or all.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a JSON file for each run.")
-@click.option("--skip", default="", metavar="NAME,...", help="With all: suites or runs to leave out.")
+@click.option(
+    "--skip", default="", show_default=False, metavar="NAME,...", help="With all: suites or runs to leave out."
+)
 @click.option(
     "--against",
     metavar="NAME,...",

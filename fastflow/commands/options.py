@@ -16,11 +16,10 @@ MODEL = click.option(
     "[default: the one in the package]",
 )
 QUIET = click.option("--quiet", is_flag=True, help="No progress and no summary.")
-DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+DEVICE = click.option("--device", default="auto", help="auto, cpu or cuda.")
 DTYPE = click.option(
     "--dtype",
     default="auto",
-    show_default=True,
     help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64.",
 )
 THREADS = click.option(
@@ -48,7 +47,6 @@ ERRORS = click.option(
     "--errors",
     type=click.Choice(["strict", "replace"]),
     default="strict",
-    show_default=True,
     help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
 )
 

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from fastflow.console import say
 from fastflow.errors import UsageError
+from fastflow.progress import counted
 
 TAKEN = (
     "inputs", "ray", "output", "model", "format", "text_field", "id_field", "keep", "dtype", "precision", "dim",
@@ -65,7 +66,7 @@ def _embed(given: dict[str, Any]) -> None:
         1 if given["threads"] is None else given["threads"], cluster(given["ray"], given["quiet"]),
     )  # fmt: skip
     if not given["quiet"]:
-        say(f"fastflow: {rows:,} texts, numbered in the column {ROW!r}; written to {output}")
+        say(f"fastflow: {counted(rows, 'texts')}, numbered in the column {ROW!r}; written to {output}")
 
 
 def url_of(path: PurePath) -> str:

@@ -23,7 +23,7 @@ TOGETHER = 64  # queries of standard input that are answered in one pass over th
 @click.argument("file", metavar="FILE.db|VECTORS.npy", type=click.Path(path_type=Path))
 @click.argument("query", metavar="QUERY|-")
 @MODEL
-@click.option("-k", "count", default=10, show_default=True, type=click.IntRange(1), help="Rows to print.")
+@click.option("-k", "count", default=10, type=click.IntRange(1), help="Rows to print.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a query.")
 @click.option(
     "--where",

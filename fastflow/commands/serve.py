@@ -12,8 +12,10 @@ import click
 from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, missing_extra
+from fastflow.serve.settings import MIB, Settings, read_keys
 
 NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
+USUAL = Settings()
 SECONDS = click.FloatRange(min=0, min_open=True)
 
 
@@ -26,8 +28,8 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     type=click.Path(path_type=Path),
     help="Load a file of fastflow embed -o FILE.db, for POST /search and the page.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any that is free.")
+@click.option("--host", default="127.0.0.1", help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0: any that is free.")
 @click.option(
     "--uds",
     metavar="PATH",
@@ -46,31 +48,25 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--truncate",
     type=click.Choice(["right", "error"]),
-    default="right",
-    show_default=True,
+    default="right" if USUAL.truncate else "error",
     help="Where a request does not say. right: cut a text that is too long and count it; error: refuse it.",
 )
 @click.option(
     "--max-queue-seconds",
     "max_queue",
     type=SECONDS,
-    default=0.5,
-    show_default=True,
+    default=USUAL.max_queue,
     help="Refuse a request (429) that would wait longer for its first turn. After a refusal the next batch is all that "
     "waits, until the work has run out.",
 )
+@click.option("--timeout", type=SECONDS, default=USUAL.timeout, help="Seconds after which a request is given up (503).")
+@click.option("--max-inputs", type=click.IntRange(1), default=USUAL.max_inputs, help="Texts of a request.")
 @click.option(
-    "--timeout", type=SECONDS, default=60.0, show_default=True, help="Seconds after which a request is given up (503)."
+    "--max-body-mb", type=click.IntRange(1, 1024), default=USUAL.max_body // MIB, help="Megabytes of a request (MiB)."
 )
-@click.option("--max-inputs", type=click.IntRange(1), default=2048, show_default=True, help="Texts of a request.")
+@click.option("--max-connections", type=click.IntRange(1), default=USUAL.max_connections, help="Connections at a time.")
 @click.option(
-    "--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Megabytes of a request (MiB)."
-)
-@click.option(
-    "--max-connections", type=click.IntRange(1), default=1024, show_default=True, help="Connections at a time."
-)
-@click.option(
-    "--tokenizer-threads", type=click.IntRange(1), default=2, show_default=True, help="Threads to tokenize with."
+    "--tokenizer-threads", type=click.IntRange(1), default=USUAL.tokenizer_threads, help="Threads to tokenize with."
 )
 @DTYPE
 @THREADS
@@ -111,7 +107,6 @@ def serve(
     from fastflow.serve.searcher import Searcher
     from fastflow.serve.server import is_local, listen, run
     from fastflow.serve.service import Service
-    from fastflow.serve.settings import MIB, Settings, read_keys
 
     settings = Settings(names=model_name, truncate=truncate == "right", max_body=max_body_mb * MIB, **limits)
     settings = replace(settings, keys=read_keys(api_key_file), max_bodies=max(settings.max_bodies, settings.max_body))

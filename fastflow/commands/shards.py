@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from fastflow.commands.options import QUIET, output_option
 from fastflow.console import emit, say
+from fastflow.progress import counted
 
 
 @click.command()
@@ -29,7 +30,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
 
     found = join(folder, output)
     if not quiet:
-        say(f"fastflow: {found[0].total:,} rows of {len(found)} parts; written to {output}")
+        say(f"fastflow: {counted(found[0].total, 'rows')} of {counted(len(found), 'parts')}; written to {output}")
 
 
 @click.command()

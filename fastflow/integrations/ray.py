@@ -18,7 +18,7 @@ from fastflow.files.read.records import listed
 from fastflow.integrations.ray_cluster import check_column, ray_data, sentences, texts_of
 from fastflow.model.artifact import DEFAULT, named
 from fastflow.runtime import Runtime
-from fastflow.stages.vectors import check_count
+from fastflow.stages.vectors import check_count, check_truncation
 from fastflow.streaming import WINDOW
 from fastflow.values import short
 
@@ -164,13 +164,15 @@ def job_of(
     output_column: str,
     options: dict[str, Any],
     threads: int,
+    dim: str = "dim",
 ) -> Job:
-    """The job, once the driver has opened the model and tried the options on no text."""
+    """The job, once the driver has opened the model and tried the options on no text; ``dim`` names truncate_dim."""
     check_count("num_cpus", threads)
     place = None if model is None or named(str(model)) == DEFAULT else os.fspath(model)
     if place is not None and os.path.exists(place):
         place = os.path.abspath(place)  # an actor has another working directory
     with Runtime(place, "cpu", dtype, threads) as runtime:
+        check_truncation(options.get("truncate_dim"), runtime.full_dim, dim)
         runtime.encode([], **options)
         return Job(place, numbers_of(runtime), column, output_column, options, threads)
 

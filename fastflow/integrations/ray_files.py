@@ -75,7 +75,7 @@ def embed_parquet(
     """
     place = Output(output)
     parts, columns = parts_of(paths, layout)
-    job = job_of(model, dtype, TEXT, "embedding", options, threads)
+    job = job_of(model, dtype, TEXT, "embedding", options, threads, "--dim")
     total = sum(part.rows for part in parts)
     described = {"inputs": inputs_of(parts), "run": job.numbers | options}
     with connected, sentences():

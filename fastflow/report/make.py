@@ -14,6 +14,7 @@ from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
+from fastflow.progress import counted
 from fastflow.replacing import replace_text
 from fastflow.report import geometry as report_geometry
 from fastflow.report import sections as report_sections
@@ -147,7 +148,7 @@ def _headed(
     if source:
         facts.append(("text", source))
     if runtime.truncated:
-        facts.append(("cut", f"{runtime.truncated} texts cut at {info['max_length']} tokens"))
+        facts.append(("cut", f"{counted(runtime.truncated, 'texts')} cut at {info['max_length']} tokens"))
     verdict = report_verdict.of_sections(sections)
     head = {
         "model": name,

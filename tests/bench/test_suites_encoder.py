@@ -1,8 +1,10 @@
 """The suites that run whole encoders: candidates agree with PyTorch, and who is missing is named."""
 
 import json
+import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fastflow.bench.suites import encoder, end_to_end, serve, startup, texts
 from fastflow.bench.suites import workbench as benches
 from fastflow.bench.suites.sizes import QUICK, ServeSizes
 from fastflow.bench.suites.workbench import SHAPES, Workbench, workbench
+from fastflow.cache_folder import cache_directory
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import encoder_hash
 from fastflow.model.tokens import Tokenizer
@@ -229,6 +232,20 @@ def test_a_subject_is_made_once_and_its_files_go():
         assert bench.named().folder != base.folder
         folder = bench.folder
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("usual", ["elsewhere", None])
+def test_trials_of_a_run_stay_out_of_the_users_cache(tmp_path, monkeypatch, usual):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if usual:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / usual))
+    before = dict(os.environ)
+    with workbench(None, SMALL) as bench:
+        assert cache_directory().is_relative_to(bench.folder)
+        assert Path(os.environ["HF_HOME"]) == tmp_path / (usual or ".cache") / "huggingface"
+    assert dict(os.environ) == before
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_a_finished_part_is_left_as_it_is(model, desk):
     changed = "00001-of-00002.npy and this run are of two versions of in.txt; choose another -o"
     assert_one_sentence(run(*again), 1, changed)
     part.write_bytes(part.read_bytes()[:-1])
-    assert "1 texts" in make(model, "1/1", "--resume", out="other")
+    assert "1 text (" in make(model, "1/1", "--resume", out="other")
 
 
 def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):

@@ -244,4 +244,4 @@ def test_progress_with_a_share_says_per_cent_and_time_left():
     assert resumed.line(10.0) == "embed: 500 texts (75 %), 50/s, 0:10 left"
     nothing = Progress("embed", None, "texts", share=0.5)
     nothing.advance(1, share=0.5)
-    assert nothing.line(10.0) == "embed: 1 texts (50 %), 0/s"
+    assert nothing.line(10.0) == "embed: 1 text (50 %), 0/s"

@@ -82,6 +82,17 @@ def test_everything_is_read_back_bit_for_bit(tmp_path, suffix, dtype):
     }
 
 
+@pytest.mark.parametrize(
+    ("suffix", "vector", "column"), [(".jsonl", "0.0", "-0.0"), (".db", "-0.0", "0.0"), (".parquet", "-0.0", "-0.0")]
+)
+def test_a_zero_below_zero_loses_its_sign_in_json_vectors_and_in_sqlite_columns(
+    tmp_path, monkeypatch, suffix, vector, column
+):
+    monkeypatch.setitem(COLUMNS, "x", [-0.0] * 8)
+    found, columns = read_back(write(tmp_path / f"x{suffix}", np.full((8, 3), -0.0, np.float32)))
+    assert ({*map(repr, found.ravel().tolist())}, {*map(repr, columns["x"])}) == ({vector}, {column})
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
 def test_float64_is_read_back_too(tmp_path, suffix):
     vectors = rows("float64")

@@ -102,7 +102,7 @@ def test_an_actor_killed_in_the_middle_loses_and_doubles_nothing(address, source
         ({"output_column": "key"}, "has a column 'key' already"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"concurrency": 0}, "concurrency must be a whole number"),
-        ({"dim": 9999}, "must be 1 to 256"),
+        ({"dim": 9999}, "dim must be 1 to 256"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_cluster_computes(address, source, options, sentence):

@@ -139,6 +139,12 @@ def test_a_cluster_that_does_not_answer_leaves_nothing(folder, model, tmp_path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_manifest.parquet", "a.parquet", "below"]
 
 
+def test_the_dimensions_are_refused_by_the_name_of_the_option(folder, tmp_path, model):
+    given = str(tmp_path / "out"), Layout(), str(model), {"truncate_dim": 999}, "auto", 1, cluster("local", True)
+    with pytest.raises(UsageError, match=r"^--dim must be 1 to 32"):
+        embed_parquet([str(folder)], *given)
+
+
 def write(folder, name, rows):
     pq.write_table(pa.table({"row": range(rows)}), folder / name)
 

@@ -1,0 +1,121 @@
+"""Break rules of the product at random, one at a time, and count how many the tests of that module notice.
+
+    python tests/break_rules.py --seed 0 --count 20
+
+A rule is a comparison, a condition, an "and" or "or", or a number in a function of Python. It is broken in a copy of
+the checkout; the tests are those that test_mirror.py maps to the module, slow ones included. One that nothing notices
+may change nothing, such as ``<=`` for ``<`` between floats: read it, then sharpen a test or leave it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+from test_mirror import CONTRACTS, MODULES, UNTESTED, files
+
+from support.places import ROOT
+
+OTHER = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+
+
+def broken(node: ast.AST) -> ast.expr | None:
+    """The expression ``node`` with its rule changed; None if it has none."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return ast.Compare(node.left, [OTHER[type(node.ops[0])]()], node.comparators)
+    if isinstance(node, ast.BoolOp):
+        return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return ast.Constant(not node.value if isinstance(node.value, bool) else node.value + 1)
+    return None
+
+
+def rules(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(expression, broken) of every rule in the bodies of functions, f-strings and annotations excepted."""
+    for name, value in ast.iter_fields(tree):
+        for node in value if isinstance(value, list) else [value]:
+            if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr) or name in ("annotation", "returns"):
+                continue
+            if inside and isinstance(tree, ast.If | ast.IfExp | ast.While) and name == "test":
+                yield node, ast.UnaryOp(ast.Not(), copy.deepcopy(node))
+            if inside and isinstance(node, ast.expr) and (changed := broken(node)):
+                yield node, changed
+            yield from rules(node, inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def replaced(source: str, node: ast.expr, by: ast.expr) -> str:
+    """``source`` with the text of ``node`` replaced."""
+    lines = source.encode().splitlines(keepends=True)
+    start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
+    whole = b"".join(lines)
+    return (whole[:start] + f"({ast.unparse(by)})".encode() + whole[end:]).decode()
+
+
+def tests_of(module: str) -> list[str]:
+    """The files that test ``module``: its own, those on one aspect of it, and the contract that names it."""
+    own = MODULES[module].removesuffix(".py")
+    aspects = [file for file in files() if file == f"{own}.py" or file.startswith(f"{own}_")]
+    return aspects + [file for file, subjects in CONTRACTS.items() if module.startswith(subjects)]
+
+
+@contextmanager
+def copied() -> Iterator[Path]:
+    """A copy of the checkout, first on the path of its tests; the other rooms are folders of fastflow there."""
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / "checkout"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "__pycache__"))
+        for room in ("kernels", "train", "bench"):
+            (copy / "fastflow" / room).symlink_to(copy / room)
+        yield copy
+
+
+def noticed(checkout: Path, module: str, changed: str) -> bool:
+    """Whether the tests of ``module`` fail if its text is ``changed``, or run for more than 15 minutes."""
+    path, source = checkout / module, (checkout / module).read_text(encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-x", "-m", "not whole and not compile"]
+    command += [f"tests/{each}" for each in tests_of(module)]
+    path.write_text(changed, encoding="utf-8")
+    try:
+        own = os.environ | {"PYTHONPATH": str(checkout)}
+        ran = subprocess.run(command, cwd=checkout, env=own, capture_output=True, timeout=900, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_text(source, encoding="utf-8")
+    return ran.returncode != 0
+
+
+@click.command()
+@click.option("--seed", default=0, show_default=True)
+@click.option("--count", default=20, show_default=True)
+@click.option("--only", default="", help="Break modules whose path begins so.")
+def main(seed: int, count: int, only: str) -> None:
+    modules = [name for name in MODULES if name.startswith(only) and "/research/" not in name and name not in UNTESTED]
+    with copied() as checkout:
+        texts = {name: (checkout / name).read_text(encoding="utf-8") for name in modules}
+        found = [(name, *rule) for name in modules for rule in rules(ast.parse(texts[name]))]
+        chosen, red = random.Random(seed).sample(found, min(count, len(found))), 0
+        for module, node, by in chosen:
+            seen = noticed(checkout, module, replaced(texts[module], node, by))
+            red += seen
+            word = "red  " if seen else "GREEN"
+            click.echo(f"{word} {module}:{node.lineno}: {ast.unparse(node)} -> {ast.unparse(by)}")
+    click.echo(f"{red} of {len(chosen)} noticed, of {len(found):,} rules")
+
+
+if __name__ == "__main__":
+    main()

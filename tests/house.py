@@ -1,0 +1,116 @@
+"""How large the house is, against what it should be: ``python tests/house.py``.
+
+``across/test_house.py`` holds those that are reached, ``across/test_startup.py`` the modules that a command enters.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from support.arrows import GRAPH, UNITS, circle, includes, links
+from support.places import ROOT, USERS
+
+CODE = {".py", ".pyx", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
+PRODUCT = ("fastflow", "kernels", "train", "bench")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+ENTERED = """
+import sys
+from fastflow.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(*sorted(name for name in sys.modules if name.partition(".")[0] == "fastflow"), file=sys.stderr)
+"""
+
+
+class Count(NamedTuple):
+    """One number of the house, what it should be at most, and whether it is, so that a test holds it."""
+
+    value: float
+    goal: float
+    unit: str = "lines"
+    held: bool = True
+
+
+def code(*rooms: str) -> list[Path]:
+    """The files of code of these folders or files; kernels/_cpu.c is made of kernels/_cpu.pyx."""
+    found = [
+        path for room in rooms for path in ([ROOT / room] if (ROOT / room).is_file() else (ROOT / room).rglob("*"))
+    ]
+    return sorted(path for path in found if path.suffix in CODE and path.relative_to(ROOT) != Path("kernels/_cpu.c"))
+
+
+def lines(*rooms: str) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in code(*rooms))
+
+
+def functions(*rooms: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function of Python, with its place."""
+    for path in (path for path in code(*rooms) if path.suffix == ".py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path.relative_to(ROOT).as_posix()}: {node.name}", node
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the body, without the docstring, which is a command's --help, and the definitions in it."""
+    body = node.body[ast.get_docstring(node) is not None :]
+    return sum((each.end_lineno or 0) - each.lineno + 1 for each in body if not isinstance(each, DEFINITIONS))
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """How many arguments a function takes, self not counted; 0 if click or Triton passes them."""
+    if any(word in ast.unparse(each) for each in node.decorator_list for word in ("command", "jit")):
+        return 0
+    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls")])
+
+
+def entered(*arguments: object) -> list[str]:
+    """The modules of fastflow and its kernels that a command enters, with the empty __init__.py of each folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "in.txt").write_text("the dog\n", encoding="utf-8")
+        command, own = [sys.executable, "-c", ENTERED, *map(str, arguments)], USERS | {"XDG_CACHE_HOME": folder}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=own, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()[-1].split()
+
+
+def circles() -> int:
+    return sum(map(bool, (circle(GRAPH), circle(includes()), circle(links(UNITS)))))
+
+
+def counts() -> dict[str, Count]:
+    """Every count but that of the modules entered, which takes a process."""
+    results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
+    product = [node for _, node in functions(*PRODUCT)]
+    return {
+        "product": Count(lines(*PRODUCT), 37_000, held=False),
+        "tests": Count(lines("tests"), 32_500, held=False),
+        "bench/report": Count(lines("bench/report"), 460, held=False),
+        "train: options.py and cli.py": Count(lines("train/options.py", "train/cli.py"), 300, held=False),
+        "circles of files": Count(circles(), 0, "of 3 graphs"),
+        "bench/results": Count(sum(path.stat().st_size for path in results) / 2**20, 3, "MiB"),
+        "longest function of the product": Count(max(map(length, product)), 60),
+        "most arguments of a function": Count(max(map(parameters, product)), 13, ""),
+    }
+
+
+def main() -> None:
+    found = counts() | {"fastflow embed": Count(len(entered("embed", "in.txt")), 60, "modules")}
+    for name, count in found.items():
+        verdict = "" if count.value <= count.goal else "  above the goal"
+        print(f"{name:44} {count.value:9,.6g} {count.unit:12} goal {count.goal:6,g}{verdict}")
+    for what, measure in (("longest", length), ("most arguments", parameters)):
+        worst = sorted(((measure(node), place) for place, node in functions(*PRODUCT)), reverse=True)[:5]
+        print(f"\n{what}:", *(f"  {count:3} {place}" for count, place in worst), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
