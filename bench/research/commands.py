@@ -1,0 +1,60 @@
+"""docs/commands.md: every command and its options, from ``--help``.
+
+python -m fastflow.bench.research.commands --out docs/commands.md
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fastflow.cli import main as fastflow
+from fastflow.replacing import replace_text
+from fastflow.train.cli import main as train
+
+WIDTH = 100  # letters of a line of help
+HEAD = """# Commands
+
+What `--help` prints, made by `python -m fastflow.bench.research.commands --out docs/commands.md`. Exit codes: 0 done,
+1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+
+Shell completion: put the line of your shell into its start-up file.
+
+| shell | line | file |
+| --- | --- | --- |
+| bash | `eval "$(_FASTFLOW_COMPLETE=bash_source fastflow)"` | `~/.bashrc` |
+| zsh | `eval "$(_FASTFLOW_COMPLETE=zsh_source fastflow)"` | `~/.zshrc` |
+| fish | `_FASTFLOW_COMPLETE=fish_source fastflow \\| source` | `~/.config/fish/completions/fastflow.fish` |
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    out = [HEAD]
+    for name, command in (("fastflow", fastflow), ("fastflow-train", train)):
+        outer = _context(command, None, name)
+        out.append(_section(outer))
+        known = command.commands if isinstance(command, click.Group) else {}
+        out += [_section(_context(known[sub], outer, sub)) for sub in sorted(known) if not known[sub].hidden]
+    return "\n".join(out)
+
+
+def _context(command: click.Command, parent: click.Context | None, name: str) -> click.Context:
+    settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    return click.Context(command, parent, name, **settings)
+
+
+def _section(context: click.Context) -> str:
+    return f"## {context.command_path}\n\n```text\n{context.get_help()}\n```\n"
+
+
+@click.command(help=__doc__)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True)
+def main(out: Path) -> None:
+    """Write the page."""
+    replace_text(out, page())
+
+
+if __name__ == "__main__":
+    main()

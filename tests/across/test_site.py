@@ -1,0 +1,86 @@
+"""The documentation as a site, the page of the commands, completion in a shell, and the image of the server."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+from click.testing import CliRunner
+
+from fastflow.bench.research.commands import main, page
+
+from support.places import ROOT, USERS
+
+MOST_MB = 140  # with a base of Python of about 55 MB the image is below 200
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_every_link_and_anchor_in_it_leads_somewhere(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-q",
+        "-f",
+        str(ROOT / "mkdocs.yml"),
+        "-d",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    home = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert 'href="docs/which-model.html"' in home
+    assert not re.search(r'(?:src|<link[^>]* href)="https?://', home)  # a reader's browser asks no other server
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r": (docs/\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
+    assert listed == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_page_of_the_commands_is_that_of_their_help(tmp_path):
+    done = CliRunner().invoke(main, ["--out", str(tmp_path / "commands.md")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert (tmp_path / "commands.md").read_text(encoding="utf-8") == page()
+    again = "docs/commands.md is older than --help: python -m fastflow.bench.research.commands --out docs/commands.md"
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page(), again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "wanted"), [("fastflow se", {"search", "serve"}), ("fastflow embed --prec", {"--precision"})]
+)
+def test_a_shell_completes_commands_and_options(words, wanted):
+    env = USERS | {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "_FASTFLOW_COMPLETE": "bash_complete",
+    }
+    program = os.path.join(sysconfig.get_path("scripts"), "fastflow")
+    done = subprocess.run([program], capture_output=True, text=True, env=env, timeout=60)
+    assert {line.partition(",")[2] for line in done.stdout.split()} == wanted
+
+
+@pytest.mark.whole
+def test_the_lines_of_the_image_install_a_server_that_embeds(tmp_path):
+    """Every line but Debian's own packages, in a virtual environment in place of the image."""
+    lines = (ROOT / "examples" / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    ignored = shutil.ignore_patterns(".git", "build", "*.egg-info", "__pycache__", "*.so", "_cpu.c", ".*_cache")
+    shutil.copytree(ROOT, tmp_path / "src", ignore=ignored)
+    runs = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ") and "apt-get" not in line]
+    assert len(runs) == 3
+    for run in runs:
+        here = re.sub(r"(?<![\w.])/(venv|src)", rf"{tmp_path}/\1", run)
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", here], capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, run + done.stdout[-2000:] + done.stderr[-2000:]
+    files = [path.stat().st_size for path in (tmp_path / "venv").rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(files) < MOST_MB * 1e6
+    program = str(tmp_path / "venv" / "bin" / "fastflow")
+    done = subprocess.run([program, "embed", "-"], input="a text\n", capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith('{"'), done.stderr
+    assert subprocess.run([program, "serve", "--help"], capture_output=True, timeout=60).returncode == 0
