@@ -36,7 +36,7 @@ from fastflow.bench.peers.encoder import (
 )
 from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.pytorch import compiling, settings
-from fastflow.bench.report.ratios_encoder import encoder_ratios
+from fastflow.bench.report.ratios_texts import encoder_ratios
 from fastflow.bench.suites.sizes import Shape, Sizes
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError

@@ -14,7 +14,7 @@ from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.encoder import EncoderCandidate
 from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
 from fastflow.bench.peers.pytorch import compiling, settings
-from fastflow.bench.report.ratios_gpu import encoder_ratios
+from fastflow.bench.report.ratios_texts import gpu_encoder_ratios
 from fastflow.bench.suites.encoder import Say, measure, packed
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workbench import Workbench
@@ -43,7 +43,7 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
         effort = sizes.encoder.effort or effort_of(sizes.quick)
         every, floors = sizes.encoder.gpu, limits.floors_ms
         measure(subject, engines, every, lambda batch, tokens: effort, floors, threads, say, results)
-    results.ratios = encoder_ratios(results.rows)
+    results.ratios = gpu_encoder_ratios(results.rows)
     return results
 
 

@@ -20,7 +20,7 @@ from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers.encoder import PEERS, TEXTS, chosen, excuse, left_out, open_peers
 from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.peers.text_engines import TextCandidate, open_texts
-from fastflow.bench.report.ratios_encoder import ragged_ratios
+from fastflow.bench.report.ratios_texts import ragged_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import Check, of_texts, on_padded, real_texts, tokenizer_of

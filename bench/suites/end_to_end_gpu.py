@@ -18,7 +18,7 @@ from fastflow.bench.peers.encoder import excuse, left_out, said
 from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
 from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.peers.text_engines import Embed, TextCandidate, plain_layers
-from fastflow.bench.report.ratios_gpu import text_ratios
+from fastflow.bench.report.ratios_texts import gpu_text_ratios
 from fastflow.bench.suites import encoder_gpu
 from fastflow.bench.suites.encoder_gpu import latency_quantiles
 from fastflow.bench.suites.sizes import Sizes
@@ -40,7 +40,7 @@ def run_end_to_end_gpu(
         say(f"end-to-end: {subject.label}: opening the engines")
         with settings(threads):
             run_subject(subject, texts, source, families, threads, sizes, say, results)
-    results.ratios = text_ratios(results.rows)
+    results.ratios = gpu_text_ratios(results.rows)
     return results
 
 

@@ -23,7 +23,7 @@ from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.timing import Call, Timing, Watch, alternate, cpu_watch, cuda_watch
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.pytorch import compiling, settings
-from fastflow.bench.report.ratios_flow import flow_ratios
+from fastflow.bench.report.ratios import flow_ratios
 from fastflow.bench.suites.candidates_flow import FlowCandidate, chosen, names, ours, torch_peers
 from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_out, too_large
 from fastflow.bench.suites.sizes import Sizes

@@ -23,7 +23,7 @@ from fastflow.bench.measure.load import Outcome, Plan
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.peers.encoder import chosen, left_out, missing, said
-from fastflow.bench.report.ratios_serve import serve_ratios
+from fastflow.bench.report.ratios import serve_ratios
 from fastflow.bench.suites.encoder import Say
 from fastflow.bench.suites.sizes import ServeSizes, Sizes
 from fastflow.bench.suites.texts import real_texts

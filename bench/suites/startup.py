@@ -26,7 +26,7 @@ from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import summarise
 from fastflow.bench.peers.encoder import chosen, left_out, missing, said
 from fastflow.bench.peers.pooled import reference
-from fastflow.bench.report.ratios_encoder import startup_ratios
+from fastflow.bench.report.ratios_texts import startup_ratios
 from fastflow.bench.suites.encoder import DTYPES, Say, body_of
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import padded

@@ -14,7 +14,7 @@ from fastflow.bench.measure.row import Results
 from fastflow.bench.peers import encoder, llama
 from fastflow.bench.peers.encoder import PEERS, open_peers
 from fastflow.bench.peers.pooled import reference
-from fastflow.bench.report.ratios_encoder import CLASSES, ragged_ratios
+from fastflow.bench.report.ratios_texts import CLASSES, ragged_ratios
 from fastflow.bench.suites import end_to_end
 from fastflow.errors import FastflowError
 

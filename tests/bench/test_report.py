@@ -7,12 +7,17 @@ import pytest
 
 from fastflow.bench import cli
 from fastflow.bench.measure.row import Row
-from fastflow.bench.report import files, ratios_gpu
+from fastflow.bench.report import files
 from fastflow.bench.report.columns import SUITES, duration, headings, together
 from fastflow.bench.report.plot import plot
-from fastflow.bench.report.ratios_encoder import encoder_ratios, ragged_ratios, startup_ratios
-from fastflow.bench.report.ratios_flow import flow_ratios
-from fastflow.bench.report.ratios_serve import serve_ratios
+from fastflow.bench.report.ratios import flow_ratios, serve_ratios
+from fastflow.bench.report.ratios_texts import (
+    encoder_ratios,
+    gpu_encoder_ratios,
+    gpu_text_ratios,
+    ragged_ratios,
+    startup_ratios,
+)
 from fastflow.bench.report.table import _ratio_line, _tables, busy, main, table
 from fastflow.errors import FastflowError
 
@@ -111,7 +116,7 @@ RATIOS = {
         ],
     ),
     "one text on a GPU": (  # peers of another dtype are compared if an aim says so
-        lambda: ratios_gpu.encoder_ratios(ON_A_GPU) + ratios_gpu.text_ratios(rows_of("fastflow bfloat16 0.5")),
+        lambda: gpu_encoder_ratios(ON_A_GPU) + gpu_text_ratios(rows_of("fastflow bfloat16 0.5")),
         [
             ("fastflow float32 against torch-eager float32", 6, None, None, None),
             ("fastflow bfloat16 against torch-graph bfloat16", 1.4, None, None, None),
@@ -121,17 +126,15 @@ RATIOS = {
         ],
     ),
     "more on a GPU": (
-        lambda: ratios_gpu.encoder_ratios(rows_of("fastflow bfloat16 1, torch-eager bfloat16 2", batch=32)),
+        lambda: gpu_encoder_ratios(rows_of("fastflow bfloat16 1, torch-eager bfloat16 2", batch=32)),
         [("32x16: fastflow bfloat16 against torch-eager bfloat16", 2, None, None, None)],
     ),
     "too slow on a GPU": (
-        lambda: ratios_gpu.text_ratios(rows_of("fastflow bfloat16 0.7")),
+        lambda: gpu_text_ratios(rows_of("fastflow bfloat16 0.7")),
         [("fastflow bfloat16, text to vector", 0.7, None, 0.6, False)],
     ),
     "nothing of ours": (
-        lambda: (
-            flow_ratios(rows_of("torch-lean-eager - 1"), "cpu") + ratios_gpu.text_ratios(rows_of("torch-eager - 1"))
-        ),
+        lambda: flow_ratios(rows_of("torch-lean-eager - 1"), "cpu") + gpu_text_ratios(rows_of("torch-eager - 1")),
         [],
     ),
 }
@@ -197,6 +200,7 @@ def test_the_admitted_keep_their_p99(usual, reached):
 def test_the_table_of_a_server_has_a_line_for_every_row():
     text = "\n".join(_tables(all_served()))
     assert text.count("\n  fastflow float32") == 3
+    assert text.count("a model; 2 threads; serve") == 1, "in one table"
     assert "130%, lists of 32" in text
     assert "256 at a time" in text
 
@@ -221,6 +225,10 @@ def test_the_fastest_comes_first_and_is_compared_with_ours_of_its_dtype():
     rows = [started("fastflow", "float32", 3.0), started("fastflow", "float32", 5.0, subject="another")]
     assert [together(r)[1] for r in rows] == ["a model", "another"]
     assert sum(line.startswith(("a model;", "another;")) for line in lines_of(rows)) == 2, "a table for each"
+    sized = [started("fastflow", "float32", 3.0, suite="encoder", batch=batch, tokens=16) for batch in (1, 8)]
+    assert [line for line in lines_of(sized) if ";" in line and "encoder" in line] == [
+        f"a model; 2 threads; encoder {batch} x 16 tokens" for batch in (1, 8)
+    ]
     assert lines_of([]) == []
 
 

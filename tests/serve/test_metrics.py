@@ -58,4 +58,4 @@ def test_two_servers_in_a_process_count_apart():
 
 
 def test_headers_hold_milliseconds():
-    assert seconds(0.0123) == "12"
+    assert (seconds(0.0123), seconds(12.3456)) == ("12", "12346")
