@@ -33,7 +33,7 @@ from fastflow.stages.vectors import (
     quantise,
 )
 from fastflow.streaming import StreamOptions
-from fastflow.values import short
+from fastflow.values import MOST, short
 
 if TYPE_CHECKING:
     from fastflow.model.likelihood import Likelihood
@@ -493,7 +493,11 @@ class Runtime(Prompting):
         from fastflow.backends.info import describe  # few programs ask
 
         found = describe(self._model, self._calibrator, self._arguments[0] is None)
-        return found if self._tokenizer is None else found | {"notes": found["notes"] + self._seen.notes(self.tokenize)}
+        if self._tokenizer is None:
+            return found
+        length = self.tokenize.max_length
+        notes = found["notes"] + self._seen.notes(self.tokenize)
+        return found | {"max_length": None if length == MOST else length, "notes": notes}
 
     def close(self) -> None:
         """Free the weights; the Runtime cannot be used afterwards."""

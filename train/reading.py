@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model.encoders import tokenizer_of
 from fastflow.model.fragmentation import unsuited
-from fastflow.model.tokens import Tokenizer
 from fastflow.train.data.background import Words, sentences, words_of
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
@@ -112,7 +112,7 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
         voice.say(
             f"corpus: {corpus.count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}"
         )
-    if frozen.modules is not None and frozen.head is None:
+    if frozen.modules is not None and frozen.head is None and frozen.modules.beyond_encoder():
         concerns.append(frozen.modules.unused())
     words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
     if words > PARAGRAPH and options.method != "none" and not options.weighted:  # weighted: as good as cut
@@ -120,7 +120,7 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
             f"these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
             "sentences: if you will embed sentences, use --sentences"
         )
-    if warning := unsuited(Tokenizer(frozen.directory, frozen.max_length), corpus.texts):
+    if warning := unsuited(tokenizer_of(frozen.directory, frozen.max_length), corpus.texts):
         concerns.append(warning)
     for concern in concerns:
         voice.say(f"WARNING: {concern}")

@@ -17,6 +17,7 @@ from fastflow.backends.base import Backend, Calibrator
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.static import is_static
 from fastflow.stages.vectors import check_count
 from fastflow.values import short
 
@@ -44,6 +45,11 @@ OF_VECTORS = {
     "torch": Kind("vectors", "TorchVectors", ("float32", "float64")),
     "reference": Kind("vectors", "ReferenceVectors", ("float32", "float64")),
 }
+OF_TABLES = {
+    "cpu": Kind("table", "CpuTable", ("float32",)),
+    "torch": Kind("table", "TorchTable", ("float32", "float64")),
+    "reference": Kind("table", "ReferenceTable", ("float32", "float64")),
+}
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux's driver, and the one under Windows
@@ -53,6 +59,10 @@ NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "t
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Backend:
     """The backend for ``model``; raises with the usable backends when a named choice cannot run."""
     _check_options(backend, device, dtype, threads)
+    if is_static(model.encoder):
+        lacking = f"runs a transformer, and {model.path} has a token table"
+        found: Backend = _open_simple(OF_TABLES, lacking, model, backend, device, dtype, threads)
+        return found
     if backend != "auto":
         return _open_named(backend, model, device, dtype, threads)
     if device == "cuda":
@@ -87,24 +97,33 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
 def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, threads: int | None) -> Calibrator:
     """The calibrator of ``model``, which has no encoder: ``auto`` is cpu, on a GPU and in float64 others."""
     _check_options(backend, device, dtype, threads)
+    lacking = f"runs an encoder, and {model.path} has none"
+    found: Calibrator = _open_simple(OF_VECTORS, lacking, model, backend, device, dtype, threads)
+    return found
+
+
+def _open_simple(
+    kinds: dict[str, Kind], lacking: str, model: Model | VectorModel, backend: str, device: str, dtype: str,
+    threads: int | None,
+) -> Any:  # fmt: skip
+    """The one of ``kinds`` for a model without a transformer; ``lacking``: why another backend cannot run it."""
     dtype = "float32" if dtype == "auto" else dtype
     notes = []
     if (name := backend) == "auto":
         name = "torch" if device == "cuda" else "reference" if dtype == "float64" else "cpu"
-        if name == "cpu" and (lacking := cannot_run(name, device)):
-            name, notes = "reference", [f"stepped down from the cpu backend: {lacking}"]
-    if name not in OF_VECTORS:
-        usable = ", ".join(OF_VECTORS)
-        raise UsageError(f"backend {name!r} runs an encoder, and {model.path} has none; usable are {usable}")
-    kind = OF_VECTORS[name]
+        if name == "cpu" and (missing := cannot_run(name, device)):
+            name, notes = "reference", [f"stepped down from the cpu backend: {missing}"]
+    if name not in kinds:
+        raise UsageError(f"backend {name!r} {lacking}; usable are {', '.join(kinds)}")
+    kind = kinds[name]
     if dtype not in kind.dtypes:
+        what = "without an encoder" if isinstance(model, VectorModel) else "on a token table"
         raise UsageError(
-            f"dtype {dtype!r} does not run on the {name} backend without an encoder; usable are "
-            f"{', '.join(kind.dtypes)}"
+            f"dtype {dtype!r} does not run on the {name} backend {what}; usable are {', '.join(kind.dtypes)}"
         )
     if reason := cannot_run(name, device):
         raise reason
-    opened: Calibrator = kind.load()(model, dtype, device, threads)
+    opened = kind.load()(model, dtype, device, threads)
     opened.notes += notes
     return opened
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.backends.base import Backend, Floats
+from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.kernels.encoder import reference, texts
 from fastflow.kernels.encoder.texts import Head
 from fastflow.model.architecture import encoder_shape, read_config
@@ -15,6 +15,7 @@ from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import load_weights
 from fastflow.stages import calibration
+from fastflow.stages.calibration import Stage
 from fastflow.stages.density import Densities
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.vectors import shorten
@@ -32,7 +33,23 @@ def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head
         return texts.apply_head(head, np.concatenate(parts, axis=1))
 
 
-class ReferenceBackend(Backend):
+class ReferenceCalibrator(Calibrator):
+    """A calibrator that runs the stages' equations in NumPy."""
+
+    _stages: list[Stage]
+
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
+        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+            z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
+            return shorten(z, normalize, truncate, self._order)
+
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities under the flow, from the equations."""
+        return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)
+
+
+class ReferenceBackend(ReferenceCalibrator, Backend):
     """NumPy, from the equations: the oracle, and the fallback without compiled kernels. float32 or float64."""
 
     name = "reference"
@@ -71,13 +88,3 @@ class ReferenceBackend(Backend):
             first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
             return reference.pooler(first, self._weights)
         return pool_states(hidden, tokens, self._pooling, self._head)
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        with np.errstate(over="ignore", invalid="ignore"):  # as in ``hidden_states``
-            z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
-            return shorten(z, normalize, truncate, self._order)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
-        return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Floats
+from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.backends.reference import pool_states
 from fastflow.backends.words import words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
@@ -106,7 +106,21 @@ class TorchCalibration:
         return np.asarray(tensor.to(self.dtype).cpu().numpy())
 
 
-class TorchBackend(Backend):
+class TorchCalibrator(Calibrator):
+    """A calibrator that runs a TorchCalibration."""
+
+    _calibration: TorchCalibration
+
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
+        return self._calibration(pooled, normalize, truncate)
+
+    def log_prob(self, pooled: Floats) -> Densities:
+        """(B, D) -> (B,) log-densities under the flow, from the equations."""
+        return self._calibration.log_prob(pooled, self.density)
+
+
+class TorchBackend(TorchCalibrator, Backend):
     """PyTorch and transformers, padded and unfused: the reference to beat."""
 
     name = "torch"
@@ -183,11 +197,3 @@ class TorchBackend(Backend):
         if self._pooling.shares is None:
             return self._calibration.numpy(sum(means) / len(means))
         return self._calibration.numpy(sum(share * x for share, x in zip(self._pooling.shares, means, strict=True)))
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        return self._calibration(pooled, normalize, truncate)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
-        return self._calibration.log_prob(pooled, self.density)

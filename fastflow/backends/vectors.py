@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from fastflow.backends.base import Calibrator, Floats
 from fastflow.backends.cpu import CpuCalibration, CpuCalibrator
-from fastflow.backends.torch import TorchCalibration
+from fastflow.backends.reference import ReferenceCalibrator
+from fastflow.backends.torch import TorchCalibration, TorchCalibrator
 from fastflow.model.kinds import VectorModel
-from fastflow.stages import calibration
-from fastflow.stages.density import Densities
-from fastflow.stages.vectors import shorten
 
 
 class CpuVectors(CpuCalibrator):
@@ -25,7 +20,7 @@ class CpuVectors(CpuCalibrator):
         self.details.append(f"calibration compiled for {self._calibration.isa}, {self._calibration.threads} threads")
 
 
-class ReferenceVectors(Calibrator):
+class ReferenceVectors(ReferenceCalibrator):
     """NumPy, from the equations. float32 or float64."""
 
     name = "reference"
@@ -37,18 +32,8 @@ class ReferenceVectors(Calibrator):
             self.notes.append("threads: NumPy's BLAS decides")
         self._stages = [stage.astype(self.floats) for stage in model.calibration]
 
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
-            z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
-            return shorten(z, normalize, truncate, self._order)
 
-    def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
-        return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)
-
-
-class TorchVectors(Calibrator):
+class TorchVectors(TorchCalibrator):
     """PyTorch, unfused, on a CPU or a GPU. float32 or float64."""
 
     name = "torch"
@@ -57,11 +42,3 @@ class TorchVectors(Calibrator):
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")
         self._calibration = TorchCalibration(model, dtype, self.device, threads)
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        return self._calibration(pooled, normalize, truncate)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
-        return self._calibration.log_prob(pooled, self.density)

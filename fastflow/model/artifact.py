@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.model.architecture import encoder_size, read_config
+from fastflow.kernels.encoder.texts import Unit
+from fastflow.model.encoders import size_of
 from fastflow.model.hashing import (
     MANIFEST,
     MODULES,
@@ -47,11 +48,12 @@ from fastflow.model.manifest import (
     read_stages,
     takes_vectors,
 )
+from fastflow.model.static import check_modules, check_rows, is_model2vec, is_static, read_rules
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
 from fastflow.stages.calibration import Stage
-from fastflow.stages.pooling import Pooling
+from fastflow.stages.pooling import WORDS, Pooling
 from fastflow.stages.spread import read_spread
 from fastflow.stages.truncation import Truncation, read_truncation
 from fastflow.values import is_whole, short
@@ -125,6 +127,8 @@ class Opening:
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
+            elif is_model2vec(directory):
+                self.model = self._table(directory)
             elif is_file(directory / MODULES):
                 self.model = self._sentence(directory)
             elif is_file(directory / "config.json"):
@@ -177,11 +181,19 @@ class Opening:
         return _uncalibrated(directory, modules)
 
     def _encoder_alone(self, directory: Path) -> Model:
-        size = encoder_size(read_config(directory), directory)
+        size = size_of(directory)
         note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
         self._identify(encoder_files(directory))
         pooling = Pooling("mean", (size.layers,))
         return Model(directory, directory, pooling, size.max_tokens, (), fingerprint="", note=note)
+
+    def _table(self, directory: Path) -> Model:
+        """The model of a directory that model2vec saved."""
+        check_modules(directory)
+        rules = read_rules(directory)
+        self._identify(encoder_files(directory))
+        head = (Unit(),) if rules.normalize else ()
+        return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, (), "", head=head)
 
     def _saved(self, directory: Path) -> Model | VectorModel:
         manifest = read_manifest(directory)
@@ -225,7 +237,7 @@ class Opening:
 def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
     """The model of texts of a manifest whose small files are as they were saved."""
     check_listed(directory, manifest, encoder)
-    size = encoder_size(read_config(encoder), encoder)
+    size = size_of(encoder)
     arrays = _arrays(directory, manifest)
     stages, truncation, spread = _calibration(directory, manifest, arrays, size.hidden)
     pooling = read_pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
@@ -245,7 +257,7 @@ def _uncalibrated(directory: Path, modules: Modules) -> Model:
     from fastflow.model.sentence_weights import head_of, pooling_of
 
     encoder = modules.transformer.directory
-    size = encoder_size(read_config(encoder), encoder)
+    size = size_of(encoder)
     length = modules.transformer.max_seq_length or size.max_tokens
     return Model(
         directory, encoder, pooling_of(modules, size.layers), length, (), "", modules=modules, head=head_of(modules)
@@ -316,10 +328,11 @@ def verify(path: Path) -> list[str]:
 
     Of a directory of Sentence Transformers: that every setting is known, and that weights are whole and finite.
     """
-    if not is_file(path / MANIFEST) and is_file(path / MODULES):
-        from fastflow.model.sentence_verify import verify_modules
+    if not is_file(path / MANIFEST) and (is_model2vec(path) or is_file(path / MODULES)):
+        from fastflow.model.sentence_verify import verify_modules, verify_table
 
-        return verify_modules(load_model(path))
+        model = load_model(path)
+        return verify_table(model) if model.modules is None else verify_modules(model)
     manifest = read_manifest(path)
     check_hashes(path, manifest, list(manifest["files"]))
     known = {MANIFEST, *manifest["files"]}
@@ -327,9 +340,11 @@ def verify(path: Path) -> list[str]:
         str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
     ):
         raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
-    model = open_model(path)
+    saved = open_model(path)
+    if isinstance(saved, Model) and is_static(saved.encoder):
+        check_rows(saved.encoder)  # others are checked when a backend opens them
     return [
         f"{len(manifest['files'])} files match their sha256",
-        f"calibration {calibrations.describe(model.calibration)}: shapes, dtypes and values are sound",
-        f"fingerprint {model.fingerprint}",
+        f"calibration {calibrations.describe(saved.calibration)}: shapes, dtypes and values are sound",
+        f"fingerprint {saved.fingerprint}",
     ]

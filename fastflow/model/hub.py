@@ -40,7 +40,8 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
     except NotCached:
         return None
     folders = [found, *(path for path in found.iterdir() if path.is_dir())]  # of Sentence Transformers' modules
-    whole = any((path / "config.json").is_file() and any(path.glob("*.safetensors")) for path in folders)
+    names = ("config.json", "tokenizer.json")  # a StaticEmbedding has no config.json
+    whole = any(any((path / name).is_file() for name in names) and any(path.glob("*.safetensors")) for path in folders)
     return found if whole else None  # not a tokenizer alone
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.texts import Head, head_width
-from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.encoders import size_of, tokenizer_of
 from fastflow.model.int8 import Int8
 from fastflow.model.likelihood import Likelihood
 from fastflow.model.prompts import TASKS, Prompts
@@ -94,13 +94,12 @@ class Model(Calibrated):
     @property
     def pooled_dim(self) -> int:
         """The width of a vector before the calibration."""
-        hidden = encoder_size(read_config(self.encoder), self.encoder).hidden
-        return head_width(self.head, hidden * len(self.pooling.parts))
+        return head_width(self.head, size_of(self.encoder).hidden * len(self.pooling.parts))
 
     def tokenizer(self) -> Tokenizer:
         """Texts -> tokens as the encoder takes them; raises a FastflowError for a tokenizer that cannot be used."""
         lower = self.modules is not None and self.modules.transformer.do_lower_case
-        return Tokenizer(self.encoder, self.max_length, lower, proved=bool(self.manifest))
+        return tokenizer_of(self.encoder, self.max_length, lower, proved=bool(self.manifest))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import WORDS
-from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.encoders import vocabulary_of
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage
@@ -128,9 +128,8 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
     if by_shares := isinstance(mode, str) and mode.endswith(BY_SHARES):
         mode, shares = mode.removesuffix(BY_SHARES), _shares(entry.get("shares"))
     if mode == WEIGHTED:
-        vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
-        mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary, where)
+        mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary_of(encoder), where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
     least = WORDS if mode == "mean" else 0  # the first token is the same in every text: WORDS has nothing to say of it
     exist = bool(chosen) and all(is_whole(i, least, depth) for i in chosen) and len(set(chosen)) == len(chosen)

@@ -66,6 +66,13 @@ class PoolingModule:
         return f"Pooling ({', '.join(self.modes)})"
 
 
+class StaticModule(PoolingModule):
+    """The mean of the rows of a token table; a prompt's are among them."""
+
+    def __str__(self) -> str:
+        return "StaticEmbedding"
+
+
 @dataclass(frozen=True)
 class DenseModule:
     """y = activation(W x + b), plus x, or R x if the widths differ, with ``residual``; weights in ``directory``."""

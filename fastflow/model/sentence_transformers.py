@@ -13,13 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
 
 from fastflow.errors import FastflowError
-from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.architecture import read_config
+from fastflow.model.encoders import size_of
 from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.sentence_modules import (
     DenseModule,
     LayerNormModule,
     NormalizeModule,
     PoolingModule,
+    StaticModule,
     TransformerModule,
     check_fields,
     read_dense,
@@ -30,11 +32,12 @@ from fastflow.model.sentence_modules import (
 )
 from fastflow.model.sentence_settings import read_settings
 from fastflow.model.sentence_tokens import LayersModule, WordWeightsModule, read_layers
+from fastflow.model.static import is_model2vec, open_table
 from fastflow.values import read_json, short
 
 KNOWN = (
     *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),
-    *("WordWeights", "WeightedLayerPooling"),
+    *("WordWeights", "WeightedLayerPooling", "StaticEmbedding"),
 )
 # sentence_transformers.models.Pooling, or since 5.4 sentence_transformers.base.modules.dense.Dense and the like
 TYPE = re.compile(
@@ -47,7 +50,11 @@ BEFORE = (  # the modules before the Pooling
     ["Transformer", "WordWeights"],
     ["Transformer", "WeightedLayerPooling", "WordWeights"],
 )
-FILES = {"WordWeights": "word_weights", "WeightedLayerPooling": "weighted_layer_pooling", "LayerNorm": "layer_norm"}
+FILES = {
+    "WordWeights": "word_weights", "WeightedLayerPooling": "weighted_layer_pooling", "LayerNorm": "layer_norm",
+    "StaticEmbedding": "static_embedding",
+}  # fmt: skip
+AFTER = ("Dense", "Normalize", "LayerNorm", "Dropout")  # the modules after a StaticEmbedding
 
 
 After = DenseModule | LayerNormModule | NormalizeModule
@@ -75,13 +82,13 @@ class Modules:
     truncate_dim: int | None = None
 
     def names(self) -> list[str]:
-        """The modules after the Transformer, in words."""
+        """The modules after the Transformer, in words; a StaticEmbedding is the first."""
         before = [module for module in (self.layers, self.word_weights) if module is not None]
         return [str(module) for module in (*before, self.pooling, *self.after)]
 
     def beyond_encoder(self) -> str:
         """The modules and settings that an encoder alone does not have, by name."""
-        named = self.names()
+        named = self.names()[isinstance(self.pooling, StaticModule) :]
         if self.transformer.do_lower_case:
             named.append("do_lower_case")
         if self.transformer.max_seq_length is not None:
@@ -103,21 +110,23 @@ class Modules:
 
 
 def read_modules(directory: Path) -> Modules | None:
-    """The modules of ``directory``, None if it has no modules.json.
+    """The modules of ``directory``, None if it has no modules.json, or one that model2vec wrote for others.
 
     Raises a FastflowError that names file and field for a module or a setting that is unknown, missing, or does not
     fit the others.
     """
-    if not is_file(directory / MODULES):
+    if not is_file(directory / MODULES) or is_model2vec(directory):
         return None
     entries = _entries(directory)
     kinds = [kind for kind, _ in entries]
     where = directory / MODULES
+    if kinds[0] == "StaticEmbedding":
+        return _read_static(directory, entries)
     before = kinds[: kinds.index("Pooling")] if "Pooling" in kinds else kinds
     if before not in BEFORE or len(before) == len(kinds):
         raise FastflowError(
             f"{where}: must begin with a Transformer and a Pooling, not with {', '.join(kinds[: len(before) + 1][:4])}"
-            "; WeightedLayerPooling and then WordWeights may come between them"
+            "; WeightedLayerPooling and then WordWeights may come between them, and a StaticEmbedding in their place"
         )
     for kind in ("Transformer", "Pooling", "WeightedLayerPooling", "WordWeights"):
         if kinds.count(kind) > 1 or kind in kinds[len(before) + 1 :]:
@@ -125,7 +134,7 @@ def read_modules(directory: Path) -> Modules | None:
     folder_of = dict(reversed(entries))
     transformer = read_transformer(folder_of["Transformer"])
     config = read_config(transformer.directory)
-    size = encoder_size(config, transformer.directory)
+    size = size_of(transformer.directory)
     if (transformer.max_seq_length or 0) >= size.max_tokens:
         transformer = replace(transformer, max_seq_length=None)
     layers = word_weights = None
@@ -139,6 +148,20 @@ def read_modules(directory: Path) -> Modules | None:
     folders = tuple(folder for kind, folder in entries if kind != "Transformer")
     return Modules(
         directory, transformer, pooling, after, width, layers, word_weights, folders, **read_settings(directory, width)
+    )  # fmt: skip
+
+
+def _read_static(directory: Path, entries: list[tuple[str, Path]]) -> Modules:
+    """The modules of a directory that begins with a StaticEmbedding: encoder and mean in one."""
+    if odd := [kind for kind, _ in entries[1:] if kind not in AFTER]:
+        raise FastflowError(f"{directory / MODULES}: {odd[0]} cannot come after a StaticEmbedding")
+    folder = entries[0][1]
+    if is_model2vec(folder):
+        raise FastflowError(f"{folder / 'config.json'} is model2vec's, whose vectors differ: open {folder} itself")
+    after, width = _read_after(entries[1:], open_table(folder).rows.shape[1])
+    return Modules(
+        directory, TransformerModule(folder, None, False), StaticModule(("mean",), True), after, width,
+        folders=tuple(folder for _, folder in entries[1:]), **read_settings(directory, width),
     )  # fmt: skip
 
 

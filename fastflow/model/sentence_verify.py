@@ -1,4 +1,4 @@
-"""The check of a directory of Sentence Transformers, which holds no hashes to go by."""
+"""The check of a directory of Sentence Transformers or model2vec, which holds no hashes to go by."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fastflow.errors import UnsupportedArchitecture
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Model
 from fastflow.model.sentence_weights import files_of
+from fastflow.model.static import check_rows, is_static
 from fastflow.model.weights import load_weights
 
 
@@ -20,11 +21,24 @@ def verify_modules(model: Model) -> list[str]:
     """
     assert model.modules is not None  # noqa: S101 - for the type checker: the caller looked for modules.json
     model.tokenizer()
-    with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
-        config = read_config(model.encoder)
-        load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
+    if is_static(model.encoder):
+        check_rows(model.encoder)
+    else:
+        with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
+            config = read_config(model.encoder)
+            load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
     return [
         f"{len(files_of(model.modules))} files of Sentence Transformers: every setting is known",
         f"modules {', '.join(model.modules.names())}: weights are whole and finite",
+        f"fingerprint {model.fingerprint}",
+    ]
+
+
+def verify_table(model: Model) -> list[str]:
+    """The same of a directory that model2vec saved."""
+    model.tokenizer()
+    rows = check_rows(model.encoder)
+    return [
+        f"token table of {rows} rows: whole and finite, and every setting is known",
         f"fingerprint {model.fingerprint}",
     ]

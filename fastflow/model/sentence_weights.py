@@ -13,13 +13,13 @@ from fastflow.kernels.encoder.texts import Dense, Head, Norm, Unit
 from fastflow.kernels.panels import usable
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.hashing import MODULES, encoder_files, is_file
-from fastflow.model.sentence_modules import TRANSFORMER_FILES, DenseModule, LayerNormModule
+from fastflow.model.sentence_modules import TRANSFORMER_FILES, DenseModule, LayerNormModule, StaticModule
 from fastflow.model.sentence_settings import SETTINGS
 from fastflow.model.sentence_tokens import LayersModule, read_word_weights
 from fastflow.model.sentence_transformers import Modules
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import BAD
-from fastflow.stages.pooling import Pooling
+from fastflow.stages.pooling import WORDS, Pooling
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -40,6 +40,8 @@ def head_of(modules: Modules) -> Head:
 
 def pooling_of(modules: Modules, depth: int) -> Pooling:
     """The pooling of the hidden states of an encoder of ``depth`` layers, with the weights of layers and tokens."""
+    if isinstance(modules.pooling, StaticModule):
+        return Pooling("mean", (WORDS,))
     mode, layers = "+".join(modules.pooling.modes), [depth]
     shares: list[float] | None = None
     if modules.layers is not None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.evaluation.isotropy import isoscore, mean_cosine, singular_values
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
 from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.encoders import tokenizer_of
 from fastflow.model.kinds import Model
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.static import is_static, open_table
 from fastflow.model.weights import load_weights
 from fastflow.report import plots
 from fastflow.report.curves import looks_in, read_log
@@ -71,9 +73,7 @@ def _evener(measures: Sequence[Line]) -> str:
 
 def words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section:
     """Norm and nearest neighbours of input word embeddings, by frequency in ``texts``."""
-    config = read_config(model.encoder)
-    table = load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)["word"]
-    tokenize = Tokenizer(model.encoder, model.max_length)
+    table, tokenize = word_vectors(model.encoder), tokenizer_of(model.encoder, model.max_length)
     counts = np.bincount(tokenize(texts).ids, minlength=len(table))
     counts[tokenize([""]).ids] = 0  # the special tokens stand in every text
     data = word_bands(table, counts, seed)
@@ -94,6 +94,15 @@ def words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section
         data,
         [Table("Means by frequency rank, to the k nearest", ["", *(row["ranks"] for row in data)], rows)],
     )
+
+
+def word_vectors(encoder: Path) -> NDArray[Any]:
+    """(V, D) the vector of each token id that the encoder begins with."""
+    if is_static(encoder):
+        table = open_table(encoder)
+        return table.vectors(np.arange(table.vocabulary), np.float32)
+    config = read_config(encoder)
+    return load_weights(encoder, config, encoder_shape(config, encoder), np.float32)["word"]
 
 
 def frequency_trend(bands: Sequence[dict[str, Any]]) -> str:

@@ -74,6 +74,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+Product = Callable[[Array, Array], Array]  # x (B, in), W (out, in) -> x W^T (B, out)
+
+
+def _matmul(x: Array, weight: Array) -> Array:
+    return x @ weight.T
+
+
 class Dense(NamedTuple):
     """activation(W x + b) of x (B, in), plus x with ``residual``, or R x where ``projection`` R (out, in) is given."""
 
@@ -83,11 +90,11 @@ class Dense(NamedTuple):
     residual: bool = False
     projection: NDArray[np.floating] | None = None
 
-    def __call__(self, x: Array) -> Array:
-        y = ACTIVATIONS[self.activation](x @ self.weight.astype(x.dtype).T + self.bias.astype(x.dtype))
+    def __call__(self, x: Array, product: Product = _matmul) -> Array:
+        y = ACTIVATIONS[self.activation](product(x, self.weight.astype(x.dtype)) + self.bias.astype(x.dtype))
         if not self.residual:
             return y
-        return y + (x if self.projection is None else x @ self.projection.astype(x.dtype).T)
+        return y + (x if self.projection is None else product(x, self.projection.astype(x.dtype)))
 
     def width(self, inputs: int) -> int:
         """The width of the results for vectors of ``inputs`` numbers."""
@@ -124,11 +131,11 @@ class Norm(NamedTuple):
 Head = Sequence[Dense | Unit | Norm]
 
 
-def apply_head(head: Head, x: Array) -> Array:
-    """(B, P) pooled vectors -> (B, P') after the modules of ``head``, in the dtype of ``x``."""
+def apply_head(head: Head, x: Array, product: Product = _matmul) -> Array:
+    """(B, P) pooled vectors -> (B, P') after the modules of ``head``, in their dtype; ``product``: that of a Dense."""
     with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
         for module in head:
-            x = module(x)
+            x = module(x, product) if isinstance(module, Dense) else module(x)
     return x
 
 

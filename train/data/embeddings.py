@@ -20,22 +20,22 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.choose import cannot_run
-from fastflow.backends.cpu import CpuBackend
-from fastflow.backends.torch import TorchBackend
+from fastflow.backends.choose import cannot_run, open_backend
 from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.reuse.cache import bytes_for_people, describe, locked
 from fastflow.kernels.encoder.texts import Head
-from fastflow.model.architecture import encoder_shape, encoder_size, read_config
+from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import DEFAULT, load_model
+from fastflow.model.encoders import size_of, tokenizer_of
 from fastflow.model.hashing import MANIFEST, encoder_hash
 from fastflow.model.hub import hub_snapshot
 from fastflow.model.kinds import Model
 from fastflow.model.sentence_transformers import Modules, read_modules
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.static import is_static
+from fastflow.model.tokens import Tokens
 from fastflow.model.weights import has_pooler
-from fastflow.stages.pooling import Pooling, parse_pooling
+from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.progress import COMMAND, Voice
 
@@ -95,12 +95,15 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
         return _open_modules(directory, max_length, hub_id, revision)
     if modules := read_modules(directory):
         directory = modules.transformer.directory
-    size = encoder_size(read_config(directory), directory)
-    length = min(128, size.max_tokens) if max_length is None else max_length
+    size, static = size_of(directory), is_static(directory)
+    length = min(size.max_tokens if static else 128, size.max_tokens) if max_length is None else max_length
     if not 3 <= length <= size.max_tokens:
         raise UsageError(f"--max-length must be 3 to {size.max_tokens} for this encoder, not {length}")
-    Tokenizer(directory, length)  # raises if it is missing or does not fit
+    length = tokenizer_of(directory, length).max_length  # raises if it is missing or does not fit
     pool = parse_pooling(pooling, size.layers)
+    if static and (pool.mode != "mean" or not {WORDS, 0}.issuperset(pool.layers)):
+        raise UsageError(f"{directory} is a token table, which has no layers: leave out --pooling {pooling}")
+    pool = Pooling("mean", (WORDS,)) if static else pool
     if pool.mode == "pooler" and not has_pooler(directory):
         raise UsageError(f"{directory}: pooling 'pooler' needs a pooler, and this encoder has none")
     return FrozenEncoder(directory, pool, length, encoder_hash(directory), hub_id, revision, modules)
@@ -165,10 +168,7 @@ class Embedder:
             raise reason
         self._tokenize = encoder.tokenizing()
         self.backend: Any
-        if name == "cpu":
-            self.backend = CpuBackend(encoder.model, "float32", device, None)
-        else:
-            self.backend = TorchBackend(encoder.model, "float32", device, None)
+        self.backend = open_backend(encoder.model, name, device, "float32", None)
         if dropout:
             self.backend.train_mode(rate)
         self.dim = encoder.dim
@@ -196,6 +196,8 @@ def who_runs(directory: Path, device: str) -> str:
     """The backend of a pass over a corpus: ``cpu``, the compiled kernels, if they run the encoder; else torch."""
     if device != "cpu" or cannot_run("cpu", "cpu") is not None:
         return "torch"
+    if is_static(directory):
+        return "cpu"
     try:
         encoder_shape(read_config(directory), directory)
     except UnsupportedArchitecture:

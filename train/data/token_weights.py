@@ -17,8 +17,7 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.model.architecture import read_config, whole_number
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.encoders import tokenizer_of, vocabulary_of
 from fastflow.train.data.background import Words, background
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
 
@@ -44,8 +43,8 @@ def weigh(encoder: FrozenEncoder, texts: Sequence[str], words: Words | None) -> 
 
 def token_counts(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int64]:
     """(V,) how often each id of the vocabulary occurs in ``texts``; counts of parts of a corpus add up."""
-    vocabulary = whole_number(read_config(encoder.directory), "vocab_size", encoder.directory)
-    tokenize = Tokenizer(encoder.directory, encoder.max_length)
+    vocabulary = vocabulary_of(encoder.directory)
+    tokenize = tokenizer_of(encoder.directory, encoder.max_length)
     counts = np.zeros(vocabulary, np.int64)
     for start in range(0, len(texts), WINDOW):
         counts += np.bincount(tokenize(texts[start : start + WINDOW]).ids, minlength=vocabulary)
@@ -56,7 +55,7 @@ def weigh_by(encoder: FrozenEncoder, counts: NDArray[np.int64], words: Words | N
     """``weigh`` by the counts (V,) of a corpus."""
     at_large = None
     if words is not None:
-        at_large = background(Tokenizer(encoder.directory, encoder.max_length), len(counts), words)
+        at_large = background(tokenizer_of(encoder.directory, encoder.max_length), len(counts), words)
     return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, at_large)))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.artifact import load_model, located
+from fastflow.model.encoders import size_of
 from fastflow.model.hashing import encoder_files, file_hash
 from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
@@ -100,7 +100,7 @@ def _wanted(request: Request) -> tuple[str, Options]:
 
 def _pooling_name(model: Model) -> str:
     """The name by which a fit asks for the same pooling; raises a UsageError if there is none."""
-    pooling, layers = model.pooling, encoder_size(read_config(model.encoder), model.encoder).layers
+    pooling, layers = model.pooling, size_of(model.encoder).layers
     name = pooling_name(pooling)
     if parse_pooling(name, layers) != pooling:
         raise UsageError(f"--fit cannot pool as {model.path} does, by the {pooling.describe()}: give another -m")

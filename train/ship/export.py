@@ -223,8 +223,8 @@ def _copy_encoder(source: Path, target: Path) -> None:
     """Config, weights and tokenizer; a vocab.txt becomes the tokenizer.json it stands for."""
     target.mkdir()
     index = source / "model.safetensors.index.json"
-    optional = [source / "tokenizer_config.json", index]
-    for path in [source / "config.json", *weight_files(source), *(p for p in optional if p.is_file())]:
+    optional = [source / "config.json", source / "tokenizer_config.json", index]
+    for path in [*weight_files(source), *(p for p in optional if p.is_file())]:
         shutil.copyfile(path, target / path.name)
     tokenizer = load_tokenizer(source)
     tokenizer.no_padding()

@@ -13,6 +13,7 @@ import numpy as np
 from fastflow.backends.cpu import CpuBackend
 from fastflow.model.int8 import Int8
 from fastflow.model.kinds import Model
+from fastflow.model.static import is_static
 from fastflow.train.data.embeddings import who_runs
 
 TEXTS = 256
@@ -28,7 +29,7 @@ class Measured(CpuBackend):
 class Precision(NamedTuple):
     """{dtype: least cosine} of embeddings in that dtype to those in float32, and the trial of int8.
 
-    Empty and None if the compiled kernels do not run the encoder: ``auto`` stays with float32 then.
+    Empty and None if the compiled kernels do not run the encoder, or without products: ``auto`` is float32 then.
     """
 
     least_cosines: dict[str, float]
@@ -37,7 +38,7 @@ class Precision(NamedTuple):
 
 def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
     """The cost of each reduced dtype for ``model`` on some of ``texts``, and on the texts of int8's trial."""
-    if who_runs(model.encoder, "cpu") != "cpu":
+    if who_runs(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
         return Precision({}, None)
     some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
     tokens = model.tokenizer().prompted(some, model.prompts.resolve(), model.prompts.pooled)

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastflow.backends.base import Calibrator
-from fastflow.backends.reference import ReferenceBackend
-from fastflow.backends.torch import TorchBackend
+from fastflow.backends.choose import open_backend
 from fastflow.backends.vectors import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.model.artifact import load_model, open_model
@@ -30,9 +29,9 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
     model = load_model(directory)
     tokens = model.tokenizer().prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
-        saved: Any = ReferenceBackend(model, "float32", "cpu", None)
+        saved = open_backend(model, "reference", "cpu", "float32", None)
     except UnsupportedArchitecture:  # only PyTorch runs this encoder: what is proved is files, tokenizer, calibration
-        saved = TorchBackend(model, "float32", "cpu", None)
+        saved = open_backend(model, "torch", "cpu", "float32", None)
     ours, theirs = saved.pool(tokens), Embedder(encoder, "cpu", backend="torch")(texts)
     _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
     _prove_calibration(model.calibration, fitted, theirs, saved)

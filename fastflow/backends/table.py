@@ -1,0 +1,138 @@
+"""The backends of a static encoder: the mean of a text's rows of a token table, then what follows any pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.backends.base import Backend, Floats
+from fastflow.backends.cpu import CpuCalibration, CpuCalibrator
+from fastflow.backends.reference import ReferenceCalibrator
+from fastflow.backends.torch import TorchCalibration, TorchCalibrator
+from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder.texts import apply_head
+from fastflow.kernels.table import reference
+from fastflow.model.kinds import Model
+from fastflow.model.static import open_table
+from fastflow.model.tokens import Tokens
+
+
+class CpuTable(CpuCalibrator, Backend):
+    """The compiled kernels on rows that lie in the mapped file. float32.
+
+    A text has the same bits whatever its company, the order and the number of threads.
+    """
+
+    name = "cpu"
+    dtypes = ("float32",)
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        from fastflow.kernels.table import cpu
+
+        super().__init__(model, dtype, "cpu", threads)
+        table = open_table(model.encoder)
+        try:
+            self._table = cpu.CpuTable(table, self._pooling.weights, threads)
+        except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
+            raise UsageError(str(error)) from error
+        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        self.arithmetic = self._table.isa
+        self.details.append(
+            f"token table of {len(table.rows)} rows in {table.rows.dtype} and calibration, compiled for "
+            f"{self._table.isa}, {self._table.threads} threads"
+        )
+
+    def pool(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors; 0 for a text without tokens."""
+        try:
+            pooled = self._table(tokens.ids, tokens.offsets)
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        return apply_head(self._head, pooled, self._product)
+
+    def _product(self, x: Floats, weight: Floats) -> Floats:
+        """x W^T: BLAS would give a row other bits in other company."""
+        from fastflow.kernels.search.cpu import products
+
+        return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
+
+    def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
+        """(B, D) pooled vectors of ``tokens`` at once: nothing is padded, so that ``batches`` would help nobody."""
+        return self.pool(tokens)
+
+
+class ReferenceTable(ReferenceCalibrator, Backend):
+    """NumPy, from the equations. float32 or float64."""
+
+    name = "reference"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, dtype, "cpu", threads)
+        if threads is not None:
+            self.notes.append("threads: NumPy's BLAS decides")
+        self._table = open_table(model.encoder)
+        self._stages = [stage.astype(self.floats) for stage in model.calibration]
+
+    def pool(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors of one batch; 0 for a text without tokens."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+                pooled = reference.pool(
+                    self._table, tokens.ids, tokens.offsets, self._pooling.weights, self.floats.type
+                )
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        return apply_head(self._head, pooled)
+
+
+class TorchTable(TorchCalibrator, Backend):
+    """PyTorch's EmbeddingBag, on a CPU or a GPU. float32 or float64."""
+
+    name = "torch"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        import torch
+
+        self._torch = torch
+        super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
+        self._calibration = TorchCalibration(model, dtype, self.device, threads)
+        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
+        table = open_table(model.encoder)
+        self._vectors = self._calibration.tensor(table.vectors(np.arange(table.vocabulary), np.float32))
+        weights = self._pooling.weights
+        self._weights: Any = None if weights is None else self._calibration.tensor(weights)
+        self._dropout = 0.0
+
+    def train_mode(self, dropout: float | None = None) -> None:
+        """Drop each number of a token's vector with the probability ``dropout``; for training, never when embedding."""
+        self._dropout = dropout or 0.0
+
+    def pool(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors of one batch; 0 for a text without tokens."""
+        self._calibration.mind_fork()
+        tokens.check(len(self._vectors))
+        torch = self._torch
+        with torch.inference_mode():
+            ids, starts = (torch.tensor(a, device=self.device) for a in (tokens.ids, tokens.offsets[:-1]))
+            vectors = self._vectors[ids]
+            if self._dropout:
+                vectors = torch.nn.functional.dropout(vectors, self._dropout)
+            if self._weights is None:
+                return self._finished(self._sums(vectors, starts, "mean"))
+            weights = self._weights[ids]
+            sums, total = self._sums(vectors, starts, "sum", weights), self._sums(weights[:, None], starts, "sum")
+            return self._finished(torch.where(total > 0, sums / total, sums))
+
+    def _sums(self, vectors: Any, starts: Any, mode: str, weights: Any = None) -> Any:
+        """(B, D): the rows of ``vectors`` (N, D) of each text in one; 0 for a text without."""
+        rows = self._torch.arange(len(vectors), device=self.device)
+        bag = self._torch.nn.functional.embedding_bag
+        return bag(rows, vectors, starts.long(), mode=mode, per_sample_weights=weights)
+
+    def _finished(self, pooled: Any) -> Floats:
+        return apply_head(self._head, self._calibration.numpy(pooled))

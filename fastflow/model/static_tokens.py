@@ -1,0 +1,106 @@
+"""texts -> token ids as the library of a static encoder makes them: without special tokens; a text may have none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastflow.errors import FastflowError
+from fastflow.model.long_texts import LongTexts
+from fastflow.model.static import TOKENIZER, open_table, read_rules
+from fastflow.model.tokens import Tokenizer, Tokens, load_tokenizer
+from fastflow.values import MOST, panics, reason, short
+
+
+class StaticTokenizer(Tokenizer):
+    """A saved tokenizer with a length limit, MOST for none, for the table in ``directory``.
+
+    model2vec cuts a text by characters, as many for each token of the limit as the vocabulary's median token has, then
+    by tokens, and leaves unknown tokens out after that. A StaticEmbedding keeps them, and cuts if tokenizer.json does.
+    """
+
+    def __init__(self, directory: Path, max_length: int) -> None:
+        rules, table = read_rules(directory), open_table(directory)
+        self._directory, self._uncut = directory, None
+        self._tokenizer = load_tokenizer(directory)
+        self.max_length = self._limit(rules.model2vec, max_length)
+        self._long = LongTexts(self._tokenizer, self.max_length)
+        try:
+            with panics():
+                self._tokenizer.no_padding()
+                if self.max_length < MOST:
+                    self._tokenizer.enable_truncation(self.max_length)
+                else:
+                    self._tokenizer.no_truncation()
+                self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+                self._unknown = _unknown(self._tokenizer) if rules.model2vec else None
+        except Exception as error:  # as in load_tokenizer
+            raise FastflowError(f"{directory}: the tokenizer cannot be used: {reason(error)}") from error
+        if getattr(self._tokenizer.model, "dropout", None):
+            raise FastflowError(f"{directory / TOKENIZER}, field dropout: must be null, for it merges at random")
+        self._by_characters = rules.model2vec
+        self._check_size(table.vocabulary, exact=rules.model2vec and table.mapping is None)
+
+    def _limit(self, model2vec: bool, max_length: int) -> int:
+        """The limit of tokens: a StaticEmbedding's is that of tokenizer.json too."""
+        found = None if model2vec else self._tokenizer.truncation
+        if found is None:
+            return max_length
+        if found["direction"] != "right":
+            where = f"{self._directory / TOKENIZER}, field truncation, direction"
+            raise FastflowError(f"{where}: must be right, not {short(found['direction'])}")
+        return min(max_length, int(found["max_length"]))
+
+    def _check_size(self, vocabulary: int, exact: bool) -> None:
+        if self.size > vocabulary or (exact and self.size != vocabulary):
+            raise FastflowError(
+                f"{self._directory}: the tokenizer has {self.size} entries, and the table has {vocabulary} vectors"
+            )
+
+    @cached_property
+    def _characters(self) -> int:
+        """The characters that are kept of a text."""
+        return self.max_length * int(np.median([len(token) for token in self._tokenizer.get_vocab()]))
+
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """Tokenize ``texts``; raises a FastflowError for one that the tokenizer cannot take."""
+        kept = list(texts)
+        cut = [i for i, text in enumerate(texts) if self._by_characters and len(text) > self.max_length]
+        cut = [i for i in cut if len(texts[i]) > self._characters]
+        for i in cut:
+            kept[i] = texts[i][: self._characters]
+        tokens = super().__call__(kept)
+        if cut:
+            tokens = tokens._replace(cut=np.union1d(tokens.cut, cut).astype(np.int64))
+        return tokens if self._unknown is None else _without(tokens, self._unknown)
+
+    def _encoded(self, texts: Sequence[str]) -> list[Any]:
+        return self._checked(self._tokenizer.encode_batch_fast, texts, False)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """The tokens of ``prompt`` alone."""
+        return len(self([prompt]).ids)
+
+
+def _without(tokens: Tokens, unknown: int) -> Tokens:
+    """``tokens`` less those of the id ``unknown``."""
+    known = tokens.ids != unknown
+    if known.all():
+        return tokens
+    before = np.zeros(len(known) + 1, np.int64)
+    np.cumsum(known, out=before[1:])
+    return tokens._replace(ids=tokens.ids[known], offsets=before[tokens.offsets])
+
+
+def _unknown(tokenizer: Any) -> int | None:
+    """The id of the unknown token; None if there is none."""
+    if hasattr(tokenizer.model, "unk_token"):
+        name = tokenizer.model.unk_token
+        return None if name is None else tokenizer.token_to_id(name)
+    found = json.loads(tokenizer.to_str())["model"].get("unk_id")  # of Unigram, which has no such attribute
+    return None if found is None else int(found)

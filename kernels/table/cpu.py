@@ -1,0 +1,51 @@
+"""The mean of a text's rows of a table, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels import isa as instructions
+from fastflow.kernels._cpu import Table as Compiled
+from fastflow.kernels._cpu import isas
+from fastflow.kernels.panels import raw
+from fastflow.kernels.table.reference import STORED, Table
+from fastflow.kernels.threads import default_threads
+
+
+class CpuTable:
+    """Concatenated texts -> their means (B, D) float32, accumulated in float32 in the order of the ids.
+
+    A text has the same bits whatever the other texts, their order and the number of threads. Safe from several Python
+    threads at once, and after fork. Rows are read where they lie: none is copied, and none before a text has its id.
+
+    Args:
+        table: the vectors; its rows C-contiguous and aligned.
+        weights: (V,) float32, the weight of each id in the mean; None: every id counts equally.
+        threads: at most this many; None: ``default_threads()``.
+        isa: None for the instruction set that FASTFLOW_ISA names, or the best.
+
+    Raises:
+        ValueError: for arguments that cannot run.
+    """
+
+    def __init__(
+        self, table: Table, weights: NDArray[np.float32] | None = None, threads: int | None = None,
+        isa: str | None = None,
+    ) -> None:  # fmt: skip
+        self.threads = default_threads() if threads is None else threads
+        self.isa = instructions.isa(isa)
+        self._width = table.rows.shape[1]
+        self._table = Compiled(
+            raw(table.rows), STORED.index(table.rows.dtype), self._width, table.scales, weights, table.mapping,
+            table.run, isas()[self.isa][0],
+        )  # fmt: skip
+
+    def __call__(self, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(B, D): the mean of the vectors of the texts ids[offsets[i]:offsets[i + 1]]; 0 for one without ids.
+
+        Raises ValueError, naming the text, for an id outside the table.
+        """
+        out = np.empty((len(offsets) - 1, self._width), np.float32)
+        self._table.run(ids, offsets, out, self.threads)
+        return out

@@ -1,0 +1,83 @@
+"""A table of token vectors and the mean of a text's rows, in NumPy."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+STORED = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int8))  # in the order of _cpu.ROWS_FLOAT ...
+RUN, WHOLE = 16, 1 << 62
+BLOCK = 1 << 14  # tokens whose vectors are in memory at a time
+
+
+class Table(NamedTuple):
+    """A vector for each of V ids: row ``mapping[id]`` of ``rows``, times ``scales[id]``.
+
+    rows: (R, D) of a dtype in STORED, of any alignment. scales: (V,) float32, None for 1. mapping: (V,) int32, 0 to
+    R - 1, None if row and id are one. run: so many tokens are summed before their sum is added to the text's; RUN
+    keeps the rounding error of a long text low, WHOLE is one sum in the order of the tokens.
+    """
+
+    rows: Array
+    scales: NDArray[np.float32] | None = None
+    mapping: NDArray[np.int32] | None = None
+    run: int = WHOLE
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the ids that have a vector."""
+        return len(self.rows if self.mapping is None else self.mapping)
+
+    def vectors(self, ids: NDArray[np.integer[Any]], dtype: Any, weights: NDArray[np.float32] | None = None) -> Array:
+        """The vectors (N, D) of ``ids`` (N,) in ``dtype``, times the ``weights`` (V,) of their ids."""
+        found: Array = self.rows[ids if self.mapping is None else self.mapping[ids]].astype(dtype)
+        factors = [each[ids].astype(dtype) for each in (weights, self.scales) if each is not None]
+        return found * np.prod(factors, axis=0)[:, None] if factors else found
+
+
+def pool(
+    table: Table, ids: NDArray[np.int32], offsets: NDArray[np.int64], weights: NDArray[np.float32] | None, dtype: Any
+) -> Array:
+    """(B, D) in ``dtype``: the mean of the vectors of the texts ids[offsets[i]:offsets[i + 1]]; 0 for one without ids.
+
+    ``weights`` (V,) make it sum(w x) / sum(w) over a text's ids, None counts all equally. Sums are in the order of the
+    ids. Raises ValueError, naming the text, for an id outside the table.
+    """
+    check(ids, offsets, table.vocabulary)
+    out = np.zeros((len(offsets) - 1, table.rows.shape[1]), dtype)
+    for start, stop in _blocks(offsets):
+        some = ids[offsets[start] : offsets[stop]]
+        vectors = table.vectors(some, dtype, weights)
+        counts = np.ones(len(some), dtype) if weights is None else weights[some].astype(dtype)
+        for text in range(start, stop):
+            rows = slice(*(offsets[text : text + 2] - offsets[start]))
+            if rows.start < rows.stop:
+                out[text] = _sum(vectors[rows], table.run) / np.add.accumulate(counts[rows])[-1]
+    return out
+
+
+def _sum(vectors: Array, run: int) -> Array:
+    """(D,): the sum of ``vectors`` (n, D), of runs in order; ``reduce`` adds rows in order, ``reduceat`` does not."""
+    parts = [vectors[i : i + run] for i in range(0, len(vectors), min(run, len(vectors)))]
+    return np.add.reduce([np.add.reduce(part, axis=0) for part in parts], axis=0)  # type: ignore[no-any-return]
+
+
+def _blocks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """(first text, end) of blocks of about BLOCK ids, or of one text."""
+    cuts, texts = [0], len(offsets) - 1
+    while cuts[-1] < texts:
+        end = int(np.searchsorted(offsets, offsets[cuts[-1]] + BLOCK, side="right")) - 1
+        cuts.append(max(end, cuts[-1] + 1))
+    return list(pairwise(cuts))
+
+
+def check(ids: NDArray[np.int32], offsets: NDArray[np.int64], vocabulary: int) -> None:
+    """Raise ValueError for an id outside 0 to ``vocabulary`` - 1, naming the text that has it."""
+    bad = np.flatnonzero((ids < 0) | (ids >= vocabulary))
+    if len(bad):
+        text = int(np.searchsorted(offsets, bad[0], side="right")) - 1
+        raise ValueError(f"text {text} has the id {ids[bad[0]]}, and the table has vectors of 0 to {vocabulary - 1}")

@@ -1,0 +1,166 @@
+"""The mean of a text's rows: its definition in float64, and the compiled kernel with the bits of NumPy in float32."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fastflow.kernels._cpu import Table as Compiled
+from fastflow.kernels.panels import raw
+from fastflow.kernels.table.cpu import CpuTable
+from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table, pool
+
+LENGTHS = (1, 0, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0)
+WIDTHS = (1, 3, 7, 8, 16, 31, 33, 64, 127, 128, 129, 256, 300)
+VOCABULARY = 400
+
+
+def made(width, dtype, scaled=False, clusters=0, seed=0, run=WHOLE):
+    rng = np.random.default_rng(seed)
+    drawn = rng.normal(0, 1, (clusters or VOCABULARY, width))
+    rows = np.clip(drawn * 40, -127, 127).astype(dtype) if dtype == np.int8 else drawn.astype(dtype)
+    scales = rng.uniform(-2, 2, VOCABULARY).astype(np.float32) if scaled else None
+    return Table(rows, scales, rng.integers(0, clusters, VOCABULARY).astype(np.int32) if clusters else None, run)
+
+
+def texts(lengths=LENGTHS, seed=1):
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, sum(lengths)).astype(np.int32)
+    return ids, np.cumsum([0, *lengths])
+
+
+def weights_of(weighted):
+    return np.random.default_rng(2).uniform(0.01, 3, VOCABULARY).astype(np.float32) if weighted else None
+
+
+def by_hand(table, ids, offsets, weights):
+    """One text at a time, one token at a time."""
+    out = np.zeros((len(offsets) - 1, table.rows.shape[1]))
+    for i, (start, stop) in enumerate(pairwise(offsets)):
+        total = 0.0
+        for token in ids[start:stop]:
+            weight = 1.0 if weights is None else float(weights[token])
+            scale = 1.0 if table.scales is None else float(table.scales[token])
+            row = token if table.mapping is None else table.mapping[token]
+            out[i] += weight * scale * table.rows[row].astype(np.float64)
+            total += weight
+        out[i] /= total or 1.0
+    return out
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("clusters", [0, 50])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", STORED)
+def test_reference_is_the_mean(dtype, scaled, clusters, weighted):
+    table, weights = made(33, dtype, scaled, clusters), weights_of(weighted)
+    want = by_hand(table, *texts(), weights)
+    np.testing.assert_allclose(pool(table, *texts(), weights, np.float64), want, rtol=1e-12, atol=1e-12)
+    assert not want[[1, -1]].any()
+    assert np.abs(want[0]).max() > 0.1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("run", [RUN, WHOLE])
+def test_compiled_has_the_bits_of_numpy(float_isa, run, dtype, scaled, weighted):
+    weights = weights_of(weighted)
+    for width in WIDTHS:
+        table = made(width, dtype, scaled, run=run)
+        found = CpuTable(table, weights, isa=float_isa)(*texts())
+        assert found.dtype == np.float32
+        plain = pool(table, *texts(), weights, np.float32)
+        if width > 1:  # NumPy adds a single column in pairs
+            np.testing.assert_array_equal(found, plain)
+        exact = pool(table, *texts(), weights, np.float64)
+        assert np.abs(found - exact).max() <= 4e-7 * max(1, np.abs(exact).max() * 8)
+
+
+def test_runs_keep_a_long_text_exact(float_isa):
+    table = made(8, np.float32, run=RUN)
+    ids, offsets = np.repeat(np.arange(2, dtype=np.int32), 50_000), np.array([0, 100_000])
+    exact = pool(table, ids, offsets, None, np.float64)
+    apart = [
+        np.abs(CpuTable(table._replace(run=run), isa=float_isa)(ids, offsets) - exact).max() for run in (RUN, WHOLE)
+    ]
+    assert apart[0] < apart[1] / 4
+
+
+def test_mapping_chooses_the_row(float_isa):
+    table = made(40, np.float16, scaled=True, clusters=9)
+    found = CpuTable(table, isa=float_isa)(*texts())
+    np.testing.assert_array_equal(found, pool(table, *texts(), None, np.float32))
+
+
+def test_every_half_is_widened_exactly(float_isa):
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 32)
+    table = Table(halves)
+    ids = np.arange(len(halves), dtype=np.int32)
+    found = CpuTable(table, isa=float_isa)(ids, np.arange(len(halves) + 1))
+    np.testing.assert_array_equal(found, halves.astype(np.float32))
+
+
+def test_bits_of_a_text_depend_on_nothing_else(float_isa):
+    table, weights = made(129, np.float32, scaled=True), weights_of(True)
+    lengths = [int(n) for n in np.random.default_rng(3).integers(0, 90, 700)]
+    ids, offsets = texts(lengths)
+    whole = CpuTable(table, weights, threads=4, isa=float_isa)(ids, offsets)
+    alone = CpuTable(table, weights, threads=1, isa=float_isa)
+    for i in (0, 1, 350, 699):
+        one = ids[offsets[i] : offsets[i + 1]]
+        np.testing.assert_array_equal(alone(one, np.array([0, len(one)]))[0], whole[i])
+    order = np.random.default_rng(4).permutation(len(lengths))
+    mixed = np.concatenate([ids[offsets[i] : offsets[i + 1]] for i in order])
+    again = alone(mixed, np.cumsum([0, *(lengths[i] for i in order)]))
+    np.testing.assert_array_equal(again, whole[order])
+
+
+def test_reference_in_blocks(monkeypatch):
+    table, weights = made(16, np.float32), weights_of(True)
+    whole = pool(table, *texts(), weights, np.float64)
+    monkeypatch.setattr("fastflow.kernels.table.reference.BLOCK", 20)
+    np.testing.assert_array_equal(pool(table, *texts(), weights, np.float64), whole)
+
+
+def test_no_texts():
+    assert CpuTable(made(8, np.float32))(np.zeros(0, np.int32), np.zeros(1, np.int64)).shape == (0, 8)
+    assert pool(made(8, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64), None, np.float32).shape == (0, 8)
+
+
+@pytest.mark.parametrize("bad", [-1, VOCABULARY])
+def test_an_id_outside_names_the_text(bad):
+    ids, offsets = texts()
+    ids = ids.copy()
+    ids[offsets[4]] = bad
+    for call in (CpuTable(made(8, np.float32)), lambda *given: pool(made(8, np.float32), *given, None, np.float32)):
+        with pytest.raises(ValueError, match=f"text 4 has .*0 to {VOCABULARY - 1}"):
+            call(ids, offsets)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rows": np.zeros(7, np.uint8)}, "no whole rows"),
+        ({"stored": 3}, "no whole rows"),
+        ({"scales": np.ones(3, np.float32)}, "3 scales do not fit"),
+        ({"weights": np.ones(5, np.float32)}, "5 weights do not fit"),
+        ({"mapping": np.array([0, 4], np.int32)}, "id 1 has row 4"),
+        ({"mapping": np.array([-1], np.int32)}, "id 0 has row -1"),
+        ({"rows": np.zeros(33, np.uint8)[1:]}, "aligned"),
+        ({"run": 0}, "a run of tokens is at least 1"),
+        ({"isa": 99}, "instruction set 99"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, sentence):
+    given = {"rows": raw(np.ones((4, 2), np.float32)), "stored": 0, "width": 2, "run": 1, "isa": 0}
+    given |= {"scales": None, "weights": None, "mapping": None}
+    with pytest.raises(ValueError, match=sentence):
+        Compiled(**{**given, **changes})
+
+
+def test_offsets_that_go_back_are_refused():
+    table = CpuTable(made(8, np.float32))
+    with pytest.raises(ValueError, match="text 1"):
+        table(np.zeros(4, np.int32), np.array([0, 3, 2, 4]))
+    with pytest.raises(ValueError, match="offsets must start at 0"):
+        table(np.zeros(4, np.int32), np.array([0, 3]))

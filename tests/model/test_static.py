@@ -1,0 +1,178 @@
+"""Static encoders: vectors of model2vec's own, of Sentence Transformers' own, and what is not obeyed is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fastflow import Runtime
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.artifact import load_model, verify
+from fastflow.model.static_write import write_static
+
+from support.builders import wordpiece
+from support.sentence_dirs import theirs
+from support.static_dirs import TEXTS, TOKENIZERS, model2vec_dir, numbers, static_embedding_dir
+
+pytestmark = pytest.mark.filterwarnings("ignore:texts longer than")
+EQUAL = 1e-6  # largest difference, relative to the largest number of a vector above 1
+F16, F32, F64, I8 = np.float16, np.float32, np.float64, np.int8
+SHAPES = {
+    "plain": {},
+    "unit": {"normalize": True},
+    "weights": {"weights": F32},
+    "exact-weights": {"weights": F64, "normalize": True},
+    "mapping": {"clusters": 20, "weights": F32, "normalize": True},
+    "mapping-alone": {"clusters": 20},
+    "half": {"dtype": F16, "normalize": True},
+    "half-weights": {"dtype": F16, "weights": F64},
+    "bytes": {"dtype": I8},
+    "bytes-weights": {"dtype": I8, "weights": F32, "normalize": True},
+    "wide": {"dtype": F64, "weights": F64},
+    "one": {"width": 1},
+    "narrow": {"width": 7, "normalize": True},
+    "256": {"width": 256},
+    "short": {"max_length": 8, "normalize": True},
+    "unlimited": {"max_length": None},
+}
+
+
+def near(found, want):
+    assert found.dtype == np.float32
+    assert found.shape == want.shape
+    assert np.abs(found - want).max() <= EQUAL * max(1, np.abs(want).max())
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_vectors_of_model2vec(tmp_path, shape, kind):
+    model2vec = pytest.importorskip("model2vec")
+    path = model2vec_dir(tmp_path / "m", TOKENIZERS[kind](), **SHAPES[shape])
+    library = model2vec.StaticModel.from_pretrained(path)
+    half = library.embedding.dtype == F16
+    library.embedding = library.embedding.astype(F32) if half else library.embedding  # it rounds results to float16
+    want = library.encode(TEXTS).astype(F32)
+    near(Runtime(path).encode(TEXTS), want)
+    assert not want[TEXTS.index("")].any()
+
+
+def test_rounded_vectors_of_model2vec(tmp_path):
+    """With a table of float16 the library rounds the mean, and the unit vector of that, to float16."""
+    model2vec = pytest.importorskip("model2vec")
+    path = model2vec_dir(tmp_path / "m", dtype=F16)
+    want = model2vec.StaticModel.from_pretrained(path).encode(TEXTS[:24])
+    assert want.dtype == F16
+    assert (Runtime(path).encode(TEXTS[:24]).astype(F16) == want).mean() > 0.999
+
+
+BAGS = {
+    "alone": ([], {}),
+    "unit": ([("Normalize", {})], {"new": True}),
+    "root": ([("Normalize", {})], {"folder": ""}),
+    "dense": ([("Dense", {"out_features": 12, "activation_function": "torch.nn.modules.activation.Tanh"})], {}),
+    "half": ([("Normalize", {})], {"dtype": F16}),
+    "prompts": ([], {"prompts": {"query": "the dog "}, "default_prompt_name": "query"}),
+    "cut": ([("Normalize", {})], {"truncate_dim": 9}),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("shape", BAGS)
+def test_vectors_of_sentence_transformers(tmp_path, shape, kind):
+    pytest.importorskip("sentence_transformers")
+    after, settings = BAGS[shape]
+    path = static_embedding_dir(tmp_path / "m", after, tokenizer=TOKENIZERS[kind](), **settings)
+    want = theirs(path).float().encode(TEXTS)
+    near(Runtime(path).encode(TEXTS), want)
+
+
+def test_sentence_transformers_keeps_unknown_tokens_and_texts_whole(tmp_path):
+    """And model2vec neither: the two libraries make different vectors of one table."""
+    bag, own = static_embedding_dir(tmp_path / "bag"), model2vec_dir(tmp_path / "own", max_length=4)
+    texts = ["\u2603 the dog", "the dog sees the bird near the river"]
+    one, other = (Runtime(path) for path in (bag, own))
+    assert one.tokenize(texts).offsets.tolist() == [0, 3, 11]
+    assert other.tokenize(texts).offsets.tolist() == [0, 2, 5]  # of 4 tokens times 3 characters: "the dog sees"
+    assert np.abs(one.encode(texts) - other.encode(texts)).max(axis=1).min() > 0.01
+
+
+def test_sentence_transformers_cuts_as_tokenizer_json_says(tmp_path):
+    pytest.importorskip("sentence_transformers")
+    tokenizer = wordpiece()
+    tokenizer.enable_truncation(5)
+    path = static_embedding_dir(tmp_path / "m", tokenizer=tokenizer)
+    near(Runtime(path).encode(TEXTS), theirs(path).encode(TEXTS))
+    assert Runtime(path).info()["max_length"] == 5
+
+
+def test_tables_of_model2vec_in_sentence_transformers_folders(tmp_path):
+    """A StaticEmbedding may hold model2vec's tensors, which that library folds into one table."""
+    pytest.importorskip("sentence_transformers")
+    path, own = static_embedding_dir(tmp_path / "m"), model2vec_dir(tmp_path / "own", clusters=9, weights=F32)
+    shutil.copy(own / "model.safetensors", path / "0_StaticEmbedding" / "model.safetensors")
+    near(Runtime(path).encode(TEXTS), theirs(path).encode(TEXTS))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_written_directories_open_everywhere(tmp_path, dtype, weighted, normalize):
+    model2vec = pytest.importorskip("model2vec")
+    tokenizer = wordpiece()
+    table = numbers((tokenizer.get_vocab_size(), 48), 7)
+    weights = np.abs(numbers((len(table),), 8)) if weighted else None
+    write_static(tmp_path / "m", tokenizer, table, weights, normalize, dtype, name="someone/teacher")
+    library = model2vec.StaticModel.from_pretrained(tmp_path / "m")
+    library.embedding = library.embedding.astype(F32) if dtype == "float16" else library.embedding
+    found = Runtime(tmp_path / "m").encode(TEXTS)
+    near(found, library.encode(TEXTS))
+    write_static(tmp_path / "exact", tokenizer, table, weights, normalize)
+    exact = Runtime(tmp_path / "exact").encode(TEXTS)
+    rounded = {"float32": 0, "float16": 1e-3, "int8": 2e-2}[dtype]
+    assert np.abs(found - exact).max() <= rounded * max(1, np.abs(exact).max())
+
+
+def test_the_writer_keeps_the_tokenizer_and_refuses_what_exists(tmp_path):
+    tokenizer = wordpiece()
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=9)
+    table = numbers((tokenizer.get_vocab_size(), 8))
+    write_static(tmp_path / "m", tokenizer, table)
+    assert tokenizer.truncation["max_length"] == 3
+    saved = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
+    assert saved["truncation"] is saved["padding"] is None
+    with pytest.raises(FastflowError, match="exists already"):
+        write_static(tmp_path / "m", tokenizer, table)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("table", "weights", "dtype", "sentence"),
+    [
+        (numbers((3, 8)), None, "float32", "a row for each of the tokenizer's"),
+        (None, numbers((3,)), "float32", "the weights must be of shape"),
+        (None, None, "bfloat16", "saved as float32, float16, int8, not as bfloat16"),
+        (1e5, None, "float16", "the table must be finite, and within what float16 holds"),
+        (np.nan, None, "int8", "the table must be finite"),
+    ],
+)
+def test_the_writer_refuses_what_does_not_fit(tmp_path, table, weights, dtype, sentence):
+    tokenizer = wordpiece()
+    if not isinstance(table, np.ndarray):
+        table = np.full((tokenizer.get_vocab_size(), 8), table or 1, np.float32)
+    with pytest.raises(UsageError, match=sentence):
+        write_static(tmp_path / "m", tokenizer, table, weights, dtype=dtype)
+    assert not (tmp_path / "m").exists()
+
+
+def test_verify_reads_every_row(tmp_path):
+    path = model2vec_dir(tmp_path / "m")
+    assert verify(path)[0].startswith("token table of ")
+    arrays = load_file(path / "model.safetensors")
+    arrays["embeddings"][70, 3] = np.nan
+    save_file(arrays, path / "model.safetensors")
+    assert load_model(path).pooled_dim == 37  # opening reads no rows
+    with pytest.raises(FastflowError, match="row 70 of the table holds NaN or infinity"):
+        verify(path)
