@@ -29,10 +29,7 @@ CLASSES: dict[str, tuple[Key, ...]] = {
 }
 # the precisions of texts that a library may have besides ours: the library's best row counts
 AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
-LIBRARIES = (
-    ("sentence-transformers", "sentence-transformers-onnx", "sentence-transformers-openvino"),
-    ("fastembed",),
-)
+LIBRARIES = (("sentence-transformers", "sentence-transformers-onnx", "sentence-transformers-openvino"), ("fastembed",))
 # by precision, of one text and of 8 x 32 and above
 ENCODER_AIMS = {"float32": (1 / 0.85, 1 / 0.85), "bfloat16": (None, 1 / 0.4), "int8": (1 / 0.45, 4.0)}
 FLOOR_AIM = 1.2  # bfloat16 at batch 1

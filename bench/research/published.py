@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-SOURCES = {
-    "a": "Li et al., EMNLP 2020, tables 2 and 3",
-    "b": "Su et al., 2021 (arXiv 2103.15316), table 1",
-}
+SOURCES = {"a": "Li et al., EMNLP 2020, tables 2 and 3", "b": "Su et al., 2021 (arXiv 2103.15316), table 1"}
 # (name, source, STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R); fitted on target sentences, or on NLI sentences
 ROWS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("BERT-base, last layer", "a", (49.07, 55.92, 54.75, 62.75, 65.19, 47.29, 58.21)),

@@ -90,9 +90,7 @@ RESUME = click.option(
 @THREADS
 @DEVICE
 @click.option(
-    "--log-prob",
-    is_flag=True,
-    help="Write the log-density of each text under the model's flow too; not to .npy.",
+    "--log-prob", is_flag=True, help="Write the log-density of each text under the model's flow too; not to .npy."
 )
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once, with files beside OUT while it runs.")
 @click.option(
@@ -245,13 +243,7 @@ def _summarise(done: Summary, seconds: float, longest: int, output: Path | None)
 
 @contextlib.contextmanager
 def fitted_to(
-    paths: list[str],
-    settings: Settings,
-    model: str | None,
-    device: str,
-    keep: Path | None,
-    resume: bool,
-    quiet: bool,
+    paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
     """How to open an input, and the directory of a model that was calibrated on the texts of all; both last as long as
     the block.

@@ -114,12 +114,7 @@ def eval_command(
     type=click.Path(exists=True, path_type=Path, file_okay=False),
     help="Training curves: the --log-dir of fastflow-train.",
 )
-@click.option(
-    "--sample",
-    default=10_000,
-    type=click.IntRange(2),
-    help="Use at most this many texts of the corpus.",
-)
+@click.option("--sample", default=10_000, type=click.IntRange(2), help="Use at most this many texts of the corpus.")
 @click.option("--queries", default=5, type=click.IntRange(1), help="Number of sentences to show neighbours of.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of every random choice.")
 @DEVICE

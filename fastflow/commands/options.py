@@ -18,9 +18,7 @@ MODEL = click.option(
 QUIET = click.option("--quiet", is_flag=True, help="No progress and no summary.")
 DEVICE = click.option("--device", default="auto", help="auto, cpu or cuda.")
 DTYPE = click.option(
-    "--dtype",
-    default="auto",
-    help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64.",
+    "--dtype", default="auto", help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64."
 )
 THREADS = click.option(
     "--threads",

@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.evaluation.evaluate import (
-    SEVEN,
-    Labelled,
-    OtherTask,
-    Pairs,
-    auc,
-    evaluate,
-    similarities,
-    spearman,
-)
+from fastflow.evaluation.evaluate import SEVEN, Labelled, OtherTask, Pairs, auc, evaluate, similarities, spearman
 from fastflow.evaluation.lexical import SMALL, bias, distances
 from fastflow.evaluation.results import evaluate_tasks
 from fastflow.report import plots

@@ -11,16 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fastflow.kernels._cpu import (
-    BF16,
-    CONVERT,
-    EMBED,
-    FIRST,
-    FLOAT,
-    GLU,
-    OUTPUT,
-    ROTATE,
-)
+from fastflow.kernels._cpu import BF16, CONVERT, EMBED, FIRST, FLOAT, GLU, OUTPUT, ROTATE
 from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, Array, EncoderProgram, Stored
 from fastflow.kernels.encoder.cpu_texts import TEXT, add_head, add_pool, check_pooling, text_widths
 from fastflow.kernels.encoder.distances import relative_bias

@@ -28,7 +28,7 @@ def test_the_whole_script_runs_dry(tmp_path):
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     assert done.stdout.rstrip().endswith("failed: nothing")
     assert re.findall(r"^== (\S+):", done.stdout, re.MULTILINE) == [
-        *("shell", "tests", "races", "names", "peers", "options", "suites"),
+        *("shell", "tests", "races", "names", "peers", "options", "suites")
     ]
     report = json.loads((tmp_path / "dry.json").read_text())
     suites = {(row["suite"], row["name"]) for row in report["rows"]}

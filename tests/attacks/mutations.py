@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 from model.test_refusals_encoder import CONFIGS, OF_PYTORCH
 from model.test_refusals_model import OF_TEXTS
-from model.test_refusals_tokenizer import (
-    with_one_more_word,
-    with_template_beyond,
-    with_token_beyond,
-    without_unknown,
-)
+from model.test_refusals_tokenizer import with_one_more_word, with_template_beyond, with_token_beyond, without_unknown
 from safetensors.numpy import load_file, save_file
 
 from support.refusals import spoil

@@ -81,8 +81,7 @@ def test_llama_cpp_has_the_benchs_threads_and_room_for_the_longest_text(subject,
 
 
 @pytest.mark.parametrize(
-    ("info", "name"),
-    [(INFO, " avx512"), (INFO.replace("AVX512 = 1", "AVX512 = 0"), " avx2"), ("CPU : ", "")],
+    ("info", "name"), [(INFO, " avx512"), (INFO.replace("AVX512 = 1", "AVX512 = 0"), " avx2"), ("CPU : ", "")]
 )
 def test_the_backend_names_the_widest_instruction_set_of_the_build(server, info, name):
     server.library.get_system_info = lambda: info

@@ -155,6 +155,7 @@ def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
     assert set(rows) == {("fastflow", "float32"), ("torch-eager", "float32"), ("torch-eager", "bfloat16")}
     assert max(off for (_, dtype), off in rows.items() if dtype == "float32") <= 1e-5
     assert [entry["name"] for entry in results.skipped] == ["plain float32"]
+    assert {row["runs"] for row in results.rows} == {3}, "so few operations are timed more than once"
     for row in results.rows:  # bfloat16 is held to twice float32's peak
         assert row["compute_fraction"] == pytest.approx(row["gflops"] / {"float32": 100, "bfloat16": 200}[row["dtype"]])
 

@@ -84,18 +84,10 @@ WITHOUT_A_MODEL = [
     ("embed typed.parquet --keep when -o x.npz", 2, "column 'when' is date32[day], which JSON and text cannot hold"),
     ("embed typed.parquet other.parquet --keep n", 1, "other.parquet: the column 'n' is string, and int64 in an input"),
     # ranges
-    (
-        "embed in.txt -o x.npy --ranges v.npy",
-        2,
-        "--ranges divides the numbers of --precision int8 or uint8, and the",
-    ),
+    ("embed in.txt -o x.npy --ranges v.npy", 2, "--ranges divides the numbers of --precision int8 or uint8, and the"),
     ("embed in.txt -o x.npy --ranges no.npy --precision int8", 1, "no.npy cannot be opened: No such file"),
     ("embed in.txt -o x.npy --ranges in.txt --precision int8", 2, "--ranges in.txt: vectors come as a .npy file"),
-    (
-        "embed in.txt -o x.db --ranges v.npy --precision int8",
-        2,
-        "fastflow search compares int8 vectors of one range",
-    ),
+    ("embed in.txt -o x.db --ranges v.npy --precision int8", 2, "fastflow search compares int8 vectors of one range"),
     ("embed in.txt -o v.npy --ranges v.npy --precision int8", 2, "is the input; choose another output with -o"),
     ("embed in.parquet --ray local --ranges v.npy --precision int8", 2, "--ranges does not work with --ray"),
     # on a cluster, before Ray is imported
@@ -114,11 +106,7 @@ WITHOUT_A_MODEL = [
     ("embed in.parquet --ray local", 2, "--ray writes a folder of Parquet files: -o"),
     ("embed in.parquet --ray -o out", 2, "--ray needs ADDRESS or local, and '-o' is neither: give HOST:PORT, auto"),
     ("embed in.parquet --ray somewhere out", 2, "and 'somewhere' is neither: give HOST:PORT, auto or local"),
-    (
-        "embed in.parquet --ray ray://127.0.0.1:10001 out",
-        2,
-        "Ray Client is not supported: give HOST:6379, or start",
-    ),
+    ("embed in.parquet --ray ray://127.0.0.1:10001 out", 2, "Ray Client is not supported: give HOST:6379, or start"),
     ("embed in.parquet --ray local -o out", 1, str(missing_extra("ray", "ray.data", "fastflow embed --ray"))),
     # parts, caches, servers
     ("merge absent -o x.npy", 2, "absent cannot be read"),

@@ -8,14 +8,7 @@ import pytest
 from fastflow.errors import FastflowError
 from fastflow.evaluation import evaluate
 from fastflow.evaluation.draws import Measured, mean_of
-from fastflow.evaluation.evaluate import (
-    HEADER,
-    Pairs,
-    find_tasks,
-    measure,
-    similarities,
-    spearman,
-)
+from fastflow.evaluation.evaluate import HEADER, Pairs, find_tasks, measure, similarities, spearman
 from fastflow.evaluation.results import evaluate_tasks, tasks_table
 
 from support.tasks import retrieval, write

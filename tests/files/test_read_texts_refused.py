@@ -69,12 +69,7 @@ TABLES = [
     ("x.csv", "the dog\na cat\n", {}, "line 1: is this the header or the first text? …--text-field 'the dog', for a t"),
     ("x.tsv", "the dog\na cat\n", {}, "line 1: is this the header or the first text?"),
     ("x.csv", "body\na\n", {}, "line 1: is this the header or the first text…--text-field 'body'"),
-    (
-        "x.csv",
-        "dog\t1\na\t2\n",
-        {},
-        "line 1: which column is the text? …--no-header --text-field NUMBER; found the",
-    ),
+    ("x.csv", "dog\t1\na\t2\n", {}, "line 1: which column is the text? …--no-header --text-field NUMBER; found the"),
     ("x.csv", "a,b\n1,2\n", {}, "line 1: which column is the text… the columns 'a', 'b'"),
     ("x.csv", "the dog,1\na cat,2\n", HEADLESS, "which column is the text? … 1 (the dog), 2 (1)"),
     ("x.csv", "text,n,text\na,1,b\n", {}, "line 1: the column 'text' comes 2 times: text, n, text"),
@@ -84,12 +79,7 @@ TABLES = [
 ]
 TWICE = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
 PARQUET = [
-    (
-        "x.parquet",
-        {"a": ["x"], "b": ["y"]},
-        {},
-        "x.parquet: which field is the text? Use --text-field; the fields are",
-    ),
+    ("x.parquet", {"a": ["x"], "b": ["y"]}, {}, "x.parquet: which field is the text? Use --text-field; the fields are"),
     ("x.parquet", {"text": ["x"]}, {"field": "b"}, "x.parquet: no field 'b'; the fields are text"),
     ("x.parquet", {"text": [1]}, {}, "x.parquet: the column 'text' is int64, not text"),
     ("x.parquet", {"text": ["x", None]}, {}, f"x.parquet, row 1: {NULL} row"),

@@ -25,12 +25,7 @@ from fastflow.kernels.encoder import cpu_layout as encoder_packing
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.isa import isas
-from fastflow.kernels.panels import (
-    STORED,
-    NotFinite,
-    pack_reference,
-    widen,
-)
+from fastflow.kernels.panels import STORED, NotFinite, pack_reference, widen
 
 from support.packed import pack as pack_texts
 from support.packed import random_encoder, stored_as

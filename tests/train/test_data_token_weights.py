@@ -170,8 +170,7 @@ def test_weights_that_cannot_be_are_refused(tmp_path, bert, sentences, change, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "mode"),
-    [((), "weighted-mean"), (("--token-weights", "none"), "mean"), (("--pooling", "cls"), "cls")],
+    ("options", "mode"), [((), "weighted-mean"), (("--token-weights", "none"), "mean"), (("--pooling", "cls"), "cls")]
 )
 def test_who_is_weighted(train, tmp_path, options, mode):
     assert train(*options).exit_code == 0

@@ -9,14 +9,7 @@ from torch import nn
 
 from fastflow.errors import FastflowError
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.layers import (
-    COUPLINGS,
-    ActNorm,
-    CouplingNet,
-    LUPermutation,
-    glorot_vector,
-    permutation,
-)
+from fastflow.train.methods.layers import COUPLINGS, ActNorm, CouplingNet, LUPermutation, glorot_vector, permutation
 
 C = 16
 SETTINGS = list(itertools.product(COUPLINGS, ("reversal", "random", "lu")))
