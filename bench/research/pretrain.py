@@ -33,7 +33,7 @@ from fastflow.errors import FastflowError
 
 MASKED, KEPT_AS_IS, RANDOM = 0.15, 0.1, 0.1  # of the tokens; of the masked ones
 POOL = 64  # batches that are sorted by length together
-LR, WARM_UP, DECAY, CLIP = 1.5e-3, 200, 0.01, 1.0
+LR, WARM_UP, DECAY, CLIP = 1e-3, 200, 0.01, 1.0
 SCALE, BASE = 0.04, 200.0  # deviation of the embeddings at the start; of the sinusoids
 
 
@@ -46,7 +46,7 @@ class Shape:
     vocabulary: int = 20_000
     lowercase: bool = False
     length: int = 128  # tokens of a row at most
-    tokens: int = 4096  # of a step, padding included
+    tokens: int = 2048  # of a step, padding included
     seed: int = 0
 
 

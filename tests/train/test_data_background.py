@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fastflow.errors import FastflowError
+from fastflow.evaluation.evaluate import read_task
 from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import background as module
 from fastflow.train.data.background import (
@@ -20,11 +21,12 @@ from fastflow.train.data.background import (
     english,
     read_words,
     sentences,
+    unlike,
     words_of,
 )
 
 from support.builders import make_encoder
-from support.places import ROOT
+from support.places import DATA, ROOT
 
 FILE = ROOT / "train" / "data" / "background.txt.gz"
 
@@ -186,6 +188,50 @@ def test_a_list_of_words_is_of_the_language_whatever_the_texts_are(tmp_path):
     path.write_text("der 3\nHund 1\n", encoding="utf-8")
     for text in ("der Hund rennt", "the dog runs with the man"):
         assert words_of([text], str(path)).shares == {"der": 750_000, "Hund": 250_000}
+
+
+GERMAN = ["Der Hund läuft über die Wiese, und das Kind sieht ihm dabei zu."] * 12
+OF_GERMAN = "der 30000\ndie 30000\nund 26000\ndas 14000\nzu 10000\nüber 2400\nHund 200\nKind 190\nselten 99000\n"
+
+
+def test_a_list_of_another_language_shows_by_its_common_words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text(OF_GERMAN + "".join(f"rar{'x' * i} 80\n" for i in range(9000)), encoding="utf-8")
+    german, ours = read_words(path), ["The dog runs with the man, and a child is in front of the house."] * 12
+    assert unlike(german, GERMAN) is None
+    assert unlike(english(), ours) is None
+    assert unlike(english(), GERMAN) == (
+        "the common words of --background-words are 8% of the words of these texts, where 65% is usual: the list is "
+        "of another language, or too short; give one of the corpus's language, or none"
+    )
+    assert "are 0% of the words" in unlike(german, ours)
+    lower = Words({word.lower(): share for word, share in german.shares.items()}, LENGTH)
+    assert unlike(lower, GERMAN) is None, "case does not count"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        ["Der Hund läuft."],  # too few words
+        ["犬が走っている、子供が見ている。"] * 200,  # a word is no run of letters there
+        ["12 + 30 = 42"] * 200,
+    ],
+)
+def test_texts_that_show_no_words_are_not_judged(texts):
+    assert unlike(english(), texts) is None
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [("sts/STSb-test.tsv", True), ("tasks/classes/agnews-titles.tsv", True), ("tasks/retrieval/scifact", True),
+     ("tasks/sts-multi/STSb-test-de.tsv", False), ("tasks/sts-multi/STSb-test-ru.tsv", False),
+     ("tasks/classes/10kgnad-test-de.tsv", False)],
+)  # fmt: skip
+def test_english_words_are_doubted_on_other_languages_alone(file, own):
+    assert (unlike(english(), read_task(DATA / file).texts) is None) == own
 
 
 def test_words_in_any_number_are_cut_a_window_at_a_time(packaged, monkeypatch):

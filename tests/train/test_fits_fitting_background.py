@@ -105,6 +105,17 @@ def test_its_words_give_it_weights_and_sentences(bert, tmp_path):
 
 
 @pytest.mark.slow
+def test_words_of_another_language_are_doubted(bert, tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("the 50\nof 30\nand 20\nto 20\n", encoding="utf-8")
+    doubted = of_german(bert, background=9, background_words=str(path))[2].report["warnings"]
+    assert [each for each in doubted if each.startswith("the common words of --background-words are 0%")]
+    path.write_text("der 50\ndie 30\nund 20\ndas 20\nHund 20\n", encoding="utf-8")
+    trusted = of_german(bert, background=9, background_words=str(path))[2].report["warnings"]
+    assert not [each for each in trusted if "--background-words" in each]
+
+
+@pytest.mark.slow
 def test_the_command_takes_the_words_too(train, tmp_path, corpus):
     path = tmp_path / "words.txt"
     path.write_text("the 3\ndog\n", encoding="utf-8")
