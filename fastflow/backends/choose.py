@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from fastflow.backends.base import Backend, Calibrator
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
-from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.architecture import encoder_shape, is_static, read_config
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.static import is_static
 from fastflow.stages.vectors import check_count
 from fastflow.values import short
 

@@ -1,4 +1,4 @@
-"""config.json of an encoder directory -> the computation (EncoderShape), or at least its size (EncoderSize)."""
+"""An encoder directory -> its computation (EncoderShape), or at least its size (EncoderSize): transformer or table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.distances import BUCKETS
 from fastflow.kernels.encoder.reference import EncoderShape
 from fastflow.model.fields import number
+from fastflow.model.fields import read_config as read_config
 from fastflow.model.fields import whole_number as whole_number
-from fastflow.values import read_object, short
+from fastflow.model.hashing import is_file
+from fastflow.model.tensors import MappedTensors
+from fastflow.values import short
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ROBERTA = ("roberta", "xlm-roberta", "camembert")
@@ -28,6 +31,9 @@ OFFSET_POSITIONS = (
     "xlm-roberta-xl",
 )
 
+MODEL2VEC = "model2vec"  # the model_type of its config.json
+# the file of a table, its tensor there, and that of a StaticEmbedding
+TABLE, ROWS, BAG = "model.safetensors", "embeddings", "embedding.weight"
 
 SHORTEST = 2  # tokens of an empty text: [CLS] and [SEP]
 DEEPEST = 1000  # layers that PyTorch may be asked to build; native layers are counted in the file
@@ -39,14 +45,6 @@ class EncoderSize(NamedTuple):
     layers: int
     hidden: int
     max_tokens: int  # special tokens included
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """config.json of an encoder directory; raises when it is absent or not JSON."""
-    path = directory / "config.json"
-    if not path.exists():
-        raise FastflowError(f"{directory} is not an encoder: it has no config.json")
-    return read_object(path)
 
 
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
@@ -131,3 +129,39 @@ def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
         _check_positions(size.max_tokens, where)
         return size
     return EncoderSize(shape.layers, shape.hidden, max_tokens(shape))
+
+
+def is_model2vec(directory: Path) -> bool:
+    """Whether config.json is one that model2vec wrote; it writes a dtype even if it knows no model_type."""
+    if not is_file(directory / "config.json"):
+        return False
+    config = read_config(directory)
+    kind = config.get("model_type")
+    return kind == MODEL2VEC or (kind is None and "embedding_dtype" in config)
+
+
+def is_static(directory: Path) -> bool:
+    """Whether ``directory`` holds a table of token vectors: that of model2vec, or of a StaticEmbedding."""
+    if is_file(directory / "config.json"):
+        return is_model2vec(directory)
+    if not (is_file(directory / TABLE) and is_file(directory / "tokenizer.json")):
+        return False
+    return not {BAG, ROWS}.isdisjoint(MappedTensors(directory / TABLE).arrays)
+
+
+def size_of(directory: Path) -> EncoderSize:
+    """The size of the encoder in ``directory``; a token table has no layers, and MOST tokens if it has no limit."""
+    if is_static(directory):
+        from fastflow.model.static import open_table, read_rules  # few encoders are one
+
+        return EncoderSize(0, open_table(directory).rows.shape[1], read_rules(directory).max_length)
+    return encoder_size(read_config(directory), directory)
+
+
+def vocabulary_of(directory: Path) -> int:
+    """The token ids that the encoder in ``directory`` has a vector for."""
+    if is_static(directory):
+        from fastflow.model.static import open_table  # as in size_of
+
+        return open_table(directory).vocabulary
+    return whole_number(read_config(directory), "vocab_size", directory)

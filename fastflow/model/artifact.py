@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.texts import Unit
-from fastflow.model.encoders import size_of
+from fastflow.model.architecture import is_model2vec, is_static, size_of
 from fastflow.model.hashing import (
     MANIFEST,
     MODULES,
@@ -48,7 +48,6 @@ from fastflow.model.manifest import (
     read_stages,
     takes_vectors,
 )
-from fastflow.model.static import check_modules, check_rows, is_model2vec, is_static, read_rules
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
@@ -189,6 +188,8 @@ class Opening:
 
     def _table(self, directory: Path) -> Model:
         """The model of a directory that model2vec saved."""
+        from fastflow.model.static import check_modules, read_rules  # as in _sentence
+
         check_modules(directory)
         rules = read_rules(directory)
         self._identify(encoder_files(directory))
@@ -342,6 +343,8 @@ def verify(path: Path) -> list[str]:
         raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
     saved = open_model(path)
     if isinstance(saved, Model) and is_static(saved.encoder):
+        from fastflow.model.static import check_rows
+
         check_rows(saved.encoder)  # others are checked when a backend opens them
     return [
         f"{len(manifest['files'])} files match their sha256",

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.values import MOST, is_whole, short
+from fastflow.values import MOST, is_whole, read_object, short
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """config.json of an encoder directory; raises when it is absent or not JSON."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise FastflowError(f"{directory} is not an encoder: it has no config.json")
+    return read_object(path)
 
 
 def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.texts import Head, head_width
-from fastflow.model.encoders import size_of, tokenizer_of
+from fastflow.model.architecture import is_static, size_of
 from fastflow.model.int8 import Int8
 from fastflow.model.likelihood import Likelihood
 from fastflow.model.prompts import TASKS, Prompts
@@ -115,6 +115,15 @@ class VectorModel(Calibrated):
     truncation: Truncation | None = None
     spread: NDArray[np.float32] | None = None
     modules: Modules | None = None
+
+
+def tokenizer_of(directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> Tokenizer:
+    """An encoder's tokenizer, limited to ``max_length`` tokens; ``lower`` and ``proved`` are those of Tokenizer."""
+    if is_static(directory):
+        from fastflow.model.static_tokens import StaticTokenizer  # few encoders are one
+
+        return StaticTokenizer(directory, max_length)
+    return Tokenizer(directory, max_length, lower, proved)
 
 
 def no_encoder(model: Path) -> UsageError:

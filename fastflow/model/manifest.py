@@ -10,7 +10,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import WORDS
-from fastflow.model.encoders import vocabulary_of
+from fastflow.model.architecture import vocabulary_of
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage

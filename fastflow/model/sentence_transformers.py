@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
 
 from fastflow.errors import FastflowError
-from fastflow.model.architecture import read_config
-from fastflow.model.encoders import size_of
+from fastflow.model.architecture import is_model2vec, read_config, size_of
 from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.sentence_modules import (
     DenseModule,
@@ -32,7 +31,7 @@ from fastflow.model.sentence_modules import (
 )
 from fastflow.model.sentence_settings import read_settings
 from fastflow.model.sentence_tokens import LayersModule, WordWeightsModule, read_layers
-from fastflow.model.static import is_model2vec, open_table
+from fastflow.model.static import open_table
 from fastflow.values import read_json, short
 
 KNOWN = (

@@ -7,10 +7,10 @@ from contextlib import suppress
 import numpy as np
 
 from fastflow.errors import UnsupportedArchitecture
-from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.architecture import encoder_shape, is_static, read_config
 from fastflow.model.kinds import Model
 from fastflow.model.sentence_weights import files_of
-from fastflow.model.static import check_rows, is_static
+from fastflow.model.static import check_rows
 from fastflow.model.weights import load_weights
 
 

@@ -17,13 +17,12 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import HEAVIEST
 from fastflow.kernels.panels import widen
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
-from fastflow.model.architecture import read_config
+from fastflow.model.fields import read_config
 from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.tensors import MappedTensors
 from fastflow.values import MOST, is_whole, read_json, short
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-MODEL2VEC = "model2vec"
 DEFAULT_LENGTH = 512  # tokens, if config.json has no max_length
 NAMES = ("embeddings", "weights", "mapping")  # of model2vec's tensors
 CHECKED = 4096  # rows that are looked at together
@@ -45,24 +44,6 @@ class Rules(NamedTuple):
     model2vec: bool
     normalize: bool
     max_length: int
-
-
-def is_model2vec(directory: Path) -> bool:
-    """Whether config.json is one that model2vec wrote; it writes a dtype even if it knows no model_type."""
-    if not is_file(directory / CONFIG):
-        return False
-    config = read_config(directory)
-    kind = config.get("model_type")
-    return kind == MODEL2VEC or (kind is None and "embedding_dtype" in config)
-
-
-def is_static(directory: Path) -> bool:
-    """Whether ``directory`` holds a table of token vectors: that of model2vec, or of a StaticEmbedding."""
-    if is_file(directory / CONFIG):
-        return is_model2vec(directory)
-    if not (is_file(directory / WEIGHTS) and is_file(directory / TOKENIZER)):
-        return False
-    return not {BAG, NAMES[0]}.isdisjoint(MappedTensors(directory / WEIGHTS).arrays)
 
 
 def read_rules(directory: Path) -> Rules:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.panels import quantised
+from fastflow.model.architecture import MODEL2VEC
 from fastflow.model.hashing import MODULES
-from fastflow.model.static import CONFIG, DEFAULT_LENGTH, MODEL2VEC, NAMES, TOKENIZER, WEIGHTS
+from fastflow.model.static import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
 
 DTYPES = ("float32", "float16", "int8")
 LARGEST_HALF = 65504.0

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from fastflow.evaluation.isotropy import isoscore, mean_cosine, singular_values
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
-from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.encoders import tokenizer_of
-from fastflow.model.kinds import Model
-from fastflow.model.static import is_static, open_table
+from fastflow.model.architecture import encoder_shape, is_static, read_config
+from fastflow.model.kinds import Model, tokenizer_of
+from fastflow.model.static import open_table
 from fastflow.model.weights import load_weights
 from fastflow.report import plots
 from fastflow.report.curves import looks_in, read_log

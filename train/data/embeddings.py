@@ -25,14 +25,12 @@ from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.reuse.cache import bytes_for_people, describe, locked
 from fastflow.kernels.encoder.texts import Head
-from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.architecture import encoder_shape, is_static, read_config, size_of
 from fastflow.model.artifact import DEFAULT, load_model
-from fastflow.model.encoders import size_of, tokenizer_of
 from fastflow.model.hashing import MANIFEST, encoder_hash
 from fastflow.model.hub import hub_snapshot
-from fastflow.model.kinds import Model
+from fastflow.model.kinds import Model, tokenizer_of
 from fastflow.model.sentence_transformers import Modules, read_modules
-from fastflow.model.static import is_static
 from fastflow.model.tokens import Tokens
 from fastflow.model.weights import has_pooler
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling

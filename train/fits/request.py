@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model.architecture import size_of
 from fastflow.model.artifact import load_model, located
-from fastflow.model.encoders import size_of
 from fastflow.model.hashing import encoder_files, file_hash
 from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER

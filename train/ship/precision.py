@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fastflow.backends.cpu import CpuBackend
+from fastflow.model.architecture import is_static
 from fastflow.model.int8 import Int8
 from fastflow.model.kinds import Model
-from fastflow.model.static import is_static
 from fastflow.train.data.embeddings import who_runs
 
 TEXTS = 256
