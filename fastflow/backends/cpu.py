@@ -192,6 +192,9 @@ class CpuBackend(CpuCalibrator, Backend):
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""
         try:
-            return np.asarray(self._encoder(tokens.ids, tokens.offsets, tokens.skip))
+            pooled = np.asarray(self._encoder(tokens.ids, tokens.offsets, tokens.skip))
         except ValueError as error:
             raise FastflowError(str(error)) from error
+        if self.int8 is not None:
+            self.int8.restore(tokens, pooled)
+        return pooled

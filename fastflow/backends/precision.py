@@ -25,7 +25,7 @@ from fastflow.model.weights import MappedWeights
 from fastflow.stages.vectors import paired_cosine
 from fastflow.values import short
 
-VERSION = 1  # of the trial: raised when its texts change, or the numbers of int8's kernels
+VERSION = 2  # of the trial: raised when its texts change, or the numbers of int8's kernels
 LEAST_INT8 = 0.99  # to float32, of the worst of TEXTS and of the special tokens
 SENTENCES = (
     "A man is playing a guitar on the street.",
@@ -51,10 +51,12 @@ UNEVEN = (*NORMALISED, ".down")  # products whose operands have columns that are
 class Trial(NamedTuple):
     """A few texts by the equations: their tokens, (n, P) pooled vectors, and for products by name what is large.
 
-    ``largest`` holds each column's largest operand, ``terms`` the largest operand times the largest weight.
+    The texts from ``alone`` on are special tokens alone. ``largest`` holds each column's largest operand, ``terms`` the
+    largest operand times the largest weight.
     """
 
     texts: tuple[str, ...]
+    alone: int
     tokens: Tokens
     exact: Floats
     largest: dict[str, Floats]
@@ -67,15 +69,16 @@ def magnitudes(matrix: Floats) -> Floats:
 
 
 def trial(model: Model) -> Trial:
-    """``model``'s encoder in float32 on TEXTS and its special tokens.
+    """``model``'s encoder in float32 on TEXTS and its special tokens, first together and then each alone.
 
-    The largest operands are those of SENTENCES, the largest terms those of all texts: in odd ones other columns are
-    large.
+    The largest operands are those of SENTENCES, the largest terms those of TEXTS and of the special tokens together: in
+    odd ones other columns are large.
     """
     tokenize = model.tokenizer()
-    texts = (*TEXTS, " ".join(tokenize.special))
+    together = (*TEXTS, " ".join(tokenize.special))
+    texts = (*together, *tokenize.special)
     tokens = tokenize(texts)
-    rows = tokens.offsets[len(SENTENCES)]
+    rows, odd = tokens.offsets[[len(SENTENCES), len(together)]]
     largest: dict[str, Floats] = {}
     terms: dict[str, Floats] = {}
     backend = Streamed(model, "float32", "cpu", None)
@@ -84,10 +87,10 @@ def trial(model: Model) -> Trial:
         if name.endswith(NORMALISED):
             largest[name] = magnitudes(operand[:rows])
         if name.endswith(UNEVEN):
-            terms[name] = magnitudes(operand) * magnitudes(backend.weight(name))
+            terms[name] = magnitudes(operand[:odd]) * magnitudes(backend.weight(name))
 
     backend.watch = watch
-    return Trial(texts, tokens, backend.pool(tokens), largest, terms)
+    return Trial(texts, len(together), tokens, backend.pool(tokens), largest, terms)
 
 
 def recorded(model: Model) -> Int8 | None:
@@ -96,10 +99,19 @@ def recorded(model: Model) -> Int8 | None:
 
 
 def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
-    """The record of ``tried``, given the ``pooled`` vectors of its tokens in int8; embeddings are compared."""
+    """The record of ``tried``, given the ``pooled`` vectors of its tokens in int8; embeddings are compared.
+
+    A special token alone that int8 would spoil keeps its vector in float32: two equal tokens in a row may come apart in
+    an encoder's layers, by a difference that any rounding upsets.
+    """
     cosines = paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
+    exact = {}
+    for i in range(tried.alone, len(cosines)):
+        if not cosines[i] >= LEAST_INT8 and np.isfinite(tried.exact[i]).all():
+            ids = tried.tokens.ids[tried.tokens.offsets[i] : tried.tokens.offsets[i + 1]]
+            exact[tuple(map(int, ids))], cosines[i] = np.asarray(tried.exact[i], np.float32), 1.0
     worst = int(np.argmin(cosines))  # NaN is the least
-    return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest, tried.terms)
+    return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest, tried.terms, exact)
 
 
 def int8_cost(model: Model, found: Int8, when: str) -> str:
@@ -113,7 +125,12 @@ def int8_cost(model: Model, found: Int8, when: str) -> str:
             f"{model.path}: dtype int8 changes the embeddings too much, to a cosine of {cosine} to float32 for the "
             f"text {text}, and {LEAST_INT8} is the least allowed; use bfloat16"
         )
-    return f"int8: least cosine to float32 {cosine} over {len(TEXTS) + 1} texts, {when}; the worst is {text}"
+    said = f"int8: least cosine to float32 {cosine} over {len(TEXTS) + 1} texts and each special token alone, {when}"
+    kept = "" if not found.exact else (
+        f"; {len(found.exact)} of these tokens would lose more: alone they have float32's vectors, in a text with "
+        "words they may still lose it"
+    )  # fmt: skip
+    return f"{said}; the worst is {text}{kept}"
 
 
 class Streamed(ReferenceBackend):

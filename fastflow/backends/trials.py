@@ -50,12 +50,12 @@ class Tried:
         self._path: Path | None = None
         if (of_model := precision.recorded(model)) is not None:
             self.found = of_model
-            if misfit := _misfit(of_model, weights):
+            if misfit := _misfit(of_model, weights, model):
                 raise FastflowError(f"{model.path}: the recorded trial of int8 has {misfit}; train the model again")
             return
         self._path = None if model.awaited is None else _path(model, arithmetic)
         kept = None if self._path is None else read_trial(self._path)
-        if kept is None or _misfit(kept[1], weights):
+        if kept is None or _misfit(kept[1], weights, model):
             self._try()
         else:
             self._of, self.found, self._when = kept[0]["fingerprint"], kept[1], "measured at an earlier opening"
@@ -90,11 +90,14 @@ class Tried:
         return precision.int8_cost(self._model, found, self._when)
 
 
-def _misfit(found: Int8, weights: MappedWeights) -> str:
-    """The first product of ``found`` that ``weights`` do not have so, in words; empty if all fit."""
+def _misfit(found: Int8, weights: MappedWeights, model: Model) -> str:
+    """The first array of ``found`` that ``weights`` or ``model`` do not have so, in words; empty if all fit."""
     for name, values in [*found.largest.items(), *found.terms.items()]:
         if (columns := weights.columns(f"{name}.weight")) != len(values):
             return f"{len(values)} columns for the product {name}, and the encoder has {columns}"
+    for ids, vector in found.exact.items():
+        if len(vector) != model.pooled_dim:
+            return f"{len(vector)} numbers for the text of ids {ids}, and the model pools {model.pooled_dim}"
     return ""
 
 

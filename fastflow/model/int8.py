@@ -6,6 +6,7 @@ the weights; ``version`` ties it to the kernels and the texts of the trial.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,18 +16,22 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.tensors import read_tensors
+from fastflow.model.tokens import Tokens
 from fastflow.values import is_whole, short
 
 FIELD = "int8"
 FILE = "int8.safetensors"
 LARGEST, TERMS = "largest.", "terms."  # of an array's name, before the product's
+EXACT = "exact."  # of an array's name, before the ids of a text
+IDS = re.compile(r"exact\.\d{1,9}(,\d{1,9})*")
 
 
 class Int8(NamedTuple):
     """The findings of a trial: the least cosine of an embedding to float32's, and the text that has it.
 
     ``largest``, by product: the largest magnitude in each column of its operand, float32. ``terms``: that of other
-    texts too, times the largest weight of the column.
+    texts too, times the largest weight of the column. ``exact``, by the ids of a text that int8 would spoil: its pooled
+    vector (P,) in float32.
     """
 
     version: int
@@ -34,6 +39,7 @@ class Int8(NamedTuple):
     text: str
     largest: dict[str, NDArray[np.float32]]
     terms: dict[str, NDArray[np.float32]]
+    exact: dict[tuple[int, ...], NDArray[np.float32]]
 
     def entry(self) -> dict[str, Any]:
         """The field of the manifest."""
@@ -42,7 +48,18 @@ class Int8(NamedTuple):
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """The arrays of FILE."""
         largest = {LARGEST + name: array for name, array in self.largest.items()}
-        return largest | {TERMS + name: array for name, array in self.terms.items()}
+        terms = {TERMS + name: array for name, array in self.terms.items()}
+        return largest | terms | {EXACT + ",".join(map(str, ids)): array for ids, array in self.exact.items()}
+
+    def restore(self, tokens: Tokens, pooled: NDArray[Any]) -> None:
+        """Put the vectors of ``exact`` in the rows of ``pooled`` (B, P) whose texts they are."""
+        if not self.exact or tokens.skip:
+            return
+        lengths = np.diff(tokens.offsets)
+        for ids, vector in self.exact.items():
+            rows = np.flatnonzero(lengths == len(ids))
+            same = (tokens.ids[tokens.offsets[rows, None] + np.arange(len(ids))] == ids).all(axis=1)
+            pooled[rows[same]] = vector
 
 
 def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
@@ -62,18 +79,27 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
 def checked(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
     """The record of ``entry``, at ``where``, and ``arrays``, of ``file``; raises as ``read_int8`` does."""
     _check_entry(entry, where)
-    found = []
+    found: dict[str, dict[str, NDArray[np.float32]]] = {}
     for prefix in (LARGEST, TERMS):
         named = {name: array for name, array in arrays.items() if name.startswith(prefix)}
         for name, array in named.items():
             if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
                 raise FastflowError(f"{file}, array {name}: must be one row of finite float32 from 0 up")
-        found.append({name.removeprefix(prefix): array for name, array in named.items()})
-    return Int8(entry["version"], float(entry["least_cosine"]), entry["text"], *found)
+        found[prefix] = {name.removeprefix(prefix): array for name, array in named.items()}
+    exact = {}
+    for name, array in arrays.items():
+        if not name.startswith(EXACT):
+            continue
+        if array.ndim != 1 or array.dtype != np.float32 or not np.isfinite(array).all() or not IDS.fullmatch(name):
+            raise FastflowError(f"{file}, array {name}: must be one row of finite float32, named by the ids of a text")
+        exact[tuple(map(int, name.removeprefix(EXACT).split(",")))] = array
+    return Int8(
+        entry["version"], float(entry["least_cosine"]), entry["text"], found[LARGEST], found[TERMS], exact
+    )  # fmt: skip
 
 
 def _check_entry(entry: Any, where: str) -> None:
-    names = [name for name in Int8._fields if name not in ("largest", "terms")]
+    names = [name for name in Int8._fields if name not in ("largest", "terms", "exact")]
     if not isinstance(entry, dict) or set(entry) != set(names):
         raise FastflowError(f"{where}: must hold {', '.join(names)}, not {short(entry)}")
     cosine = entry["least_cosine"]

@@ -2,6 +2,7 @@
 
 import shutil
 from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def outlier(tmp_path_factory):
 
 
 def hard_texts(path):
-    return [*TEXTS, " ".join(load_model(path).tokenizer().special)]
+    special = load_model(path).tokenizer().special
+    return [*TEXTS, " ".join(special), *special]
 
 
 @pytest.mark.filterwarnings("ignore:texts longer than")
@@ -52,7 +54,8 @@ def test_the_cost_is_that_of_the_worst_embedding(bert):
         exact = rt.encode(texts, normalize_embeddings=True)
     with Runtime(bert, dtype="int8") as rt:
         found = (rt.encode(texts, normalize_embeddings=True).astype(np.float64) * exact).sum(1)
-        said = f"{found.min():.4f} over 12 texts, measured at opening; the worst is {texts[found.argmin()]!r:.80}"
+        over = "over 12 texts and each special token alone"
+        said = f"{found.min():.4f} {over}, measured at opening; the worst is {texts[found.argmin()]!r:.80}"
         assert measured(rt) == [f"int8: least cosine to float32 {said}"]
         assert LEAST_INT8 <= found.min() < 1
 
@@ -64,7 +67,9 @@ def test_the_trial_has_the_texts_that_hurt(bert):
     assert any(len(text) > 300 for text in texts)
     assert any(len(set(text)) == 1 and len(text) > 50 for text in texts)  # one character again and again
     assert any(" " not in text and len(set(text)) > 9 for text in texts)  # one word of many pieces
-    assert "[CLS] [SEP]" in texts[-1]
+    special = load_model(bert).tokenizer().special
+    assert "[CLS]" in special
+    assert texts[len(TEXTS) :] == (" ".join(special), *special)
 
 
 @pytest.mark.parametrize("backend", ["auto", "cpu"])
@@ -85,8 +90,8 @@ def test_a_recorded_trial_is_not_made_again(bert, tmp_path, monkeypatch):
         tried = rt.encode(texts)
     monkeypatch.setattr("fastflow.backends.precision.trial", None)
     with Runtime(model, dtype="int8") as rt:
-        recorded = load_model(model).int8
-        assert f"{recorded.least_cosine:.4f} over 12 texts, recorded with the model" in measured(rt)[0]
+        least = f"{load_model(model).int8.least_cosine:.4f} over 12 texts and each special token alone"
+        assert f"{least}, recorded with the model" in measured(rt)[0]
         assert np.array_equal(rt.encode(texts), tried)
 
 
@@ -100,6 +105,66 @@ def test_a_model_that_int8_spoils_says_so_from_its_record(outlier, tmp_path, mon
     monkeypatch.setattr("fastflow.backends.precision.trial", None)
     with pytest.raises(UsageError, match="int8 changes the embeddings too much"):
         Runtime(model, dtype="int8")
+
+
+@pytest.fixture
+def fork(monkeypatch):
+    """int8 turns the text of [SEP] alone around, as it does with </s> in all-mpnet-base-v2."""
+    call = CpuEncoder.__call__
+
+    def turned(self, ids, offsets, skip=0):
+        out = call(self, ids, offsets, skip)
+        if self.dtype == "int8":
+            for row, (start, stop) in enumerate(pairwise(offsets)):
+                out[row] *= -1 if stop - start == 3 and ids[start + 1] == ids[start + 2] else 1
+        return out
+
+    monkeypatch.setattr(CpuEncoder, "__call__", turned)
+
+
+FORKED = ["[SEP]", "the dog sings", "x", "[SEP]", "[SEP] x", "[CLS]"]
+
+
+def test_a_special_token_alone_that_int8_spoils_has_the_vector_of_float32(bert, fork):
+    with Runtime(bert, dtype="float32") as rt:
+        exact = rt.encode(FORKED)
+    with Runtime(bert, dtype="int8") as rt:
+        found = rt.encode(FORKED)
+        alone = [rt.encode([text])[0] for text in FORKED]
+        assert "; 1 of these tokens would lose more: alone they have float32's vectors, in" in measured(rt)[0]
+    assert np.abs(found[[0, 3]] - exact[[0, 3]]).max() < 1e-6
+    assert not np.isclose(found[[1, 2, 4, 5]], exact[[1, 2, 4, 5]], rtol=0, atol=1e-6).all(axis=1).any()
+    assert np.array_equal(found, alone)
+    with Runtime(bert, dtype="bfloat16") as rt:
+        assert not np.array_equal(rt.encode(FORKED)[0], exact[0])
+
+
+def test_the_vector_of_a_spoilt_special_token_is_recorded(bert, fork, tmp_path, monkeypatch):
+    model = make_model(tmp_path / "model", bert, make_sentences(120))
+    [(ids, vector)] = load_model(model).int8.exact.items()
+    assert len(ids) == 3
+    assert ids[1] == ids[2]
+    assert vector.shape == (load_model(model).pooled_dim,)
+    monkeypatch.setattr("fastflow.backends.precision.trial", None)
+    with Runtime(model, dtype="float32") as exact, Runtime(model, dtype="int8") as rt:
+        assert np.allclose(rt.encode(FORKED)[0], exact.encode(FORKED)[0], atol=1e-5)
+        assert "recorded with the model" in measured(rt)[0]
+    name = f"exact.{','.join(map(str, ids))}"
+    spoil_arrays(model, lambda arrays: arrays.update({name: np.ones(7, np.float32)}), FILE)
+    with pytest.raises(FastflowError, match=r"int8 has 7 numbers for the text of ids \(\d+, \d+, \d+\), and the model"):
+        Runtime(model, dtype="int8")
+
+
+def test_a_prompt_before_a_special_token_is_another_text(bert, fork):
+    with Runtime(bert, dtype="int8") as rt:
+        kept = rt._backend.int8
+        tokens = load_model(bert).tokenizer()(["[SEP]", "x"])
+        rows = np.zeros((2, 32), np.float32)
+        kept.restore(tokens._replace(skip=1), rows)
+        assert not rows.any()
+        kept.restore(tokens, rows)
+        assert rows[0].any()
+        assert not rows[1].any()
 
 
 def test_a_record_of_another_encoder_is_refused(bert, tmp_path):
@@ -123,7 +188,7 @@ def test_the_version_of_the_trial_is_that_of_its_texts_and_of_the_kernels():
     )  # fmt: skip
     ids = random.integers(0, len(weights["word"]), 120).astype(np.int32)
     pooled = encoder(ids, np.array([0, 1, 3, 20, 120], np.int64))
-    assert (VERSION, sha256(repr(TEXTS).encode() + pooled.tobytes()).hexdigest()[:16]) == (1, "12988d3726a7bc24")
+    assert (VERSION, sha256(repr(TEXTS).encode() + pooled.tobytes()).hexdigest()[:16]) == (2, "12988d3726a7bc24")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "mpnet", "modernbert"])
@@ -148,7 +213,7 @@ def test_a_trial_sees_what_the_layers_multiply(encoders, family):
     for name, largest in tried.largest.items():
         assert np.allclose(largest, np.abs(seen[name]).max(axis=0), atol=1e-5)
     seen.clear()
-    backend.pool(tried.tokens)
+    backend.pool(tried.tokens.select(np.arange(tried.alone)))  # a special token alone decides on no column
     assert set(tried.terms) == {name for name in seen if name.endswith((".qkv", ".up", ".down"))}
     tried_weights = load_weights(
         model.encoder, config := read_config(model.encoder), encoder_shape(config, model.encoder), np.float32

@@ -165,6 +165,7 @@ def forged(path, change):
         lambda entry, found: found.largest.update(dict.fromkeys(found.largest, np.float32([np.nan]))),
         lambda entry, found: found.largest.update(dict.fromkeys(found.largest, np.ones(3, np.float32))),
         lambda entry, found: found.terms.update({"layer.99.up": np.ones(3, np.float32)}),
+        lambda entry, found: found.exact.update({(2, 3, 3): np.ones(3, np.float32)}),
     ],
 )
 def test_an_entry_that_cannot_be_is_made_again(encoder, folder, made, change):

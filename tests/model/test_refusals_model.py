@@ -150,6 +150,8 @@ WRONG = [
        "array truncation.deviation: must be at least 0") for deviation in (-np.ones(32), np.zeros(32))),
     *((INT8, {f"{part}.layer.0.up": array}, f"int8.safetensors, array {part}.layer.0.up: {ROW}")
       for part in ("largest", "terms") for array in NO_ROWS),
+    *((INT8, {name: array}, f"int8.safetensors, array {name}: must be one row of finite float32, named by the ids of")
+      for name, array in (("exact.2,3,3", NO_ROWS[0]), ("exact.2,,3", np.ones(32, np.float32)))),
 ]  # fmt: skip
 
 
