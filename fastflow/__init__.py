@@ -7,35 +7,35 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, FastflowWarning, UsageError
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
-    from fastflow.search import Index
+    from fastflow.search import Hit, Index
     from fastflow.train import fit
+    from fastflow.train.ship.fit import Fit as Fit
 
-__all__ = ["FastflowError", "Index", "Runtime", "__version__", "fit"]
+# Fit is left out: `from fastflow import *` would need the train extra
+__all__ = ["FastflowError", "FastflowWarning", "Hit", "Index", "Runtime", "UsageError", "__version__", "fit"]
+LATER = {  # name -> the module that has it
+    "Fit": "fastflow.train.ship.fit",
+    "Hit": "fastflow.search",
+    "Index": "fastflow.search",
+    "Runtime": "fastflow.runtime",
+    "fit": "fastflow.train",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import Runtime, and NumPy with it, only when it is used: ``fastflow --help`` stays instant. So with others."""
-    if name == "Runtime":
-        from fastflow.runtime import Runtime
-
-        return Runtime
-    if name == "Index":
-        from fastflow.search import Index
-
-        return Index
-    if name == "fit":
-        from fastflow.train import fit
-
-        return fit
+    if name in LATER:
+        return getattr(import_module(LATER[name]), name)
     raise AttributeError(f"module 'fastflow' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "Fit"]

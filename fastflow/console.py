@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, FastflowWarning, UsageError
 
 if TYPE_CHECKING:
     from fastflow.model.kinds import Model
@@ -121,7 +122,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     """
     open_standard_streams()
     try:
-        with _terminable():
+        with _terminable(), _warnings_as_lines():
             return invoke(ctx)
     except KeyboardInterrupt as error:
         if debug:
@@ -173,6 +174,24 @@ def _terminable() -> Iterator[None]:
     finally:
         sys.unraisablehook = before
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """A FastflowWarning is a line for the person meanwhile, without the place in the code."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, FastflowWarning):
+            say(f"fastflow: WARNING: {message}")
+        else:
+            before(message, category, *place)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def open_standard_streams() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class FastflowError(Exception):
     """A failure the user can mend; the command line prints it as one line and exits with 1."""
@@ -17,6 +20,18 @@ class CannotFit(FastflowError):
 
 class UnsupportedArchitecture(FastflowError):
     """An encoder that the native equations do not cover; PyTorch may."""
+
+
+class FastflowWarning(UserWarning):
+    """Texts, a vocabulary or a calibration that need a look, though the result is as asked."""
+
+
+def warn(message: str) -> None:
+    """A FastflowWarning at the line that called fastflow, however deep in fastflow it is found."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fastflow":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, FastflowWarning, stacklevel=level)
 
 
 def install(extra: str) -> str:

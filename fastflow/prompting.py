@@ -4,59 +4,47 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.prompts import TASKS
 from fastflow.stages.vectors import check_vectors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from fastflow.opened import Opened
+    from fastflow.types import EncodeOptions, Matrix, Similarities, Similarity, Vector
 
 
 class Prompting(ABC):
     """``encode`` with the prompt of a task, and ``similarity`` as the model defines it."""
 
-    _model: Model | VectorModel
-
-    @property
-    @abstractmethod
-    def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype of embeddings."""
+    _opened: Opened
 
     @abstractmethod
     def encode(self, inputs: Any = None, *arguments: Any, **options: Any) -> Any:
         """Embed one text or many."""
 
-    def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
-        """The text that ``encode`` puts before every text.
+    @overload
+    def encode_query(  # type: ignore[overload-overlap]
+        self, inputs: str, prompt_name: str | None = ..., prompt: str | None = ..., **options: Unpack[EncodeOptions]
+    ) -> Vector: ...
 
-        Args:
-            prompt: As in ``encode``.
-            prompt_name: As in ``encode``.
-
-        Returns:
-            The prompt, empty if there is none.
-
-        Raises:
-            UsageError: The model has no prompt of that name.
-        """
-        return self._model.prompts.resolve(prompt, prompt_name)
-
-    def prompt_of_task(self, task: str) -> str:
-        """The text that ``encode_query`` or ``encode_document`` puts before every text.
-
-        Args:
-            task: query or document.
-
-        Returns:
-            The prompt, empty if the model has none for the task.
-        """
-        return self._model.prompts.of_task(task)
+    @overload
+    def encode_query(
+        self, inputs: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ...,
+        **options: Unpack[EncodeOptions],
+    ) -> Matrix: ...  # fmt: skip
 
     def encode_query(
-        self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
+        self,
+        inputs: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> Vector | Matrix:
         """Embed queries of a search: ``encode`` with the model's prompt ``query``, or with none if it lacks that.
 
         Args:
@@ -73,9 +61,24 @@ class Prompting(ABC):
         """
         return self._of_task(TASKS[0], inputs, prompt_name, prompt, options)
 
+    @overload
+    def encode_document(  # type: ignore[overload-overlap]
+        self, inputs: str, prompt_name: str | None = ..., prompt: str | None = ..., **options: Unpack[EncodeOptions]
+    ) -> Vector: ...
+
+    @overload
     def encode_document(
-        self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
+        self, inputs: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ...,
+        **options: Unpack[EncodeOptions],
+    ) -> Matrix: ...  # fmt: skip
+
+    def encode_document(
+        self,
+        inputs: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> Vector | Matrix:
         """Embed documents of a search: ``encode`` with the model's prompt ``document``, or none if it lacks that.
 
         Args:
@@ -92,12 +95,12 @@ class Prompting(ABC):
         """
         return self._of_task(TASKS[1], inputs, prompt_name, prompt, options)
 
-    def _of_task(self, task: str, inputs: Any, name: Any, prompt: Any, options: dict[str, Any]) -> Any:
+    def _of_task(self, task: str, inputs: Any, name: str | None, prompt: str | None, options: Any) -> Any:
         if name is None and prompt is None:
-            prompt = self.prompt_of_task(task)
+            prompt = self._opened.model.prompts.of_task(task)
         return self.encode(inputs, prompt=prompt, prompt_name=name, **options)
 
-    def similarity(self, a: Any, b: Any) -> NDArray[Any]:
+    def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> Similarities:
         """Similarities of all pairs: cosines, or what the model's settings name (dot products, or distances, negated).
 
         Args:
@@ -105,7 +108,7 @@ class Prompting(ABC):
             b: Embeddings (n, D'), or n texts.
 
         Returns:
-            (m, n).
+            (m, n); cosines are from -1 to 1.
 
         Raises:
             FastflowError: The widths differ, or a vector is not finite.
@@ -117,9 +120,30 @@ class Prompting(ABC):
         """
         from fastflow.stages.similarity import SIMILARITIES
 
-        return SIMILARITIES[self._model.similarity](*(self._vectors(side) for side in (a, b)))
+        return SIMILARITIES[self._opened.model.similarity](self._vectors(a), self._vectors(b))
+
+    def similarity_pairwise(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> Similarity:
+        """Similarities of row i of ``a`` with row i of ``b``, as ``similarity`` computes them.
+
+        Args:
+            a: Embeddings (m, D'), or m texts.
+            b: Embeddings (m, D'), or m texts.
+
+        Returns:
+            (m,).
+
+        Raises:
+            FastflowError: The numbers of rows or the widths differ, or a vector is not finite.
+
+        Example:
+            >>> fastflow.Runtime().similarity_pairwise(["A cat.", "A dog."], ["A cat.", "Rain."]).shape
+            (2,)
+        """
+        from fastflow.stages.similarity import pairwise
+
+        return pairwise(self._opened.model.similarity, self._vectors(a), self._vectors(b))
 
     def _vectors(self, side: Any) -> NDArray[Any]:
         if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
             side = self.encode(side)
-        return check_vectors(side, self.dtype)
+        return check_vectors(side, self._opened.calibrator.floats)

@@ -70,7 +70,9 @@ class StreamOptions(NamedTuple):
         """The texts of a window."""
         return WINDOW if self.window is None else self.window
 
-    def windows(self, texts: Iterator[str], tokenize: Tokenizer, seen: Callable[[list[str]], None]) -> Iterator[Tokens]:
+    def windows(
+        self, texts: Iterator[str], tokenize: Tokenizer, seen: Callable[[list[str]], object]
+    ) -> Iterator[Tokens]:
         """The tokens of a window of texts after another, the prompt before each; ``seen`` gets them without it."""
         for window in windowed((check_text(t, i) for i, t in enumerate(texts)), self.size, len):
             seen(window)

@@ -6,13 +6,14 @@ import json
 import signal
 import sys
 import time
+import warnings
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from fastflow.console import Commands, Terminated, check_stdout, emit, say, write_json
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, UsageError, warn
 
 NAN = float("nan")
 
@@ -121,3 +122,19 @@ def test_names_in_a_message_cannot_drive_a_terminal(capsys):
 def test_an_error_is_one_line_whatever_names_it_holds():
     done = CliRunner().invoke(group_that(FastflowError("no column 'a\nfastflow: all is well\x1b[2K'")), ["go"])
     assert done.stderr == "fastflow: no column 'a\\nfastflow: all is well\\x1b[2K'\n"
+
+
+def test_a_warning_of_ours_is_a_line_and_another_librarys_is_not():
+    @click.group(cls=Commands)
+    def main() -> None:
+        pass
+
+    @main.command()
+    def go() -> None:
+        warn("words fall into 9 pieces")
+        warnings.warn("of another library", UserWarning, stacklevel=1)
+
+    with pytest.warns(UserWarning, match="of another library") as others:
+        result = CliRunner().invoke(main, ["go"])
+    assert result.stderr == "fastflow: WARNING: words fall into 9 pieces\n"
+    assert len(others) == 1

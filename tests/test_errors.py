@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import fastflow
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, install, missing_extra
 
 from support.places import ROOT
@@ -32,3 +33,12 @@ def test_every_extra_that_an_error_names_exists():
     named = {name for text in sources for name in re.findall(r"(?:missing_extra|install)\(\s*\"(\w+)\"", text)}
     assert {"train", "bench"} <= named
     assert named <= extras
+
+
+def test_a_warning_names_the_line_that_called_fastflow(model):
+    rt, long = fastflow.Runtime(model), ["dog " * 200]
+    for call in (rt.encode, rt.encode_query, rt.pool, lambda texts: list(rt.stream(texts))):
+        rt._opened.truncated = 0
+        with pytest.warns(fastflow.FastflowWarning, match="longer than 64 tokens are cut") as warned:
+            call(long)
+        assert [each.filename for each in warned] == [__file__]

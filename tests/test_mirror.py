@@ -19,6 +19,7 @@ UNTESTED = {  # module -> why it has no file of its own
     "fastflow/files/checks.py": "a table of what each command refuses: commands/test_refusals.py",
     "fastflow/files/write/growing.py": "part of the contract of every run: files/test_run.py",
     "fastflow/commands/options.py": "declarations alone: commands/test_embed.py and test_measure.py use each option",
+    "fastflow/types.py": "types alone: across/test_types.py checks them and has mypy read a caller",
     "fastflow/search/source.py": "an interface, without a body: search/test_database.py and test_matrix.py",
     "kernels/encoder/triton_bodies.py": INTERPRETED,
     "kernels/flow/triton_bodies.py": INTERPRETED,

@@ -31,7 +31,29 @@ def fit(
     *,
     cache: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
-    **options: Any,
+    stop: str | None = None,
+    max_length: int | None = DEFAULTS.max_length,
+    levels: int = DEFAULTS.levels,
+    depth: int | None = DEFAULTS.depth,
+    width: int | None = DEFAULTS.width,
+    coupling: str = DEFAULTS.coupling,
+    permutation: str = DEFAULTS.permutation,
+    spectrum: float | None = DEFAULTS.spectrum,
+    mean_share: float | None = DEFAULTS.mean_share,
+    demoted: int | None = DEFAULTS.demoted,
+    latent: bool = DEFAULTS.latent,
+    background: int | None = DEFAULTS.background,
+    background_words: str | None = DEFAULTS.background_words,
+    init: str = DEFAULTS.init,
+    encoder_dropout: bool = DEFAULTS.encoder_dropout,
+    epochs: float = DEFAULTS.epochs,
+    batch_size: int = DEFAULTS.batch_size,
+    lr: float = DEFAULTS.lr,
+    sample: int | None = DEFAULTS.sample,
+    sentences: bool = DEFAULTS.sentences,
+    stream: bool = DEFAULTS.stream,
+    device: str = DEFAULTS.device,
+    **unknown: object,
 ) -> Fit:
     """Calibrate an encoder on texts, without labels: the model that fastflow-train makes of the same texts.
 
@@ -54,7 +76,29 @@ def fit(
             none. Warnings of the report, and the refusal of a named method, are UserWarnings in any case.
         cache: A folder that keeps pooled embeddings, float32 (n, D). None holds them in memory and writes no file.
         log_dir: A folder for TensorBoard's scalars.
-        **options: The other options of fastflow-train by name: ``epochs``, ``max_length``, ``background``, ``stop`` ...
+        stop: rule, budget or likelihood. None: rule for texts, and likelihood for vectors.
+        max_length: The tokens after which a text is cut. None: 128, or the encoder's limit.
+        levels: Of a flow.
+        depth: Steps in a level of a flow. None: 3, or 6 with a background or from 20,000 texts.
+        width: Hidden units of a flow's coupling nets. None: 32, or 64 with a background or from 20,000 texts.
+        coupling: Of a flow: additive or affine.
+        permutation: Of a flow: reversal, random or lu, which is learned.
+        spectrum: Of recolour: 1, all directions count the same, to 0, as in the encoder. None: by the token weights.
+        mean_share: Of recolour: the average cosine of unrelated texts. None: by the token weights.
+        demoted: Of recolour: the leading directions that count like the last. None: by the token weights.
+        latent: Whether a flow's Gaussian latent is the embedding, as in the paper; no recolour follows.
+        background: Sentences of random words that recolour is fitted to with the texts. None: by their number.
+        background_words: A file of the words of the texts' language and how often each occurs. None: English.
+        init: Of a flow: data or glorot.
+        encoder_dropout: Whether a flow sees the encoder with its dropout, which is slow.
+        epochs: Of a flow: passes over the texts, or a part of one.
+        batch_size: Of a flow: texts in a step.
+        lr: Of a flow: learning rate.
+        sample: The distinct texts to draw at random. None: all.
+        sentences: Whether to cut texts into sentences first.
+        stream: Whether to read the texts once, in constant memory; not for a flow.
+        device: Where the encoder runs: cpu or cuda.
+        **unknown: Refused: there are no other options.
 
     Returns:
         A Fit: ``report``, ``stages``, ``save(directory)``, ``runtime()``.
@@ -72,8 +116,8 @@ def fit(
         >>> fit.save("my-model")  # doctest: +SKIP
         >>> fit = fastflow.fit(open("corpus.txt"), "my-bert")  # doctest: +SKIP
     """
+    given = dict(locals())
     check_extra("fastflow.fit")
-    from fastflow.train.python import fit_texts
+    from fastflow.train.python import fit_texts, options_of
 
-    named = {"method": method, "pooling": pooling, "token_weights": token_weights, "seed": seed}
-    return fit_texts(texts, encoder, {**named, **options}, eval, progress, cache, log_dir)
+    return fit_texts(texts, encoder, options_of(given), eval, progress, cache, log_dir)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import fields
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, UsageError, warn
 from fastflow.files.read.matrix import Matrix
 from fastflow.train.fits.fitting import calibrate
 from fastflow.train.fits.sharded import calibrate_sharded
@@ -29,10 +28,7 @@ if TYPE_CHECKING:
     from fastflow.train.options import Paths
 
 SOURCE, VECTORS, DATASET = "texts given in Python", "vectors given in Python", "a dataset of Ray"
-UNASKED = {  # arguments of fit that ask for nothing
-    "encoder": "default", "eval": None, "cache": None,
-    "method": DEFAULTS.method, "pooling": DEFAULTS.pooling, "token_weights": DEFAULTS.token_weights,
-}  # fmt: skip
+UNASKED = {"encoder": "default", "stop": None}  # of arguments whose default is not that of Options
 COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie next to the model that the command makes
 ARGUMENTS = ("encoder", "eval", "cache", "log_dir", *(field.name for field in fields(Options)))
 OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS)})(?![\w-])")
@@ -54,6 +50,13 @@ def _named_as_arguments() -> Iterator[None]:
         raise type(error)(message) from error
 
 
+def options_of(given: dict[str, Any]) -> dict[str, Any]:
+    """The options among the arguments of ``fit``; raises a UsageError for an argument that it does not have."""
+    _check_names(given["unknown"])
+    names = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
+    return {name: given[name] for name in names if name != "stop" or given[name] is not None}
+
+
 def fit_texts(
     texts: Any,
     encoder: str | os.PathLike[str],
@@ -64,14 +67,13 @@ def fit_texts(
     log_dir: str | os.PathLike[str] | None,
 ) -> Fit:
     """``fastflow.train.fit``, whose arguments these are."""
-    _check_names(options)
     folder = None if cache is None else Path(cache)
     run = Run(_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
     with _named_as_arguments():
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
             matrix = Matrix(texts, VECTORS)
             asked = {"encoder": encoder, "eval": pairs, "cache": cache} | options
-            named = [name for name, value in asked.items() if name not in UNASKED or value != UNASKED[name]]
+            named = [name for name, value in asked.items() if value != UNASKED.get(name, getattr(DEFAULTS, name, None))]
             fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
         else:
             fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
@@ -99,12 +101,12 @@ def _check_names(options: dict[str, Any]) -> None:
 
 
 def _warned(fit: Fit | None) -> Fit:
-    """``fit``, and its warnings for the caller of the function that the user called."""
+    """``fit``, after its warnings."""
     assert fit is not None  # noqa: S101 (only a dry run has none)
     for warning in fit.report["warnings"]:
-        warnings.warn(with_arguments(warning), stacklevel=4)
+        warn(with_arguments(warning))
     if fit.refused:
-        warnings.warn(with_arguments(fit.choice.reasons[-1]), stacklevel=4)
+        warn(with_arguments(fit.choice.reasons[-1]))
     return fit
 
 

@@ -31,8 +31,8 @@ HEAD = """# The Python API
 Every public call of `import fastflow`, made from its docstring by `python -m fastflow.bench.research.api --out
 docs/api.md`. Most programs need `Runtime.encode` and `Runtime.similarity`, and `Index.search` to find rows of a file;
 `fastflow.fit` calibrates. `B` texts give `(B, D')` numbers: `D` is the width of a pooled vector, which the calibration
-turns into an embedding of `D'`. Errors are a `fastflow.FastflowError`; wrong usage is a `fastflow.errors.UsageError`,
-a subclass. An argument that a call does not have is Python's `TypeError`.
+turns into an embedding of `D'`. Errors are a `fastflow.FastflowError`; wrong usage is a `fastflow.UsageError`, a
+subclass; a warning is a `fastflow.FastflowWarning`. Types of arguments and results are in `fastflow.types`.
 
 | `precision=` | `encode` returns | bytes of 256 dimensions |
 | --- | --- | ---: |
@@ -79,7 +79,8 @@ def properties(thing: Any) -> dict[str, str]:
     """The public properties of a class, and the docstring of each on one line."""
     return {
         name: " ".join(inspect.cleandoc(value.fget.__doc__ or "").split())
-        for name, value in vars(thing).items()
+        for base in thing.__mro__
+        for name, value in vars(base).items()
         if isinstance(value, property) and not name.startswith("_") and value.fget is not None
     }
 

@@ -25,9 +25,10 @@ def scored(runtime: Runtime, sts: Path, dim: int, precision: str) -> dict[str, A
     """A row: Spearman ×100 on the seven sets, mean of `all` and of `wmean`, of ``dim`` dimensions in ``precision``."""
 
     def embed(texts: Sequence[str]) -> NDArray[np.float64]:
-        z = runtime.encode(texts, truncate_dim=dim, precision="ubinary" if precision == "binary" else precision)
+        stored = "ubinary" if precision == "binary" else precision
+        z: NDArray[Any] = runtime.encode(texts, truncate_dim=dim, precision=stored)
         if precision == "binary":  # the cosine of signs orders pairs as the Hamming distance does
-            z = 2.0 * np.unpackbits(z, axis=1, count=dim) - 1
+            z = 2.0 * np.unpackbits(np.asarray(z, np.uint8), axis=1, count=dim) - 1
         return np.asarray(z, np.float64)
 
     average = evaluate(embed, [read_pairs(sts / f"{name}.tsv") for name in SEVEN])["average"]

@@ -34,7 +34,9 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
     say("encoder: opening the engines")
     with settings(threads), nullcontext() if sizes.quick else compiling():
         engines = [
-            EncoderCandidate("fastflow", dtype, "triton", lambda ids, mask, rt=runtime: packed(rt._backend, ids, mask))  # type: ignore[misc]
+            EncoderCandidate(
+                "fastflow", dtype, "triton", lambda ids, mask, rt=runtime._opened.backend: packed(rt, ids, mask)
+            )  # type: ignore[misc]
             for dtype, runtime in ours(subject)
         ]
         for peer in open_peers(subject, families, WHERE, sizes.quick, results.skipped):

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fastflow.backends.base import Calibrator
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.kinds import Model
 from fastflow.stages import calibration
 
+if TYPE_CHECKING:
+    from fastflow.opened import Opened
+    from fastflow.types import Info
 
-def describe(model: Model | VectorModel, runs: Calibrator, default: bool) -> dict[str, Any]:
-    """``Runtime.info()`` of ``model`` as ``runs`` has it; ``default``: it is the one in the package.
+
+def describe(opened: Opened) -> Info:
+    """``Runtime.info()`` of a model.
 
     A model without an encoder takes vectors, and has neither pooling nor max_length: both are None.
     """
+    model, runs = opened.model, opened.calibrator
     texts = model if isinstance(model, Model) else None
+    seen = [] if texts is None else opened.seen.notes(opened.tokenizer)
     return {
-        "model": "default" if default else str(model.path),
+        "model": "default" if opened.packaged else str(model.path),
         "fingerprint": model.fingerprint,
         "takes": "vectors" if texts is None else "texts",
         "backend": runs.name,
@@ -25,13 +30,13 @@ def describe(model: Model | VectorModel, runs: Calibrator, default: bool) -> dic
         "dim": model.truncate_dim or calibration.output_dim(model.calibration, runs.pooled_dim),
         "pooled_dim": runs.pooled_dim,
         "pooling": None if texts is None else texts.pooling.describe(),
-        "max_length": None if texts is None else texts.max_length,
+        "max_length": None if texts is None else opened.max_length,
         "modules": None if model.modules is None else model.modules.names(),
         "prompts": dict(model.prompts.texts),
         "default_prompt": model.prompts.default,
         "similarity": model.similarity,
         "calibration": calibration.describe(model.calibration),
         "truncation": model.describe_truncation(),
-        "notes": [*([model.note] if model.note else []), *runs.notes],
+        "notes": [*([model.note] if model.note else []), *runs.notes, *seen],
         "details": list(runs.details),
     }

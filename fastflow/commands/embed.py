@@ -199,7 +199,7 @@ def embed(
         if fit:
             opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet)
-        prompt = runtime.resolve_prompt(settings.prompt, prompt_name)
+        prompt = runtime._opened.model.prompts.resolve(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
             settings = replace(settings, prompt=prompt)
         if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):
@@ -228,7 +228,7 @@ def _check_together(settings: Settings, fit: bool, save_model: Path | None, prom
         raise UsageError("give --prompt or --prompt-name, not both")
 
 
-def _summarise(done: Summary, seconds: float, longest: int, output: Path | None) -> None:
+def _summarise(done: Summary, seconds: float, longest: int | None, output: Path | None) -> None:
     """Say what a run embedded, and how fast."""
     rate = done.texts / max(seconds, 1e-9)
     odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)

@@ -13,6 +13,8 @@ from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import counted
 
+CUT = "texts longer than"  # the beginning of the warning that texts are cut
+
 
 @click.command("eval")
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
@@ -53,7 +55,7 @@ def eval_command(
     result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
     tables = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # printed below, with the number
+        warnings.filterwarnings("ignore", CUT)  # printed below, with the number
         if scored:
             result |= evaluate(runtime.encode, scored)
             tables.append(table(result))
@@ -147,7 +149,7 @@ def report(
     check_matplotlib()
     runtime = open_runtime(model, device, dtype, threads, quiet=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the page counts cut texts
+        warnings.filterwarnings("ignore", CUT)  # the page counts cut texts
         made = make_report(
             runtime,
             [name.strip() for name in against.split(",") if name.strip()],

@@ -43,7 +43,7 @@ def embed_file(
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, run.resume, run.cache)
-    check_truncation(settings.dim, runtime.full_dim, "--dim")
+    check_truncation(settings.dim, runtime._opened.width, "--dim")
     if settings.ranges is not None:
         settings.ranges.check_width(settings.dim or runtime.dim)
     with Sources(paths, run.opened) as sources:
@@ -90,7 +90,7 @@ class Embedded:
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
-        likelihood = runtime.likelihood if run.judge and not run.quiet else None
+        likelihood = runtime._opened.likelihood if run.judge and not run.quiet else None
         self._unlike: Unlike | None = None
         if likelihood is not None:
             from fastflow.files.unlike import Unlike  # few models can judge texts
@@ -103,7 +103,7 @@ class Embedded:
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
     ) -> Summary:
         """Write the rows after the ``finished`` ones of an earlier run; pooled vectors come from ``store`` if there."""
-        scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.overlaps)
+        scored = self._settings.log_prob or (self._unlike is not None and not self._runtime._opened.backend.overlaps)
         self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
         progress = Progress("embed", None, "texts", shown, share=self._source.share())

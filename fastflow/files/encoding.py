@@ -117,7 +117,7 @@ class Encoder:
         pooled = runtime.pool(listed, prompt=s.prompt, batch_tokens=s.batch_tokens)
         cut: Iterable[int] = ()
         if runtime.truncated > before:
-            cut = runtime.tokenize([decided["prompt"] + text for text in listed]).cut
+            cut = runtime.tokenizer([decided["prompt"] + text for text in listed]).cut
         fresh = dict(zip(new, packed(pooled, cut), strict=True))
         store.add(fresh)
         self.reused += len(texts) - len(new)

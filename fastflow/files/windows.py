@@ -10,7 +10,6 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.read.texts import unit_of
 from fastflow.files.settings import Settings
-from fastflow.model.fragmentation import unsuited
 from fastflow.streaming import windowed
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
     """
     for window in _windowed(rows, source, size):
         texts = [one_text(row) for row in window]
-        if s.truncate == "error" and len(cut := runtime.tokenize([(s.prompt or "") + t for t in texts]).cut):
+        if s.truncate == "error" and len(cut := runtime.tokenizer([(s.prompt or "") + t for t in texts]).cut):
             _, path, record = window[cut[0]]
             raise FastflowError(
                 f"{path}, {unit_of(path, s.layout)} {record.line}: longer than the model's "
@@ -48,7 +47,7 @@ def looked_at(
     look at the first too, where log-densities cost another pass of the encoder.
     """
     for number, window in enumerate(windows):
-        if number == 0 and (warning := unsuited(runtime.tokenize, window.texts)):
+        if number == 0 and (warning := runtime._opened.unsuited(window.texts)):
             say(f"fastflow: WARNING: {warning}")
         if number == 0 and unlike is not None:
             unlike.look(window.texts, runtime.log_prob(window.texts, prompt=prompt))

@@ -172,7 +172,7 @@ def job_of(
     if place is not None and os.path.exists(place):
         place = os.path.abspath(place)  # an actor has another working directory
     with Runtime(place, "cpu", dtype, threads) as runtime:
-        check_truncation(options.get("truncate_dim"), runtime.full_dim, dim)
+        check_truncation(options.get("truncate_dim"), runtime._opened.width, dim)
         runtime.encode([], **options)
         return Job(place, numbers_of(runtime), column, output_column, options, threads)
 

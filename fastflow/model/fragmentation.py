@@ -13,6 +13,7 @@ WORD = re.compile(r"[^\W\d_]+")
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000  # words looked at
 LOOKED_AT = 20_000  # characters of text that a Runtime keeps to judge
+ENOUGH = 100  # characters from which it judges by itself: a name alone may fall into many pieces
 FEWEST = 8  # fewest word pieces that are judged
 # measured with the vocabulary in the package: 1.03 to 1.13 for English, 1.6 to 2.2 for French, Spanish and German
 MANY, MANY_SHARED = 1.55, 2.5
@@ -62,15 +63,20 @@ class Seen:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self._left = LOOKED_AT
+        self._left, self._few = LOOKED_AT, True
 
-    def add(self, texts: Iterable[str]) -> None:
-        """Keep ``texts`` while there is room; no lock, which a fork could find held: threads may keep a little more."""
+    def add(self, texts: Iterable[str]) -> bool:
+        """Keep ``texts`` while there is room, and return whether there are now ENOUGH for the first time.
+
+        No lock, which a fork could find held: threads may keep a little more.
+        """
         for text in texts:
             if self._left <= 0:
-                return
+                break
             self.texts.append(text[: self._left])
             self._left -= len(text)
+        few, self._few = self._few, LOOKED_AT - self._left < ENOUGH
+        return few and not self._few
 
     def notes(self, vocabulary: Vocabulary) -> list[str]:
         """The warning of ``unsuited`` on these texts, in a list that is empty if there is none."""

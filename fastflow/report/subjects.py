@@ -34,7 +34,8 @@ class Pool:
 
     def __call__(self, texts: Sequence[str], task: str | None = None) -> Matrix:
         """(n, D), in the runtime's dtype and the order of ``texts``; ``task`` (query or document) names a prompt."""
-        prompt = self.runtime.resolve_prompt() if task is None else self.runtime.prompt_of_task(task)
+        prompts = self.runtime._opened.model.prompts
+        prompt = prompts.resolve() if task is None else prompts.of_task(task)
         new = [text for text in dict.fromkeys(texts) if (prompt, text) not in self._where]
         if new:
             self._where |= {(prompt, text): len(self._where) + i for i, text in enumerate(new)}

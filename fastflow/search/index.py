@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.runtime import Runtime
@@ -21,6 +21,9 @@ from fastflow.search.source import Hit, Source
 from fastflow.stages.texts import in_order
 from fastflow.stages.vectors import check_count, check_vectors
 from fastflow.values import short
+
+if TYPE_CHECKING:
+    from fastflow.types import QueryOptions
 
 
 class Index:
@@ -67,6 +70,10 @@ class Index:
             self._source.close()
             raise
 
+    def __repr__(self) -> str:
+        rows = f"{len(self):,} rows of {self.dim} dimensions"
+        return f"<Index: {self._source.path}, {rows}, {self.precision}, ranked by {self.similarity}>"
+
     @property
     def dim(self) -> int:
         """The width of a query."""
@@ -77,7 +84,18 @@ class Index:
         """The numbers that the file holds: float32, float16, int8, uint8, binary or ubinary."""
         return self._source.precision
 
-    def search(self, queries: Any, k: int = 10, where: str | None = None) -> list[Any]:
+    @overload
+    def search(  # type: ignore[overload-overlap]
+        self, queries: str, k: int = ..., where: str | None = ...
+    ) -> list[Hit]: ...
+
+    @overload
+    def search(self, queries: Sequence[str], k: int = ..., where: str | None = ...) -> list[list[Hit]]: ...
+
+    @overload
+    def search(self, queries: ArrayLike, k: int = ..., where: str | None = ...) -> list[Hit] | list[list[Hit]]: ...
+
+    def search(self, queries: Any, k: int = 10, where: str | None = None) -> list[Hit] | list[list[Hit]]:
         """The best rows, best first; of equal rows the lower one first.
 
         Args:
@@ -100,7 +118,7 @@ class Index:
         hits = self._described(found)
         return hits[0] if single else hits
 
-    def query_options(self) -> dict[str, Any]:
+    def query_options(self) -> QueryOptions:
         """The options of ``Runtime.encode_query`` that make vectors like those of the file.
 
         Returns:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
+SHOWN = 80  # characters of a text in the repr of a Hit
 
 
 class Hit(NamedTuple):
@@ -21,8 +23,13 @@ class Hit(NamedTuple):
     row: int
     score: float
     text: str | None = None
-    id: Any = None
-    fields: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+    id: str | int | float | None = None
+    fields: dict[str, object] = {}  # noqa: RUF012 (never written to)
+
+    def __repr__(self) -> str:
+        more = {"text": self.text and shorten(self.text, SHOWN), "id": self.id, "fields": self.fields}
+        given = [f"{name}={value!r}" for name, value in more.items() if value not in (None, {})]
+        return f"Hit({', '.join([f'row={self.row}', f'score={self.score:.4f}', *given])})"
 
 
 class Source(ABC):

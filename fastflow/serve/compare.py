@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -38,7 +41,7 @@ def similarities(model: ServedModel, pooled: Floats) -> list[dict[str, float]]:
     """Of pooled vectors (2 n, D), two for a pair, the similarities of each pair by the model's measure."""
     sides = {"raw": pooled, "calibrated": model.runtime.transform(pooled)}
 
-    def of_pair(z: Floats, i: int) -> float:
+    def of_pair(z: NDArray[Any], i: int) -> float:
         found = float(model.runtime.similarity(z[2 * i : 2 * i + 1], z[2 * i + 1 : 2 * i + 2])[0, 0])
         if not np.isfinite(found):
             raise FastflowError(f"the similarity of pair {i} is not finite")

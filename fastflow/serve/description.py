@@ -84,7 +84,7 @@ def _how(service: Service) -> dict[str, Schema]:
 def _shape(service: Service) -> dict[str, Schema]:
     return {
         "normalize": {"type": "boolean", "default": service.model.normalize},
-        "dimensions": {"type": "integer", "minimum": 1, "maximum": service.model.runtime.full_dim},
+        "dimensions": {"type": "integer", "minimum": 1, "maximum": service.model.opened.width},
     }
 
 

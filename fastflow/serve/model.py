@@ -25,8 +25,8 @@ class ServedModel:
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         """Raises a UsageError for a model without an encoder."""
-        self.runtime, self.info = runtime, runtime.info()
-        self.max_length: int = runtime.tokenize.max_length
+        self.runtime, self.opened, self.info = runtime, runtime._opened, runtime.info()
+        self.max_length: int = runtime.tokenizer.max_length
         path = self.info["model"]
         own = [path if path == "default" else Path(path).name]
         self.names = tuple(dict.fromkeys([*names, *own, "default"]))
@@ -34,20 +34,20 @@ class ServedModel:
 
     def tokens(self, texts: Sequence[str], prompt: str) -> Tokens:
         """Texts -> tokens, ``prompt`` before each; raises a FastflowError for a text that the tokenizer cannot take."""
-        return self.runtime.tokenize_prompted(texts, prompt)
+        return self.opened.prompted(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
         """Tokens -> vectors (B, D'), or pooled ones (B, D); raises a FastflowError if one is not finite."""
         if how.pooled:
-            return self.runtime.pool_tokens(tokens)
-        return self.runtime.embed_tokens(tokens, how.normalize, how.dim)
+            return self.opened.pool_tokens(tokens)
+        return self.opened.embed_tokens(tokens, how.normalize, how.dim)
 
     def check_dim(self, dim: int | None, param: str = "dimensions") -> None:
         """Raise Refused for a width that ``Runtime.encode`` refuses."""
         try:
             self.runtime.transform([[0.0] * self.info["pooled_dim"]], truncate_dim=dim)
         except UsageError:
-            message = f"{param} must be a whole number from 1 to {self.runtime.full_dim}, the width of this model"
+            message = f"{param} must be a whole number from 1 to {self.opened.width}, the width of this model"
             raise Refused("validation", message, param) from None
 
     def prompt(self, input_type: str | None, prompt_name: str | None) -> str:
@@ -59,9 +59,9 @@ class ServedModel:
             if prompt_name is not None:
                 raise Refused("validation", "give input_type or prompt_name, not both", "prompt_name")
             own = input_type in self.info["prompts"]  # as passage, which is no task of every model
-            return self.runtime.prompt_of_task(input_type if own else INPUT_TYPES[input_type])
+            return self.opened.model.prompts.of_task(input_type if own else INPUT_TYPES[input_type])
         try:
-            return self.runtime.resolve_prompt(None, prompt_name)
+            return self.opened.model.prompts.resolve(None, prompt_name)
         except UsageError as error:
             raise Refused("validation", str(error), "prompt_name") from None
 
@@ -71,7 +71,7 @@ class ServedModel:
         sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
         while True:
             tokens = self.tokens([sentence] * count, "")
-            if (spent := self._spent(tokens, how)) >= PROBE or 2 * len(tokens.ids) > self.runtime.batch_tokens:
+            if (spent := self._spent(tokens, how)) >= PROBE or 2 * len(tokens.ids) > self.opened.backend.batch_tokens:
                 return len(tokens.ids) / min(spent, *(self._spent(tokens, how) for _ in range(TRIES)))
             count *= 2
 

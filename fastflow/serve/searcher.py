@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Searcher:
 
     def _timed(self, vector: NDArray[Any], k: int) -> tuple[list[Hit], float]:
         start = time.monotonic()
-        hits = self._index.search(vector, k)
+        hits = cast("list[Hit]", self._index.search(vector, k))  # of one query
         return hits, time.monotonic() - start
 
 

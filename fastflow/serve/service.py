@@ -32,7 +32,7 @@ class Service:
     ) -> None:
         """``rate``: tokens a second; None: measured now. ``searcher``: None if no file is loaded."""
         self.model, self.settings, self.searcher, self.metrics = model, settings, searcher, Metrics()
-        self.engine = Engine(model, settings, rate or model.rate(), model.runtime.batch_tokens)
+        self.engine = Engine(model, settings, rate or model.rate(), model.opened.backend.batch_tokens)
         self.engine.observe = self._observe
         self.active = 0  # requests that are being read, computed or answered
         self.bodies = 0  # bytes of the bodies that are held

@@ -69,7 +69,7 @@ async def tokenize(request: Request) -> Response:
         raise Refused("validation", f"inputs hold more than {CHARACTERS} characters: send them in parts", "inputs")
     try:
         found = await service.engine.thread(
-            service.model.runtime.tokenize.describe, [prompt + text for text in texts], special
+            service.model.runtime.tokenizer.describe, [prompt + text for text in texts], special
         )
     except FastflowError as error:
         raise Refused("tokenizer", str(error), "inputs") from error

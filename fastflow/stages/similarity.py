@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.stages.vectors import check_same_width, cosine
+from fastflow.errors import FastflowError
+from fastflow.stages.vectors import check_same_width, cosine, paired_cosine
 
 BLOCK = 1 << 22  # differences that are held at a time
 
@@ -36,6 +37,19 @@ def _distances(a: NDArray[Any], b: NDArray[Any], length: Callable[[NDArray[Any]]
     for start in range(0, len(a), step):
         out[start : start + step] = length(a[start : start + step, None] - b)
     return out
+
+
+def pairwise(name: str, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """(m, D), (m, D) -> (m,) similarities of the kind ``name``, row by row. Raises for two shapes."""
+    check_same_width(a, b)
+    if len(a) != len(b):
+        raise FastflowError(f"similarity_pairwise takes as many rows on both sides, not {len(a)} and {len(b)}")
+    if name == "cosine":
+        return np.clip(paired_cosine(a, b), -1.0, 1.0)
+    if name == "dot":
+        return np.asarray((a * b).sum(axis=1))
+    length = np.abs(a - b).sum(axis=1) if name == "manhattan" else np.sqrt(np.square(a - b).sum(axis=1))
+    return np.asarray(-length)
 
 
 SIMILARITIES: dict[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]] = {

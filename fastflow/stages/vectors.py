@@ -186,12 +186,13 @@ def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """(m, D), (n, D) -> (m, n) cosines; a zero vector has cosine 0 with everything. Raises for two widths."""
+    """(m, D), (n, D) -> (m, n) cosines, -1 to 1; a zero vector has cosine 0 with everything. Raises for two widths."""
     tiny = np.finfo(np.float32).tiny
     check_same_width(a, b)
     a = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), tiny)
     b = b / np.maximum(np.linalg.norm(b, axis=1, keepdims=True), tiny)
-    return np.asarray(a @ b.T)
+    product = np.asarray(a @ b.T)
+    return np.clip(product, -1.0, 1.0, out=product)  # rounding may leave 1 by 1e-7
 
 
 def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:

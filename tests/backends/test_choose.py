@@ -34,7 +34,7 @@ def test_auto_runs_it_through_pytorch_and_says_why(other):
         found = runtime.encode(texts)
     model = AutoModel.from_pretrained(other).eval()
     for text, vector in zip(texts, found, strict=True):
-        ids = torch.from_numpy(runtime.tokenize([text]).ids.astype(np.int64))[None]
+        ids = torch.from_numpy(runtime.tokenizer([text]).ids.astype(np.int64))[None]
         with torch.inference_mode():
             want = model(input_ids=ids).last_hidden_state[0].mean(0).numpy()
         assert np.abs(vector - want).max() <= 2e-5 * np.abs(want).max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +32,11 @@ def target(tmp_path) -> Path:
     return tmp_path / "out" / "out"
 
 
-class Knowing(Runtime):
-    """A Runtime whose model says that half of the sentences are unlike its corpus."""
-
-    likelihood = Likelihood(0.0, 0.01)
-
-    @classmethod
-    def of(cls, model, log_prob, **options):
-        cls.likelihood = Likelihood(log_prob, 0.01)
-        return cls(model, **options)
+def knowing(model, log_prob: float, **options) -> Runtime:
+    """A Runtime whose model records that one text in a hundred of its corpus is below ``log_prob``."""
+    rt = Runtime(model, **options)
+    rt._opened.model = replace(rt._opened.model, likelihood=Likelihood(log_prob, 0.01))
+    return rt
 
 
 SAID = "of these texts are unlike the corpus the model was fitted on; consider --fit"
@@ -52,18 +49,18 @@ def test_embed_says_once_that_texts_are_unlike(model, runtime, tmp_path, target,
     (tmp_path / "in.txt").write_text("\n\n".join(lines))
     log_probs, source = runtime.log_prob(lines), str(tmp_path / "in.txt")
     half, plain = float(np.median(log_probs)), target.with_suffix(".npy")
-    embed_file(Knowing.of(model, half), source, plain, Settings())
+    embed_file(knowing(model, half), source, plain, Settings())
     assert capsys.readouterr().err.count(f"fastflow: 50% {SAID}") == 1
     assert np.array_equal(np.load(plain)[::2], runtime.encode(lines))
     for options in ({"quiet": True}, {"judge": False}):
-        embed_file(Knowing.of(model, half), source, plain, Settings(), Run(**options))
+        embed_file(knowing(model, half), source, plain, Settings(), Run(**options))
         assert SAID not in capsys.readouterr().err
-    embed_file(Knowing.of(model, float(log_probs.min())), source, plain, Settings())
+    embed_file(knowing(model, float(log_probs.min())), source, plain, Settings())
     embed_file(runtime, source, plain, Settings())
     assert SAID not in capsys.readouterr().err
-    embed_file(Knowing.of(model, half), source, target.with_suffix(".npz"), Settings(log_prob=True))
+    embed_file(knowing(model, half), source, target.with_suffix(".npz"), Settings(log_prob=True))
     assert capsys.readouterr().err.count(f"50% {SAID}") == 1
-    embed_file(Knowing.of(model, half), source, target.with_suffix(".jsonl"), Settings(Layout("txt")))
+    embed_file(knowing(model, half), source, target.with_suffix(".jsonl"), Settings(Layout("txt")))
     assert "log_prob" not in target.with_suffix(".jsonl").read_text()
 
 
@@ -75,7 +72,7 @@ def test_where_a_device_overlaps_only_the_first_window_is_judged(model, runtime,
     lines = make_sentences(256, 5)
     (tmp_path / "in.txt").write_text("\n".join(lines))
     share = np.mean(runtime.log_prob(lines[:200]) < (half := float(np.median(runtime.log_prob(lines)))))
-    opened, plain = Knowing.of(model, half, backend="triton"), target.with_suffix(".npy")
+    opened, plain = knowing(model, half, backend="triton"), target.with_suffix(".npy")
     embed_file(opened, str(tmp_path / "in.txt"), plain, Settings())
     assert f"fastflow: {share:.0%} {SAID}" in capsys.readouterr().err
     assert np.array_equal(np.load(plain), Runtime(model, backend="triton").encode(lines))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 
 import pytest
 
-from fastflow import Runtime
+from fastflow import FastflowWarning, Runtime
 from fastflow.model.architecture import read_config
 from fastflow.model.artifact import DEFAULT
 from fastflow.model.fragmentation import LOOKED_AT, Seen, unsuited
@@ -104,7 +105,8 @@ def runtime():
 def test_foreign_texts_are_noted(use):
     with Runtime() as runtime:
         assert runtime.info()["notes"] == []
-        use(runtime, GERMAN.splitlines())
+        with pytest.warns(FastflowWarning, match="words fall into"):
+            use(runtime, GERMAN.splitlines())
         (note,) = runtime.info()["notes"]
     assert note.startswith("texts embedded so far: words fall into ")
     assert note.endswith("use an encoder that was made for this language and field")
@@ -121,3 +123,14 @@ def test_no_more_text_is_kept_than_is_looked_at():
     for _ in range(10):
         seen.add(["x" * (2 * LOOKED_AT), "y"])
     assert sum(map(len, seen.texts)) <= LOOKED_AT
+
+
+def test_python_warns_once_and_says_that_the_packaged_model_is_english():
+    runtime = Runtime()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runtime.encode("Straßenbahnhaltestelle")  # a name alone shows nothing
+    said, texts = r"pieces on average.*\(the model in the package is English only\)", GERMAN.splitlines()
+    with pytest.warns(FastflowWarning, match=said) as found:
+        list(map(runtime.encode, [texts, texts]))
+    assert len(found) == 1

@@ -93,8 +93,8 @@ def test_sentence_transformers_keeps_unknown_tokens_and_texts_whole(tmp_path):
     bag, own = static_embedding_dir(tmp_path / "bag"), model2vec_dir(tmp_path / "own", max_length=4)
     texts = ["\u2603 the dog", "the dog sees the bird near the river"]
     one, other = (Runtime(path) for path in (bag, own))
-    assert one.tokenize(texts).offsets.tolist() == [0, 3, 11]
-    assert other.tokenize(texts).offsets.tolist() == [0, 2, 5]  # of 4 tokens times 3 characters: "the dog sees"
+    assert one.tokenizer(texts).offsets.tolist() == [0, 3, 11]
+    assert other.tokenizer(texts).offsets.tolist() == [0, 2, 5]  # of 4 tokens times 3 characters: "the dog sees"
     assert np.abs(one.encode(texts) - other.encode(texts)).max(axis=1).min() > 0.01
 
 

@@ -1,12 +1,14 @@
 """The page of a report: sentences, marks and drawings follow the figures, whichever way these fall."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fastflow.evaluation.evaluate import SEVEN, Pairs
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
+from fastflow.model.prompts import TASKS, Prompts
 from fastflow.report.geometry import frequency_trend
 from fastflow.report.geometry import isotropy as isotropy_section
 from fastflow.report.page import page
@@ -220,11 +222,8 @@ def test_verdict_is_on_tasks_before_qnli():
 
 def test_prompts_of_a_search_are_pooled_apart():
     class Prompted:
-        def resolve_prompt(self):
-            return ""
-
-        def prompt_of_task(self, task):
-            return f"{task}: "
+        prompts = Prompts({task: f"{task}: " for task in TASKS})
+        _opened = SimpleNamespace(model=SimpleNamespace(prompts=prompts))
 
         def pool(self, texts, prompt=""):
             calls.append([prompt + text for text in texts])

@@ -43,4 +43,4 @@ def test_a_model_without_calibration_says_so(bert):
 def test_the_runtime_pools_tokens_as_it_pools_texts():
     runtime = fastflow.Runtime(None, "cpu")
     texts = ["one text", "another, which is longer"]
-    assert np.array_equal(runtime.pool_tokens(runtime.tokenize_prompted(texts)), runtime.pool(texts))
+    assert np.array_equal(runtime._opened.pool_tokens(runtime._opened.prompted(texts)), runtime.pool(texts))

@@ -188,7 +188,7 @@ def test_vectors_are_the_runtimes_to_the_bit(librarian, runtime, path, fields, h
 
 def test_usage_counts_real_tokens(librarian, runtime):
     usage = librarian.post(OPENAI, {"input": TEXTS}).json["usage"]
-    tokens = int(runtime.tokenize(TEXTS).offsets[-1])
+    tokens = int(runtime.tokenizer(TEXTS).offsets[-1])
     assert usage == {"prompt_tokens": tokens, "total_tokens": tokens, "truncated_texts": 0}
 
 
@@ -200,7 +200,7 @@ def test_similarity_is_the_runtimes(librarian, runtime):
 def test_tokenize_gives_ids_and_places_and_does_not_cut(librarian, runtime):
     text = "Zürich sees unbelievable cats"
     pieces = librarian.post(TOKENIZE, {"inputs": text}).json[0]
-    assert [piece["id"] for piece in pieces] == runtime.tokenize([text]).ids.tolist()
+    assert [piece["id"] for piece in pieces] == runtime.tokenizer([text]).ids.tolist()
     inner = pieces[1:-1]
     assert [piece["special"] for piece in pieces] == [True, *[False] * len(inner), True]
     assert [piece["text"] for piece in pieces[-3:]] == ["unbelievable", "cats", "[SEP]"]

@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fastflow.errors import UsageError
 from fastflow.runtime import Runtime
@@ -21,6 +21,9 @@ from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.ship import summary
 from fastflow.train.ship.card import card_of_texts, card_of_vectors
 from fastflow.train.ship.export import check_out, check_reference, export, export_vectors
+
+if TYPE_CHECKING:
+    from fastflow.types import Report
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,13 +61,13 @@ class Fit:
         return self.choice.method != self.training["method"] != "auto"
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """The lines that fastflow-train prints, as data that json can write; the caller may change its copy.
 
         ``method`` is the one that is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` explain
         it; ``measures`` are before and after the calibration; ``notes`` and ``warnings`` are sentences.
         """
-        return copy.deepcopy(
+        found = copy.deepcopy(
             {
                 "method": self.choice.method,
                 "calibration": calibration.describe(self.stages),
@@ -77,6 +80,7 @@ class Fit:
                 "warnings": [*self.concerns, *self.doubts],
             }
         )
+        return cast("Report", found)
 
     @property
     def doubts(self) -> list[str]:

@@ -51,9 +51,9 @@ def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
         "dtype": info["dtype"],
-        "arithmetic": runtime.arithmetic,
+        "arithmetic": runtime._opened.calibrator.arithmetic,
         "max_length": info["max_length"],
-        "prompt": runtime.resolve_prompt(prompt),
+        "prompt": runtime._opened.model.prompts.resolve(prompt),
     }
 
 

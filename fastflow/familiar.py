@@ -1,0 +1,101 @@
+"""The names by which callers of Sentence Transformers ask a model about itself, and its options that have no place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
+
+from fastflow.errors import UsageError
+from fastflow.values import short
+
+if TYPE_CHECKING:
+    from fastflow.model.tokens import Tokenizer
+    from fastflow.opened import Opened
+
+ELSEWHERE = {  # option of Sentence Transformers' encode -> (the values that ask for nothing, what to do instead)
+    "convert_to_tensor": ((False, None), "encode gives NumPy arrays: leave it out, and use torch.from_numpy"),
+    "device": ((None,), "a Runtime stays on its device: give it to Runtime(model, device=...)"),
+    "output_value": (("sentence_embedding",), "encode gives embeddings of whole texts alone"),
+    "pool": ((None,), "a Runtime computes with threads: leave it out, and see threads of Runtime"),
+    "chunk_size": ((None,), "a Runtime computes with threads: leave it out, and see threads of Runtime"),
+    "num_workers": ((None, 0), "a Runtime computes with threads: leave it out, and see threads of Runtime"),
+    "normalize": ((), "the option is called normalize_embeddings"),
+    "dim": ((), "the option is called truncate_dim"),
+    "dtype": ((), "give it to Runtime(model, dtype=...); the numbers of the result are the option precision"),
+    "max_length": ((), "the model sets it: fit the model with max_length"),
+}  # fmt: skip
+
+
+def check_foreign(options: Mapping[str, object], device: str) -> None:
+    """Raise a UsageError for an option that ``encode`` does not have, unless it asks for what is done anyway."""
+    for name, value in options.items():
+        if name not in ELSEWHERE:
+            raise UsageError(f"encode has no option {name!r}; docs/api.md lists those it has")
+        nothing, instead = ELSEWHERE[name]
+        same = name == "device" and str(value).partition(":")[0] == device
+        if not same and not any(value is each or value == each for each in nothing):
+            raise UsageError(f"encode has no option {name}={short(value)}: {instead}")
+
+
+class Familiar:
+    """Properties and calls of a Runtime under the names of Sentence Transformers."""
+
+    _opened: Opened
+
+    @property
+    def dim(self) -> int:
+        """D', the width of an embedding: all that the model computes, or its own truncate_dim."""
+        return self._opened.model.truncate_dim or self._opened.width
+
+    @property
+    def device(self) -> str:
+        """cpu or cuda."""
+        return self._opened.calibrator.device
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Texts -> Tokens: ``ids``, and ``offsets`` of each text. A UsageError if the model has no encoder."""
+        return self._opened.tokenizer
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The texts that the model puts before a text, by their names; most models have none."""
+        return dict(self._opened.model.prompts.texts)
+
+    @property
+    def max_length(self) -> int | None:
+        """Longer texts are cut, in tokens; None if there is no limit. A UsageError if the model has no encoder."""
+        return self._opened.max_length
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """The same as ``max_length``."""
+        return self.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: object) -> NoReturn:
+        raise UsageError(f"max_seq_length is the model's, {self.max_length}: fit the model with another max_length")
+
+    def get_max_seq_length(self) -> int | None:
+        """The name in Sentence Transformers of ``max_length``.
+
+        Returns:
+            The tokens after which a text is cut.
+        """
+        return self.max_length
+
+    def get_embedding_dimension(self) -> int:
+        """The name in Sentence Transformers of ``dim``.
+
+        Returns:
+            D', the width of an embedding.
+        """
+        return self.dim
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """The name in Sentence Transformers of ``dim``.
+
+        Returns:
+            D', the width of an embedding.
+        """
+        return self.dim

@@ -1,0 +1,206 @@
+"""An opened model: its tokenizer, its backend, and the steps between them that Runtime, commands and server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.backends.base import Backend, Calibrator
+from fastflow.backends.choose import open_backend, open_calibrator
+from fastflow.errors import FastflowError, warn
+from fastflow.model.artifact import Opening
+from fastflow.model.fragmentation import Seen
+from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.tokens import Loading, Tokenizer, Tokens
+from fastflow.stages.calibration import output_dim
+from fastflow.stages.texts import check_text, in_order
+from fastflow.stages.vectors import check_finite, check_pooled, check_truncation, quantise
+from fastflow.streaming import StreamOptions
+from fastflow.values import MOST
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fastflow.model.likelihood import Likelihood
+
+Embed = Callable[..., tuple[NDArray[Any], ...]]
+Count = Callable[[int], None]
+ENGLISH = "the model in the package is English only"
+
+
+class Opened:
+    """``model`` (None: the one in the package) on a device; the arguments are those of ``Runtime``, which checks them.
+
+    ``truncated`` counts the texts that were cut at max_length so far.
+    """
+
+    def __init__(
+        self,
+        model: Path | Model | VectorModel | None,
+        device: str,
+        dtype: str,
+        threads: int | None,
+        backend: str,
+        allow_download: bool,
+    ) -> None:
+        self._tokenizer: Tokenizer | None = None
+        self._calibrator: Calibrator | None
+        with Opening(model, allow_download) as opening:
+            if isinstance(opening.model, VectorModel):
+                self._calibrator = open_calibrator(opening.model, backend, device, dtype, threads)
+            else:
+                loading = Loading(opening.model.tokenizer)
+                try:
+                    self._calibrator = open_backend(opening.model, backend, device, dtype, threads)
+                finally:  # a tokenizer's error goes before one of the backend
+                    self._tokenizer = loading()
+        self.model, self.packaged = opening.model, model is None
+        self.seen, self.truncated = Seen(), 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._calibrator is None
+
+    @property
+    def calibrator(self) -> Calibrator:
+        """The calibration on its device; raises a FastflowError if it is closed."""
+        if self._calibrator is None:
+            raise FastflowError("this Runtime is closed; make a new one")
+        return self._calibrator
+
+    @property
+    def backend(self) -> Backend:
+        """The encoder with it; raises a UsageError for a model without an encoder."""
+        if not isinstance(opened := self.calibrator, Backend):
+            raise no_encoder(self.model.path)
+        return opened
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Texts -> Tokens; raises a UsageError for a model without an encoder."""
+        if self._tokenizer is None:
+            raise no_encoder(self.model.path)
+        return self._tokenizer
+
+    @property
+    def max_length(self) -> int | None:
+        """The tokens after which a text is cut, None for a table, which has no limit of its own."""
+        return None if (length := self.tokenizer.max_length) == MOST else length
+
+    @property
+    def width(self) -> int:
+        """All that the model computes: the most that ``truncate_dim`` may ask for."""
+        return output_dim(self.model.calibration, self.calibrator.pooled_dim)
+
+    @property
+    def likelihood(self) -> Likelihood | None:
+        """(log_prob, share): this share of the training corpus has a lower log-density; None if not recorded."""
+        return self.model.likelihood if isinstance(self.model, Model) else None
+
+    def prompted(self, texts: Sequence[str], prompt: str = "") -> Tokens:
+        """The tokens of B texts, ``prompt`` before each."""
+        return self.tokenizer.prompted(texts, prompt, self.model.prompts.pooled)
+
+    def pool_tokens(
+        self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None
+    ) -> NDArray[Any]:
+        """(B, D) pooled vectors of texts that are tokens already."""
+        return check_finite(self.backend.pool_batches(tokens, self._batches(tokens, batch_size, batch_tokens)), "text")
+
+    def embed_tokens(
+        self, tokens: Tokens, normalize_embeddings: bool = False, truncate_dim: int | None = None
+    ) -> NDArray[Any]:
+        """(B, D') embeddings of texts that are tokens already, with the bits that ``Runtime.encode`` gives."""
+        check_truncation(truncate_dim, self.width)
+        truncate_dim = truncate_dim or self.model.truncate_dim
+        batches = self._batches(tokens, None, None)
+        return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, truncate_dim), "text")
+
+    def pool(
+        self, texts: Iterable[str], batch_size: int | None, prompt: str | None, batch_tokens: int | None
+    ) -> NDArray[Any]:
+        """The body of ``Runtime.pool``, with numbers that are checked."""
+        checked = [check_text(t, i) for i, t in enumerate(in_order(texts))]
+        self._look_at(checked)
+        tokens = self.prompted(checked, self.model.prompts.resolve(prompt))
+        self._count_truncated(len(tokens.cut))
+        return self.pool_tokens(tokens, batch_size, batch_tokens)
+
+    def stream(
+        self, iterable: Iterable[str], o: StreamOptions, embed: Embed, count: Count | None = None
+    ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
+        """(index of the first text, what ``embed`` makes of a window) in sequence; options are checked now.
+
+        ``count`` takes the number of texts of every batch that is done.
+        """
+        o = o.settled(self.width, self.model)
+        windows = o.windows(in_order(iterable), self.tokenizer, self._look_at)
+        several = not isinstance(iterable, Sized) or len(iterable) > o.size
+        if several and self.backend.overlaps:
+            from fastflow.backends.ahead import ahead  # of a GPU
+
+            windows = ahead(windows)
+        return self._blocks(windows, o, embed, count)
+
+    def _blocks(
+        self, windows: Iterator[Tokens], o: StreamOptions, embed: Embed, count: Count | None
+    ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
+        """The blocks of ``stream``, whose options are checked."""
+        start, spread = 0, self.model.spread_of(self.width, o.truncate_dim)
+        for tokens in windows:
+            self._count_truncated(len(tokens.cut))
+            batches = self._batches(tokens, o.batch_size, o.batch_tokens)
+            if count is not None:
+                batches = counted(batches, count)
+            found = embed(tokens, batches, o.normalize_embeddings, o.truncate_dim)
+            z, *rest = (check_finite(each, "text", start) for each in found)
+            yield start, (quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges), *rest)
+            start += len(z)
+
+    def transform(self, array: Any, o: StreamOptions) -> NDArray[Any]:
+        """The body of ``Runtime.transform``, which makes ``o`` of its options."""
+        o = o.settled(self.width, self.model)
+        pooled = check_pooled(array, self.calibrator.pooled_dim, self.calibrator.floats)
+        z = np.asarray(self.calibrator.calibrate(pooled, o.normalize_embeddings, o.truncate_dim))
+        spread = self.model.spread_of(self.width, o.truncate_dim)
+        return quantise(check_finite(z, "transform: row"), o.precision, o.normalize_embeddings, spread, o.ranges)
+
+    def nothing(self, o: StreamOptions) -> NDArray[Any]:
+        """(0, D') as if of texts."""
+        return self.transform(np.zeros((0, self.backend.pooled_dim), self.calibrator.floats), o)
+
+    def unsuited(self, texts: Sequence[str]) -> str | None:
+        """One sentence if the words of ``texts`` do not suit the encoder's vocabulary, None if they do."""
+        from fastflow.model.fragmentation import unsuited
+
+        warning = unsuited(self.tokenizer, texts)
+        return f"{warning} ({ENGLISH})" if warning and self.packaged else warning
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._calibrator = None
+
+    def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
+        """Row numbers of each batch, cut by texts and by tokens."""
+        return tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self.backend.batch_tokens)
+
+    def _look_at(self, texts: Sequence[str]) -> None:
+        """Keep the first texts, and warn once if enough of them show that the vocabulary does not suit."""
+        if self.seen.add(texts) and (warning := self.unsuited(self.seen.texts)):
+            warn(warning)
+
+    def _count_truncated(self, texts: int) -> None:
+        if texts and not self.truncated:
+            warn(f"texts longer than {self.tokenizer.max_length} tokens are cut (the model's max_length)")
+        self.truncated += texts
+
+
+def counted(batches: Iterator[NDArray[np.int64]], count: Count) -> Iterator[NDArray[np.int64]]:
+    """``batches``; ``count`` takes the number of texts of each when the next is asked for, which it is at the end."""
+    for rows in batches:
+        yield rows
+        count(len(rows))

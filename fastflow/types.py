@@ -1,0 +1,86 @@
+"""The types of what a Runtime takes and gives, for type checkers."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+Vector = np.ndarray[tuple[int], np.dtype[np.number]]
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.number]]
+Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
+Similarity = np.ndarray[tuple[int], np.dtype[np.floating]]
+Similarities = np.ndarray[tuple[int, int], np.dtype[np.floating]]
+
+
+class EncodeOptions(TypedDict, total=False):
+    """The options of ``Runtime.encode`` that ``encode_query`` and ``encode_document`` hand on."""
+
+    batch_size: int | None
+    normalize_embeddings: bool
+    convert_to_numpy: bool
+    show_progress_bar: bool | None
+    precision: str
+    truncate_dim: int | None
+    ranges: Matrix | None
+
+
+class QueryOptions(TypedDict):
+    """The options of ``Runtime.encode_query`` that make vectors like those of a file."""
+
+    normalize_embeddings: bool
+    truncate_dim: int | None
+
+
+class StreamOptions(TypedDict, total=False):
+    """The options of ``Runtime.stream``."""
+
+    batch_size: int | None
+    normalize_embeddings: bool
+    precision: str
+    truncate_dim: int | None
+    prompt: str | None
+    batch_tokens: int | None
+    window: int | None
+    prompt_name: str | None
+    ranges: Matrix | None
+
+
+class Report(TypedDict, total=False):
+    """The answer of ``Fit.report``, which json can write; ``texts`` or ``vectors`` is the number it was fitted on."""
+
+    method: str
+    calibration: str
+    pooling: str | None
+    texts: int
+    vectors: int
+    measures: dict[str, dict[str, object]]
+    choice: dict[str, object]
+    reasons: list[str]
+    notes: list[str]
+    warnings: list[str]
+
+
+class Info(TypedDict):
+    """The answer of ``Runtime.info``, which json can write; of a model without an encoder ``pooling`` and
+    ``max_length`` are None.
+    """
+
+    model: str
+    fingerprint: str
+    takes: str  # texts or vectors
+    backend: str
+    device: str
+    dtype: str
+    dim: int
+    pooled_dim: int
+    pooling: str | None
+    max_length: int | None
+    modules: list[str] | None
+    prompts: dict[str, str]
+    default_prompt: str | None
+    similarity: str
+    calibration: str
+    truncation: str
+    notes: list[str]
+    details: list[str]
