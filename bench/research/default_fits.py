@@ -28,11 +28,12 @@ from fastflow.train.methods.recolour import fit_recolour, joint_moments
 from fastflow.train.options import DEFAULTS, POOLING, background_size
 from fastflow.train.progress import SILENT
 
-CORPORA = {  # name -> file, and paragraphs to draw (None: every line), cut into sentences
+CORPORA = {  # name -> file in corpora/, and paragraphs to draw (None: every line), cut into sentences
     "news": ("leipzig-eng-news-2016-10k.txt", None),
     "snli": ("nli-snli-dev-test.txt", None),
     "novels": ("eltec-eng-novels.txt.gz", 5000),
     "wiki": ("wikipedia-core.txt.gz", 5000),
+    "German novels": ("../tasks/corpora/eltec-deu-novels.txt.zst", 5000),
 }
 MOST = 10_000  # sentences of a corpus of paragraphs
 MAIN = {"pairs": "ap", "retrieval": "ndcg@10"}
@@ -59,15 +60,18 @@ class Candidate:
 
 
 class Lab:
-    """Sets and corpora of ``data``, and the fits of ``encoder`` to them."""
+    """Sets and corpora of ``data``, and the fits of ``encoder`` to them; ``words`` is a list as --background-words."""
 
-    def __init__(self, encoder: str, data: Path) -> None:
-        self.encoder, self.data = encoder, data
+    def __init__(self, encoder: str, data: Path, words: str | None = None) -> None:
+        self.encoder, self.data, self.words = encoder, data, words
 
     @lru_cache(maxsize=None)  # noqa: B019, UP033 - one lab lives as long as the process
     def task(self, name: str) -> Task:
         """The set ``name``."""
-        places = [self.data / "sts", *(self.data / "tasks" / kind for kind in ("classes", "pairs", "retrieval"))]
+        places = [
+            self.data / "sts",
+            *(self.data / "tasks" / kind for kind in ("classes", "pairs", "retrieval", "sts-multi")),
+        ]
         return read_task(next(p for place in places for p in (place / f"{name}.tsv", place / name) if p.exists()))
 
     @lru_cache(maxsize=None)  # noqa: B019, UP033
@@ -87,7 +91,11 @@ class Lab:
 
     def figure(self, corpus: str, candidate: Candidate, seed: int, name: str) -> float:
         """The main figure of the set ``name`` under the candidate's fit to ``corpus``."""
-        task, vectors = self.task(name), self.vectors(corpus, candidate, seed, name)
+        return self.main_figure(name, self.vectors(corpus, candidate, seed, name))
+
+    def main_figure(self, name: str, vectors: NDArray[np.float64]) -> float:
+        """The main figure of the set ``name`` under the vectors (n, D) of its texts."""
+        task = self.task(name)
         if isinstance(task, LabelledTexts):
             return task.clusters(vectors).value
         return measure(task, vectors)["all" if isinstance(task, Pairs) else MAIN[task.kind]]
@@ -120,7 +128,7 @@ class Lab:
         """The stages before recolour, and the rows that they are fitted to: the corpus, then random words."""
         frozen = self.weighed(corpus, candidate.pooling, candidate.prior)
         texts, embedder = self.texts(corpus), Embedder(frozen, "cpu")
-        pooled, words = embedder(texts), words_of(texts)
+        pooled, words = embedder(texts), words_of(texts, self.words)
         count = background_size(len(texts)) if candidate.background and words else 0
         ground = embedder(sentences(count, words)) if count and words else None
         views = make_views(texts, frozen, seed=seed) if candidate.method == "flow" else None
@@ -136,7 +144,7 @@ class Lab:
         if prior is None:
             return frozen
         texts = self.texts(corpus)
-        counts, words = token_counts(frozen, texts), words_of(texts)
+        counts, words = token_counts(frozen, texts), words_of(texts, self.words)
         tokenize = Tokenizer(frozen.directory, frozen.max_length)
         at_large = background(tokenize, len(counts), words) if words else None
         return replace(frozen, pooling=replace(frozen.pooling, weights=sif_weights(counts, at_large, prior)))
