@@ -13,7 +13,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import load_model, verify
+from fastflow.model.artifact import load_model, located, verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.model.hub import hub_snapshot
 
@@ -118,14 +118,15 @@ def test_a_hub_id_opens_as_its_directory_does(hub, bert, sentences, tmp_path, mo
 
 def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, downloads):
     message = r"^someone/other: no such model directory, .*hf download someone/other, in Python also with allow_d"
-    with pytest.raises(FastflowError, match=message):
-        load_model("someone/other")
+    for opens in (load_model, located):
+        with pytest.raises(FastflowError, match=message):
+            opens("someone/other")
     assert load_model("someone/other", allow_download=True).encoder == hub
-    assert downloads == [("someone/other", cached) for cached in (True, True, False)]
+    assert downloads == [("someone/other", cached) for cached in (True, True, True, False)]
     for name in ("a/b/c", "../b", "/a/b", "a", "a/b c"):
         with pytest.raises(FastflowError, match="no such model directory"):
             load_model(name, allow_download=True)
     for name in ("./no/model", "../no/model"):
         with pytest.raises(FastflowError, match=r"no/model: no such model directory; make one with fastflow-train"):
             Runtime(name)
-    assert len(downloads) == 3
+    assert len(downloads) == 4

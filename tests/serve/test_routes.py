@@ -282,5 +282,9 @@ def test_the_limits_are_described(librarian):
     assert (fields["required"], fields["additionalProperties"]) == (["input"], False)
     assert fields["properties"]["dimensions"]["anyOf"][0]["maximum"] == 256
     assert fields["properties"]["input"]["anyOf"][1]["maxItems"] == 2048
+    pairs = schemas[COMPARE]["properties"]["pairs"]
+    assert (pairs["minItems"], pairs["maxItems"]) == (1, 1024)
+    assert (pairs["items"]["minItems"], pairs["items"]["maxItems"]) == (2, 2)
+    assert schemas[SIMILARITY]["properties"]["inputs"]["properties"]["sentences"]["maxItems"] == 2047
     assert schemas[SEARCH]["properties"]["k"]["anyOf"][0]["maximum"] == MOST_ROWS
     assert schemas[SEARCH]["properties"]["query"]["anyOf"][1]["maxItems"] == MOST_QUERIES
