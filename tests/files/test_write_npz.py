@@ -33,4 +33,4 @@ def test_ids_are_numbers_where_all_are():
     assert id_array([1, -2]).dtype == np.int64
     assert id_array([1, True]).tolist() == ["1", "true"]
     assert id_array([7, "7", 1.5, True, None]).tolist() == ["7", "7", "1.5", "true", "null"]
-    assert id_array([2**63]).tolist() == [str(2**63)]
+    assert id_array([2**63, ["é"]]).tolist() == [str(2**63), '["é"]']

@@ -14,7 +14,7 @@ from fastflow.report.geometry import isotropy as isotropy_section
 from fastflow.report.page import page
 from fastflow.report.parts import HIGHEST, LOWEST, Best, Line, Section, comparison, figure
 from fastflow.report.plots import LETTERS, MOST_LETTERS, apart, dots, short
-from fastflow.report.sections import lexical, similarity
+from fastflow.report.sections import lexical, neighbours, similarity
 from fastflow.report.subjects import Pool, Subject, baseline, shown_name
 from fastflow.report.verdict import NO_SCORES, of_sections, verdict
 
@@ -42,6 +42,13 @@ def test_best_values_are_bold_by_the_direction_of_their_row(values, toward, best
     assert {i for i, cell in enumerate(table.rows[0][1:]) if isinstance(cell, Best)} == best
     shown = page("t", ("", ""), [], [Section("s", "", "", {}, [table])], [])
     assert re.findall(r"<b>(.*?)</b>", shown) == [f"{values[i]:.2f}" for i in sorted(best)]
+
+
+def test_neighbours_are_those_of_sentences_of_a_middling_length():
+    texts = [" ".join([word] * count) for word, count in (("a", 4), ("b", 5), ("c", 14), ("d", 15))]
+    subject = Subject("model", "", lambda texts: np.eye(len(texts)), lambda x: x)
+    for given, asked in ((texts, texts[1:3]), (texts[::3], texts[::3])):  # of all if none is of that length
+        assert [one["text"] for one in neighbours([subject], given, 9, 0).data] == asked
 
 
 def test_a_further_column_is_not_taken_for_a_subject():

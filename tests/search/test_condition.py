@@ -20,7 +20,15 @@ def test_one_condition(where):
 
 
 def test_many_columns_are_cut():
-    assert str(refused("x", "why", [str(n) for n in range(30)])).endswith("18, 19, …")
+    for count, end in ((20, "18, 19"), (21, "18, 19, …"), (30, "18, 19, …")):
+        assert str(refused("x", "why", [str(n) for n in range(count)])).endswith(end)
+
+
+@pytest.mark.parametrize(("where", "why"), [("'de", "a quote is not closed"), ("#", "unrecognized token: ")])
+def test_the_end_that_is_put_after_a_condition_is_not_quoted(where, why):
+    with pytest.raises(sqlite3.DatabaseError) as error:
+        sqlite3.connect(":memory:").execute(f"SELECT 1 WHERE {checked(where, [])}")
+    assert f"cannot be used: {why}" in str(refused(where, error.value, []))
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
 import socket
 import stat
+from types import SimpleNamespace
 
 import pytest
+import uvicorn
 
 from fastflow.errors import FastflowError
-from fastflow.serve.server import Lines, listen, notify
+from fastflow.serve.server import Lines, Server, listen, notify
+from fastflow.serve.settings import Settings
 
 from support.commands import run
 
@@ -68,6 +73,22 @@ def test_systemd_is_told(tmp_path, monkeypatch):
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
         notify("READY=1")
         assert systemd.recv(100) == b"READY=1"
+
+
+@pytest.mark.parametrize(("active", "seconds", "ends"), [(0, 1.0, True), (1, 1.0, False), (1, 11.0, True)])
+def test_a_signal_ends_the_server_if_nothing_runs_or_its_time_is_over(monkeypatch, active, seconds, ends):
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=5.0)
+    monkeypatch.setattr("fastflow.serve.server.time", clock)
+    service = SimpleNamespace(draining=False, active=active, settings=Settings(drain=10.0))
+    server = Server(uvicorn.Config(app=""), service, lambda: None)
+    assert asyncio.run(server.on_tick(1)) is False
+    server.handle_exit(signal.SIGTERM, None)
+    assert service.draining
+    clock.now += seconds
+    assert asyncio.run(server.on_tick(1)) is ends
+    assert not server.force_exit
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.force_exit
 
 
 def test_lines_for_a_journal_carry_their_priority(monkeypatch):
