@@ -70,7 +70,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
 }
 BEHAVIOURS = {
     *("bench/test_results.py", "commands/test_refusals.py", "serve/test_routes_guard.py", "serve/test_routes_load.py"),
-    *(f"model/test_refusals_{subject}.py" for subject in ("encoder", "sentence", "tokenizer")),
+    *(f"model/test_refusals_{subject}.py" for subject in ("encoder", "sentence", "static", "tokenizer")),
     "test_mirror.py",
 }
 

@@ -25,6 +25,7 @@ from fastflow.model.hashing import (
     MANIFEST,
     MODULES,
     Hashes,
+    Later,
     check_hashes,
     check_present,
     combined,
@@ -159,7 +160,7 @@ class Opening:
         if error is None or isinstance(error, FastflowError):
             self._check()
         if error is None and isinstance(self.model, Model) and self._identity:
-            self.model = replace(self.model, fingerprint=self._fingerprint(), awaited=None)
+            self.model = replace(self.model, identity=self._fingerprint(), awaited=None)
 
     def _check(self) -> None:
         for check in self._checks:
@@ -176,6 +177,8 @@ class Opening:
 
         modules = read_modules(directory)
         assert modules is not None  # noqa: S101 - for the type checker: modules.json is there
+        if is_static(modules.transformer.directory):
+            return replace(_uncalibrated(directory, modules), identity=Later(files_of(modules), directory))
         self._identify(files_of(modules))
         return _uncalibrated(directory, modules)
 
@@ -184,17 +187,17 @@ class Opening:
         note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
         self._identify(encoder_files(directory))
         pooling = Pooling("mean", (size.layers,))
-        return Model(directory, directory, pooling, size.max_tokens, (), fingerprint="", note=note)
+        return Model(directory, directory, pooling, size.max_tokens, (), "", note=note)
 
     def _table(self, directory: Path) -> Model:
         """The model of a directory that model2vec saved."""
-        from fastflow.model.static import check_modules, read_rules  # as in _sentence
+        from fastflow.model.static import check_modules, open_table, read_rules  # as in _sentence
 
         check_modules(directory)
-        rules = read_rules(directory)
-        self._identify(encoder_files(directory))
+        open_table(directory)  # raises if it is missing or misshapen
+        rules, later = read_rules(directory), Later(encoder_files(directory))
         head = (Unit(),) if rules.normalize else ()
-        return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, (), "", head=head)
+        return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, (), later, head=head)
 
     def _saved(self, directory: Path) -> Model | VectorModel:
         manifest = read_manifest(directory)
@@ -285,7 +288,7 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
     arrays = _arrays(directory, manifest)
     stages, truncation, spread = _calibration(directory, manifest, arrays, model.pooled_dim)
     return replace(
-        model, calibration=stages, fingerprint=manifest["fingerprint"], manifest=manifest, truncation=truncation,
+        model, calibration=stages, identity=manifest["fingerprint"], manifest=manifest, truncation=truncation,
         spread=spread, likelihood=read_likelihood(directory, manifest, stages),
         int8=read_int8(directory, manifest),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -58,6 +59,20 @@ class Hashes:
         if isinstance(found, FastflowError):
             raise found
         return found
+
+
+class Later:
+    """``combined(files, root=root)``, computed when it is first called: for files that opening does not read whole."""
+
+    def __init__(self, files: Sequence[Path], root: Path | None = None) -> None:
+        self._files, self._root = tuple(files), root
+
+    def __call__(self) -> str:
+        return self._found
+
+    @cached_property
+    def _found(self) -> str:
+        return combined(self._files, root=self._root)
 
 
 def is_file(path: Path) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.texts import Head, head_width
 from fastflow.model.architecture import is_static, size_of
+from fastflow.model.hashing import Later
 from fastflow.model.int8 import Int8
 from fastflow.model.likelihood import Likelihood
 from fastflow.model.prompts import TASKS, Prompts
@@ -31,12 +32,17 @@ class Calibrated:
 
     path: Path
     calibration: tuple[Stage, ...]
-    fingerprint: str
+    identity: str | Later  # the fingerprint; of a token table without a manifest it is computed when asked for
     manifest: dict[str, Any]
     note: str | None  # one line for stderr when something is assumed
     truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
     spread: NDArray[np.float32] | None  # of each dimension, if the calibration leaves it open and it is known
     modules: Modules | None  # of a directory that Sentence Transformers saved
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 that identifies the files and settings."""
+        return self.identity if isinstance(self.identity, str) else self.identity()
 
     @property
     def prompts(self) -> Prompts:
@@ -80,7 +86,7 @@ class Model(Calibrated):
     pooling: Pooling
     max_length: int
     calibration: tuple[Stage, ...]
-    fingerprint: str
+    identity: str | Later
     manifest: dict[str, Any] = field(default_factory=dict)
     note: str | None = None
     truncation: Truncation | None = None
@@ -109,7 +115,7 @@ class VectorModel(Calibrated):
     path: Path
     input_dim: int
     calibration: tuple[Stage, ...]
-    fingerprint: str
+    identity: str | Later
     manifest: dict[str, Any] = field(default_factory=dict)
     note: str | None = None
     truncation: Truncation | None = None

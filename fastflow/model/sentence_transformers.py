@@ -155,6 +155,8 @@ def _read_static(directory: Path, entries: list[tuple[str, Path]]) -> Modules:
     if odd := [kind for kind, _ in entries[1:] if kind not in AFTER]:
         raise FastflowError(f"{directory / MODULES}: {odd[0]} cannot come after a StaticEmbedding")
     folder = entries[0][1]
+    if is_file(folder / "config.json") and not is_model2vec(folder):
+        raise FastflowError(f"{folder / 'config.json'} has no place next to a StaticEmbedding: remove it")
     if is_model2vec(folder):
         raise FastflowError(f"{folder / 'config.json'} is model2vec's, whose vectors differ: open {folder} itself")
     after, width = _read_after(entries[1:], open_table(folder).rows.shape[1])

@@ -20,6 +20,7 @@ from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
 from fastflow.model.fields import read_config
 from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.tensors import MappedTensors
+from fastflow.model.weights import WEIGHT_INDEX
 from fastflow.values import MOST, is_whole, read_json, short
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -81,6 +82,8 @@ def open_table(directory: Path) -> Table:
     Rows of float64 and bfloat16 become float32 in memory. Raises a FastflowError that names the tensor at fault.
     """
     path = directory / WEIGHTS
+    if is_file(index := directory / WEIGHT_INDEX):
+        raise FastflowError(f"{index}: a token table is one file, {WEIGHTS}; save the model again")
     if not is_file(path):
         hint = f"{path} is missing"
         if is_file(directory / "pytorch_model.bin"):

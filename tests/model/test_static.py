@@ -1,6 +1,7 @@
 """Static encoders: vectors of model2vec's own, of Sentence Transformers' own, and what is not obeyed is refused."""
 
 import json
+import pickle
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model import hashing
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.static_write import write_static
 
@@ -165,6 +167,57 @@ def test_the_writer_refuses_what_does_not_fit(tmp_path, table, weights, dtype, s
     with pytest.raises(UsageError, match=sentence):
         write_static(tmp_path / "m", tokenizer, table, weights, dtype=dtype)
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("kind", ["model2vec", "StaticEmbedding"])
+def test_the_fingerprint_is_computed_when_asked_for(tmp_path, monkeypatch, kind):
+    path = model2vec_dir(tmp_path / "m") if kind == "model2vec" else static_embedding_dir(tmp_path / "m")
+    asked, combined = [], hashing.combined
+    monkeypatch.setattr(hashing, "combined", lambda files, **root: asked.append(files) or combined(files, **root))
+    runtime = Runtime(path)
+    runtime.encode("the dog")
+    assert asked == []
+    assert runtime.fingerprint == runtime.fingerprint
+    assert len(asked) == 1
+    assert {"model.safetensors", "tokenizer.json"} <= {file.name for file in asked[0]}
+    assert pickle.loads(pickle.dumps(runtime)).fingerprint == runtime.fingerprint
+
+
+def test_every_file_is_in_the_fingerprint(tmp_path):
+    seen = set()
+    for i, changes in enumerate([{}, {"normalize": True}, {"max_length": 9}, {"weights": F32}, {"width": 38}]):
+        seen.add(Runtime(model2vec_dir(tmp_path / f"{i}", **changes)).fingerprint)
+    for i, (after, settings) in enumerate([*BAGS.values()]):
+        seen.add(Runtime(static_embedding_dir(tmp_path / f"bag{i}", after, **settings)).fingerprint)
+    assert len(seen) == 5 + len(BAGS)
+
+
+def test_opening_reads_no_rows(tmp_path, run_python):
+    """Of a table of 400 MB, which lies in no page: a sparse file."""
+    path = static_embedding_dir(tmp_path / "m", width=256)
+    rows, file = 400_000, path / "0_StaticEmbedding" / "model.safetensors"
+    head = json.dumps(
+        {"embedding.weight": {"dtype": "F32", "shape": [rows, 256], "data_offsets": [0, rows * 1024]}}
+    ).encode()
+    head += b" " * (-len(head) % 8)
+    with file.open("wb") as handle:
+        handle.write(len(head).to_bytes(8, "little") + head)
+        handle.truncate(8 + len(head) + rows * 1024)
+    code = """
+import json, re, sys, fastflow
+def resident():
+    return {k: int(v) for k, v in re.findall(r"(RssFile|RssAnon):\\s+(\\d+)", open("/proc/self/status").read())}
+fastflow.Runtime(sys.argv[1]).encode("the dog")
+before = resident()
+fastflow.Runtime(sys.argv[2]).encode("the dog")
+after = resident()
+print(json.dumps({k: after[k] - before[k] for k in after}))
+"""
+    done = run_python(code, static_embedding_dir(tmp_path / "small"), path)
+    assert (done.returncode, done.stderr) == (0, "")
+    grown = json.loads(done.stdout)
+    assert grown["RssFile"] < 2048  # kB
+    assert grown["RssAnon"] < 4096
 
 
 def test_verify_reads_every_row(tmp_path):
