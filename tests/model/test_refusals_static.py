@@ -69,7 +69,7 @@ OWN_FILES = [
     (TOKENIZER, "{}", "tokenizer.json cannot be read as a tokenizer"),
     (TOKENIZER, DEEP, "tokenizer.json cannot be read"),
     (TOKENIZER, with_one_more_word, "the tokenizer has 133 entries, and the table has 132 vectors"),
-    (MODULES, json.dumps([{"type": OLD + "Dense"}]), f"modules.json: '{OLD}Dense' is a module that model2vec does not run"),
+    (MODULES, json.dumps([{"type": OLD + "Dense"}]), f"{OLD}Dense' is a module that model2vec does not run"),
     (MODULES, '["x"]', "modules.json: \"'x'\" is a module that model2vec does not run"),
     (MODULES, "{", "modules.json is not JSON"),
 ]  # fmt: skip
