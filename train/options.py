@@ -107,8 +107,8 @@ class Options:
         "L, as in the paper), words (the embedding layer with the mean position in place of each token's own), "
         "words-first-last (words, 1 and L), last, cls, pooler, mean-of-layers:I,J,... (words is an item too, and 3*I "
         "counts three times) or model. "
-        "auto: words, or last for an encoder that was tuned for similarity. model: all modules of a "
-        "directory of Sentence Transformers, with the calibration after them.",
+        "auto: words; for an encoder that was tuned for similarity model, if it is a directory of Sentence "
+        "Transformers, else last. model: all modules of such a directory, with the calibration after them.",
     )
     token_weights: str = _option(
         "auto",

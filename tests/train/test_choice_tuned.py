@@ -19,6 +19,7 @@ from fastflow.train.options import TUNED_SPECTRUM, Options
 
 from support.builders import make_tuned
 from support.commands import make_train
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
 from support.tolerances import EMBEDDING
 
 SAID = "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "
@@ -94,6 +95,27 @@ def test_so_it_is_from_python_where_the_report_says_why(spread, sentences):
     assert (fit.stages, fit.encoder.pooling.weights, fit.refused) == ([], None, False)
     assert fit.report["method"] == "none"
     assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
+
+
+def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, tmp_path, sentences):
+    directory = make_directory(tmp_path / "st", spread, [pooling("cls"), NORMALIZE], length=12)
+    texts = [*sentences[:9], " ".join(sentences)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the pooled embeddings are spread out, and a text is cut
+        fit = fastflow.fit(sentences, directory)
+        fit.save(tmp_path / "made")
+        with Runtime(tmp_path / "made", dtype="float32") as found, Runtime(directory, dtype="float32") as exact:
+            assert np.array_equal(found.encode(texts), exact.encode(texts))
+    assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
+
+
+@pytest.mark.parametrize(("given", "reference"), [({"max_length": 9}, False), ({}, True), ({"pooling": "last"}, False)])
+def test_unless_a_limit_a_pooling_or_a_reference_to_the_hub_is_asked_for(spread, tmp_path, given, reference):
+    directory = make_directory(tmp_path / "st", spread, [pooling("cls"), NORMALIZE], length=12)
+    assert settle(str(directory), Options(**given), reference)[0].pooling == "last"
+    assert settle(str(directory), Options())[0].pooling == "model"
+    cut = make_directory(tmp_path / "cut", spread, [pooling("cls"), NORMALIZE], length=12, truncate_dim=8)
+    assert settle(str(cut), Options())[0].pooling == "last"
 
 
 def test_a_named_method_is_gentle_to_a_tuned_encoder_alone(spread, monkeypatch):

@@ -85,6 +85,7 @@ def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
         return "it was tuned" if tuned else None
 
     monkeypatch.setattr(fitting, "why_tuned", why_tuned)
+    monkeypatch.setattr(fitting, "has_modules", lambda encoder: False)
     options, reason = settle("encoder", Options(**given))
     assert (options.method, options.token_weights, options.pooling) == settled
     assert reason == ("it was tuned" if tuned else None)

@@ -125,6 +125,12 @@ def _open_modules(directory: Path, max_length: int | None, hub_id: str | None, r
     )  # fmt: skip
 
 
+def has_modules(name: str) -> bool:
+    """Whether the encoder ``name`` is a directory of Sentence Transformers that a fit can run as it is."""
+    modules = read_modules(_locate(name)[0])
+    return modules is not None and modules.truncate_dim is None
+
+
 def _locate(name: str) -> tuple[Path, str | None, str | None]:
     """(directory, Hub id or None, revision or None)."""
     directory = DEFAULT if name == "default" else Path(name)

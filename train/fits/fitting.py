@@ -16,7 +16,14 @@ from fastflow.evaluation.evaluate import find_sets
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
 from fastflow.train.choice.separability import Views, make_views
 from fastflow.train.choice.tuned import caution, why_tuned
-from fastflow.train.data.embeddings import OF_MODULES, Embedder, FrozenEncoder, cache_key, open_encoder
+from fastflow.train.data.embeddings import (
+    OF_MODULES,
+    Embedder,
+    FrozenEncoder,
+    cache_key,
+    has_modules,
+    open_encoder,
+)
 from fastflow.train.methods.chain import Fitted, check_chain, fit
 from fastflow.train.methods.loop import Fitting, Schedule, Source
 from fastflow.train.methods.names import parse_method, recoloured, shipped
@@ -53,7 +60,7 @@ def calibrate_corpus(
     pairs: Sequence[Path] = (),
 ) -> Fit | None:
     """``calibrate`` on the corpus that ``reader`` reads with the encoder and settled options."""
-    asked, (options, reason) = options, settle(encoder, options)
+    asked, (options, reason) = options, settle(encoder, options, run.reference)
     options, doubt = gentle(encoder, asked, options)
     frozen = prepare(encoder, options, run)
     if frozen.pooling.mode != "mean":  # token weights are of a mean, and recolour's defaults go by them
@@ -88,14 +95,19 @@ def calibrate_corpus(
     return Fit(corpus.encoder, choice, measures, training, corpus.texts, pooled, concerns)
 
 
-def settle(encoder: str, options: Options) -> tuple[Options, str | None]:
-    """``options`` with nothing left to auto, and the reason if the encoder is kept as it is."""
+def settle(encoder: str, options: Options, reference: bool = False) -> tuple[Options, str | None]:
+    """``options`` with nothing left to auto, and the reason if the encoder is kept as it is.
+
+    As it is are all modules of a directory of Sentence Transformers, unless it is left on the Hub (``reference``).
+    """
     reason = why_tuned(encoder) if _unasked(options) else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
     usual = {"method": method, "token_weights": "none" if reason or whole else "sif"}
     usual["pooling"] = "last" if reason else POOLING
     settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
+    if reason and "pooling" in settled and not reference and options.max_length is None and has_modules(encoder):
+        settled["pooling"] = OF_MODULES
     if reason:
         settled |= {"background": None, "background_words": None}  # nothing is fitted, with the corpus or on it
     return replace(options, **settled), reason
