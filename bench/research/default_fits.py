@@ -60,10 +60,17 @@ class Candidate:
 
 
 class Lab:
-    """Sets and corpora of ``data``, and the fits of ``encoder`` to them; ``words`` is a list as --background-words."""
+    """Sets and corpora of ``data``, and the fits of ``encoder`` to them; ``words`` is a list as --background-words.
 
-    def __init__(self, encoder: str, data: Path, words: str | None = None) -> None:
-        self.encoder, self.data, self.words = encoder, data, words
+    Texts are cut at ``max_length`` tokens.
+    """
+
+    def __init__(self, encoder: str, data: Path, words: str | None = None, max_length: int | None = None) -> None:
+        self.encoder, self.data, self.words, self.max_length = encoder, data, words, max_length
+
+    def embed(self, frozen: FrozenEncoder, texts: list[str]) -> NDArray[np.float32]:
+        """(n, D) pooled vectors."""
+        return Embedder(frozen, "cpu")(texts)
 
     @lru_cache(maxsize=None)  # noqa: B019, UP033 - one lab lives as long as the process
     def task(self, name: str) -> Task:
@@ -108,7 +115,7 @@ class Lab:
     def vectors(self, corpus: str, candidate: Candidate, seed: int, name: str) -> NDArray[np.float64]:
         """(n, D) of the texts of the set ``name``."""
         frozen, stages = self.fitted(corpus.replace("own texts", name), candidate, seed)
-        pooled = Embedder(frozen, "cpu")(self.task(name).texts).astype(np.float64)
+        pooled = self.embed(frozen, list(self.task(name).texts)).astype(np.float64)
         return np.asarray(apply([stage.astype(np.float64) for stage in stages], pooled))
 
     def fitted(self, corpus: str, candidate: Candidate, seed: int) -> tuple[FrozenEncoder, list[Stage]]:
@@ -127,10 +134,10 @@ class Lab:
     def uncoloured(self, corpus: str, candidate: Candidate, seed: int) -> tuple[list[Stage], Rows]:
         """The stages before recolour, and the rows that they are fitted to: the corpus, then random words."""
         frozen = self.weighed(corpus, candidate.pooling, candidate.prior)
-        texts, embedder = self.texts(corpus), Embedder(frozen, "cpu")
-        pooled, words = embedder(texts), words_of(texts, self.words)
+        texts = self.texts(corpus)
+        pooled, words = self.embed(frozen, texts), words_of(texts, self.words)
         count = background_size(len(texts)) if candidate.background and words else 0
-        ground = embedder(sentences(count, words)) if count and words else None
+        ground = self.embed(frozen, sentences(count, words)) if count and words else None
         views = make_views(texts, frozen, seed=seed) if candidate.method == "flow" else None
         fitting = Fitting(Schedule(seed=seed), views=views, voice=SILENT)
         shape = DEFAULTS.shape(len(texts), count)
@@ -140,7 +147,7 @@ class Lab:
     @lru_cache(maxsize=64)  # noqa: B019
     def weighed(self, corpus: str, pooling: str, prior: float | None) -> FrozenEncoder:
         """The encoder with the token weights of ``corpus``."""
-        frozen = open_encoder(self.encoder, pooling, None)
+        frozen = open_encoder(self.encoder, pooling, self.max_length)
         if prior is None:
             return frozen
         texts = self.texts(corpus)
