@@ -3,8 +3,9 @@
     python tests/break_rules.py --seed 0 --count 20
 
 A rule is a comparison, a condition, an "and" or "or", or a number in a function of Python. It is broken in a copy of
-the checkout; the tests are those that test_mirror.py maps to the module, slow ones included. One that nothing notices
-may change nothing, such as ``<=`` for ``<`` between floats: read it, then sharpen a test or leave it.
+the checkout; the tests are those that test_mirror.py maps to the module, slow ones included, and after them the quick
+ones of the same folder. A rule that nothing notices may change nothing, such as ``<=`` for ``<`` between floats: read
+it, then sharpen a test or leave it.
 """
 
 from __future__ import annotations
@@ -83,20 +84,28 @@ def copied() -> Iterator[Path]:
         yield copy
 
 
-def noticed(checkout: Path, module: str, changed: str) -> bool:
-    """Whether the tests of ``module`` fail if its text is ``changed``, or run for more than 15 minutes."""
-    path, source = checkout / module, (checkout / module).read_text(encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-x", "-m", "not whole and not compile"]
-    command += [f"tests/{each}" for each in tests_of(module)]
-    path.write_text(changed, encoding="utf-8")
+def fails(checkout: Path, tests: list[str], *options: str) -> bool:
+    """Whether the files of ``tests`` fail in ``checkout``, or run for more than 15 minutes."""
+    command = [sys.executable, "-m", "pytest", "-x", *options, *(f"tests/{file}" for file in tests)]
+    own = os.environ | {"PYTHONPATH": str(checkout)}
     try:
-        own = os.environ | {"PYTHONPATH": str(checkout)}
         ran = subprocess.run(command, cwd=checkout, env=own, capture_output=True, timeout=900, check=False)
     except subprocess.TimeoutExpired:
         return True
+    return ran.returncode != 0
+
+
+def noticed(checkout: Path, module: str, changed: str) -> str:
+    """Whose tests fail if ``module`` is ``changed``: its own (red), others of the folder, or nobody's (GREEN)."""
+    path, source, own = checkout / module, (checkout / module).read_text(encoding="utf-8"), tests_of(module)
+    folder = [file for file in files() if Path(file).parent == Path(MODULES[module]).parent]
+    path.write_text(changed, encoding="utf-8")
+    try:
+        if fails(checkout, own, "-m", "not whole and not compile"):
+            return "red"
+        return "other" if fails(checkout, folder) else "GREEN"
     finally:
         path.write_text(source, encoding="utf-8")
-    return ran.returncode != 0
 
 
 @click.command()
@@ -108,13 +117,12 @@ def main(seed: int, count: int, only: str) -> None:
     with copied() as checkout:
         texts = {name: (checkout / name).read_text(encoding="utf-8") for name in modules}
         found = [(name, *rule) for name in modules for rule in rules(ast.parse(texts[name]))]
-        chosen, red = random.Random(seed).sample(found, min(count, len(found))), 0
+        chosen, words = random.Random(seed).sample(found, min(count, len(found))), []
         for module, node, by in chosen:
-            seen = noticed(checkout, module, replaced(texts[module], node, by))
-            red += seen
-            word = "red  " if seen else "GREEN"
-            click.echo(f"{word} {module}:{node.lineno}: {ast.unparse(node)} -> {ast.unparse(by)}")
-    click.echo(f"{red} of {len(chosen)} noticed, of {len(found):,} rules")
+            words.append(noticed(checkout, module, replaced(texts[module], node, by)))
+            click.echo(f"{words[-1]:5} {module}:{node.lineno}: {ast.unparse(node)} -> {ast.unparse(by)}")
+    counts = ", ".join(f"{words.count(word)} {word}" for word in ("red", "other", "GREEN"))
+    click.echo(f"{counts}, of {len(found):,} rules")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Clock:
         (100_000, 1, 1.0, "embed: 1/100,000 texts (0 %), 1/s, 27:46:39 left"),
         (10, 0, 0.0, "embed: 0/10 texts (0 %), 0/s"),
         (0, 0, 1.0, "embed: 0/0 texts (100 %), 0/s"),
+        (1, 1, 1.0, "embed: 1/1 text (100 %), 1/s, 0:00 left"),
     ],
 )
 def test_the_line(total, done, seconds, line):

@@ -15,6 +15,7 @@ from fastflow.files.parts.merging import merge
 from fastflow.files.write import parquet_output
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
+from fastflow.progress import counted
 
 from support.commands import assert_one_sentence, run
 from support.memory import grown
@@ -46,7 +47,7 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
     options = ["--log-prob"] * (scored and suffix != ".npy")
     options += ["--keep", "n", "--id-field", "id"] * (suffix in KEEPING)
     result = check_parts(suffix, of, *words(model, *options))
-    assert result.stderr == f"fastflow: 20 rows of {of} parts; written to out{suffix}\n"
+    assert result.stderr == f"fastflow: 20 rows of {counted(of, 'parts')}; written to out{suffix}\n"
     assert len(list(desk.iterdir())) == 5  # the inputs, the parts, the whole and the joined file
 
 
