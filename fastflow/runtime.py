@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fastflow.embedder import Embedder
 from fastflow.errors import UsageError
 from fastflow.familiar import Familiar, check_foreign
 from fastflow.model.artifact import DEFAULT, located
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from fastflow.types import Info, Matrix, Scores, Vector
 
 
-class Runtime(Prompting, Familiar):
+class Runtime(Prompting, Familiar, Embedder):
     """A model ready to embed texts; one without an encoder calibrates vectors alone.
 
     Safe to call from several threads; survives fork; pickles to its path. Use it as a context manager, or call
