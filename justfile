@@ -31,4 +31,4 @@ build:
 
 # every figure of this machine anew, into DIR
 bench DIR:
-    OMP_NUM_THREADS= fastflow bench --suite all --out {{ DIR }}
+    OMP_NUM_THREADS= fastflow bench --suite all -o {{ DIR }}

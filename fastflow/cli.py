@@ -7,36 +7,60 @@ import click
 from fastflow.console import Commands
 from fastflow.version import __version__
 
-MODULES = {  # of fastflow.commands, and the commands in each: one is imported when it runs
-    "embed": ("embed", "transform"),
-    "keep": ("cache", "info", "verify"),
-    "measure": ("bench", "eval", "report"),
-    "search": ("search",),
-    "serve": ("serve",),
-    "shards": ("merge", "status"),
+TASKS = {  # what people want to do -> the commands for it, each with its summary, for --help imports none of them
+    "Embed and compare": {
+        "embed": "Embed the texts of files.",
+        "similarity": "Compare the first text with each of the others.",
+        "search": "Print the rows that are most like a query.",
+        "serve": "Serve a model over HTTP.",
+    },
+    "Make a model": {
+        "train": "Calibrate a frozen encoder on a corpus (also fastflow-train).",
+        "transform": "Calibrate vectors that were made elsewhere.",
+    },
+    "Look at a model, and measure": {
+        "info": "Print a model's settings as JSON.",
+        "verify": "Check the files of a model directory.",
+        "eval": "Measure a model on tasks.",
+        "report": "Compare a model with other methods, on an HTML page.",
+        "bench": "Time fastflow against other engines on this machine.",
+    },
+    "Large inputs, and what is kept": {
+        "status": "Show the parts in a folder, and those that are missing.",
+        "merge": "Join the parts in a folder to one file.",
+        "cache": "List or remove what earlier runs keep.",
+    },
 }
-LATER = {
-    name: f"fastflow.commands.{module}:{'eval_command' if name == 'eval' else name}"
-    for module, names in MODULES.items()
-    for name in names
+ELSEWHERE = {  # command -> its function, unless it is fastflow.commands.NAME:NAME
+    "bench": "fastflow.commands.measure:bench",
+    "cache": "fastflow.commands.keep:cache",
+    "eval": "fastflow.commands.measure:eval_command",
+    "info": "fastflow.commands.keep:info",
+    "merge": "fastflow.commands.shards:merge",
+    "report": "fastflow.commands.measure:report",
+    "status": "fastflow.commands.shards:status",
+    "train": "fastflow.train.cli:main",
+    "transform": "fastflow.commands.embed:transform",
+    "verify": "fastflow.commands.keep:verify",
 }
+NAMES = [name for commands in TASKS.values() for name in commands]
+LATER = {name: ELSEWHERE.get(name, f"fastflow.commands.{name}:{name}") for name in NAMES}
 
 
-@click.group(cls=Commands, later=LATER, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.version_option(__version__)
+@click.group(
+    cls=Commands,
+    later=LATER,
+    tasks=TASKS,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.version_option(__version__, "-V", "--version")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Calibrated sentence embeddings from a frozen BERT, without labels.
+    """Sentence embeddings on a CPU, without PyTorch, and calibration of a frozen BERT without labels.
 
     \b
-    fastflow embed input.txt                       JSON Lines on standard output
-    fastflow embed input.csv --text-field body -o out.npy
-    fastflow transform vectors.npy -m MODEL -o out.npy
-    fastflow search out.db QUERY                   the nearest rows of fastflow embed -o out.db
-    fastflow eval -m MODEL pairs.tsv               Spearman x100, 'all' and 'wmean'
-    fastflow report MODEL --sts DIR --html OUT     the model next to other methods, on a page
-    fastflow info MODEL
-    fastflow serve -m MODEL                        OpenAI's and TEI's routes on port 8080
-
-    A model is trained with fastflow-train.
+    fastflow similarity "A man plays a guitar." "Someone strums a guitar."
+    fastflow embed input.txt -o out.db
+    fastflow search out.db QUERY
+    fastflow COMMAND --help
     """

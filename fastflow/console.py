@@ -75,11 +75,16 @@ def drop_pending(stream: TextIO) -> None:
 class Commands(click.Group):
     """A group whose failures are one plain sentence: exit 1, or 2 for wrong usage; --debug shows the traceback.
 
-    ``later``: name -> "module:function" of commands that are imported when they are asked for.
+    ``later``: name -> "module:function" of commands that are imported when they are asked for. ``tasks``: what people
+    want to do -> name -> one sentence of each command for it.
     """
 
-    def __init__(self, *args: Any, later: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, later: Mapping[str, str] | None = None,
+        tasks: Mapping[str, Mapping[str, str]] | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
+        self.tasks = tasks or {}
         self.later = dict(later or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -96,16 +101,11 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that ``args`` name; ``train``, which is a program of its own, is an error that names it."""
-        if args[0] == "train":
-            raise UsageError(
-                "a model is made by the command fastflow-train, with a hyphen: "
-                "fastflow-train CORPUS --encoder DIR_OR_HUB_ID --out MODEL"
-            )
-        return super().resolve_command(ctx, args)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by task, with whole summaries; none is imported."""
+        for task, summaries in self.tasks.items():
+            with formatter.section(task):
+                formatter.write_dl(list(summaries.items()))
 
 
 AGAIN_S = 0.05  # until an interruption that Python dropped is sent once more
@@ -206,32 +206,39 @@ def open_standard_streams() -> None:
 
 
 def open_runtime(model: str | Model | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
-    """The Runtime for a command, with one line on standard error that names the model and its backend."""
+    """The Runtime for a command; ``introduce`` names it, if nothing else of the command may fail before."""
     from fastflow.runtime import Runtime
 
     runtime = Runtime(model, device, dtype, threads)
-    what = runtime.info()
     if not quiet:
-        calibration = "no calibration" if what["calibration"] == "none" else what["calibration"]
-        say(
-            f"fastflow: model {what['model']}, {calibration}, {what['dim']} dimensions, "
-            f"{what['backend']} {what['dtype']}"
-        )
-        for note in what["notes"]:
-            say(f"fastflow: {note}")
+        introduce(runtime)
     return runtime
+
+
+def introduce(runtime: Runtime) -> None:
+    """One line on standard error that names the model and its backend, and its notes."""
+    what = runtime.info()
+    calibration = "no calibration" if what["calibration"] == "none" else what["calibration"]
+    say(f"fastflow: model {what['model']}, {calibration}, {what['dim']} dimensions, {what['backend']} {what['dtype']}")
+    for note in what["notes"]:
+        say(f"fastflow: {note}")
 
 
 def write_json(path: str, value: Any) -> None:
     """``value`` as indented JSON to a file, by way of a temporary name, or standard output for ``-``; NaN is null."""
-    from fastflow.replacing import replace_text  # embed and serve write no JSON file
-
     text = json.dumps(_without_nan(value), indent=2)
     if path == "-":
         emit(text)
-        return
+    else:
+        write_text(path, text + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """``text`` to a file, by way of a temporary name."""
+    from fastflow.replacing import replace_text  # embed and serve write no such file
+
     try:
-        replace_text(Path(path), text + "\n")
+        replace_text(Path(path), text)
     except OSError as error:
         raise FastflowError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -33,7 +33,7 @@ class Embedder:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         bases = tuple(sys.modules[name].BaseEmbedder for name in BASES if name in sys.modules)
-        return kind_of(type(self), bases) if bases else type(self)
+        return kind_of(type(self), bases) if bases else type(self)  # type: ignore[arg-type]
 
     def embed(self, documents: Iterable[str], verbose: bool = False) -> Matrix:
         """``encode``, as KeyBERT calls it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 
@@ -35,8 +36,26 @@ def warn(message: str) -> None:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra; fastflow is installed from its checkout, for no package index has it."""
-    return f"pip install -e '.[{extra}]' in the fastflow checkout"
+    """The command that installs the packages of an extra, of a checkout or of an installed wheel alike."""
+    return f"pip install {' '.join(packages(extra))}"
+
+
+def packages(extra: str) -> list[str]:
+    """The packages that an extra names, those of the extras among them too; the extra itself if nothing is recorded."""
+    from importlib.metadata import PackageNotFoundError, requires  # only to fail
+
+    try:
+        asked = [each for each in requires("fastflow") or () if re.search(f"extra == .{extra}.", each)]
+    except PackageNotFoundError:
+        asked = []
+    found: list[str] = []
+    for each in asked:
+        name, inner = re.match(r"([\w.-]+)(?:\[([^]]*)])?", each).groups()  # type: ignore[union-attr]
+        if name == "fastflow":
+            found += [package for other in inner.split(",") for package in packages(other)]
+        else:
+            found.append(f"'{name}[{inner}]'" if inner else name)
+    return list(dict.fromkeys(found)) or [f"'fastflow[{extra}]'"]
 
 
 def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:

@@ -24,6 +24,14 @@ def test_a_missing_extra_is_one_sentence_with_the_command():
     assert str(error) == f"fitting 'flow' needs torch, which is not installed: run {install('train')}"
 
 
+def test_the_command_installs_the_packages_of_the_extra():
+    assert install("parquet") == "pip install pyarrow"
+    assert install("train").startswith("pip install torch transformers ")
+    assert set(install("train").split()) < set(install("bench").split()), "an extra of extras"
+    assert install("ray") == "pip install 'ray[data]' pyarrow"
+    assert install("nothing") == "pip install 'fastflow[nothing]'"
+
+
 def test_every_extra_that_an_error_names_exists():
     declared = re.search(
         r"^\[project\.optional-dependencies\]\n(.*?)^\[", (ROOT / "pyproject.toml").read_text(), re.S | re.M

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER
+from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER, QUIET, replaced_option
 from fastflow.console import plain_errors
 from fastflow.train.options import Options, Setting, check_extra, flag
 from fastflow.version import __version__
@@ -57,7 +57,10 @@ def fit_options(command: Any) -> Any:
     help="Store the encoder's Hub id and revision instead of a copy: a small model that needs the encoder in the local "
     "Hub cache.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The model directory to make.")
+@click.option(
+    "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
+)
+@replaced_option("--out", "--output (-o)")
 @fit_options
 @click.option(
     "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
@@ -90,8 +93,9 @@ def fit_options(command: Any) -> Any:
 )
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
 @click.option("--dry-run", is_flag=True, help="Read everything, print the plan, and stop.")
+@QUIET
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(__version__)
+@click.version_option(__version__, "-V", "--version")
 def main(
     corpus: tuple[str, ...],
     encoder: str | None,
@@ -108,17 +112,19 @@ def main(
     dry_run: bool,
     reference_encoder: bool,
     ray: str | None,
+    quiet: bool,
     **options: Any,
 ) -> None:
-    """Calibrate a frozen encoder on a corpus, or vectors made elsewhere, without labels.
+    """Calibrate a frozen encoder on a corpus (also fastflow-train).
 
-    A CORPUS is .txt (one text a line), .tsv, .csv, .jsonl or .parquet, also as .gz or .zst; - is standard input. A
-    pairs file counts as two texts a row. Repeated texts count once.
+    No labels are needed. Vectors made elsewhere can be calibrated too. A CORPUS is .txt (one text a line), .tsv, .csv,
+    .jsonl or .parquet, also as .gz or .zst; - is standard input. A pairs file counts as two texts a row. Repeated texts
+    count once.
 
     \b
-    fastflow-train examples/novels.txt --encoder default --out my-model
-    fastflow-train CORPUS.txt --encoder ./YOUR-BERT --out my-model --eval PAIRS.tsv
-    fastflow-train VECTORS.npy --out my-model
+    fastflow-train examples/novels.txt --encoder default -o my-model
+    fastflow-train CORPUS.txt --encoder ./YOUR-BERT -o my-model --eval PAIRS.tsv
+    fastflow-train VECTORS.npy -o my-model
 
     VECTORS.npy is a matrix (N, D) of float16, float32 or float64. It takes no --encoder: the model calibrates vectors
     alone, and options that need an encoder or texts are refused.
@@ -137,16 +143,18 @@ def main(
     from fastflow.files.read.records import Layout
     from fastflow.files.settings import check_delimiter
     from fastflow.train.fits.vectors import vector_options
+    from fastflow.train.progress import COMMAND, WARNINGS
     from fastflow.train.reading import Run
     from fastflow.train.run import train, train_vectors
 
+    voice = WARNINGS if quiet else COMMAND
     if encoder is None or any(map(is_matrix_file, corpus)):
         chosen = vector_options(options, _asked(ctx))
-        train_vectors(corpus, out, chosen, Run(log_dir=log_dir, resume=resume, dry_run=dry_run))
+        train_vectors(corpus, out, chosen, Run(voice, log_dir=log_dir, resume=resume, dry_run=dry_run))
         return
     layout = Layout(format, text_field, None, errors, check_delimiter(delimiter), not no_header)
     run = Run(
-        cache=cache_directory(cache), log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder
+        voice, cache_directory(cache), log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder
     )
     train(corpus, layout, encoder, out, Options(**options), run, pairs, ray)
 
@@ -154,5 +162,5 @@ def main(
 def _asked(ctx: click.Context) -> list[str]:
     """The options that were given, but those that decide where things go and how much is done."""
     given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
-    names = [p.opts[0].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
-    return [name for name in names if name not in ("out", "log_dir", "resume", "dry_run", "debug")]
+    names = [p.opts[-1].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
+    return [name for name in names if name not in ("output", "log_dir", "resume", "dry_run", "quiet", "debug")]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fastflow.console import say
 from fastflow.progress import Progress
 
+WARNING = "WARNING: "  # the beginning of a line that --quiet leaves
+
 
 @dataclass(frozen=True)
 class Voice:
@@ -22,4 +24,5 @@ class Voice:
 
 
 COMMAND = Voice()
+WARNINGS = Voice(lambda line: say(line) if line.startswith(WARNING) else None, bars=False)
 SILENT = Voice(lambda line: None, bars=False)

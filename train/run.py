@@ -97,8 +97,9 @@ def _finish(calibrated: Callable[[Run], Fit | None], out: Path, options: Options
             say(f"fastflow: checkpoints of the flow are in {checkpoints}; the same command with --resume continues")
         raise
     shutil.rmtree(checkpoints, ignore_errors=True)
-    _print(fit)
-    say(f"{out}: {calibration.describe(fit.stages)}, fingerprint {mark[:16]}, {time.monotonic() - started:.0f} s")
+    _print(fit, run.voice.say)
+    seconds = time.monotonic() - started
+    run.voice.say(f"{out}: {calibration.describe(fit.stages)}, fingerprint {mark[:16]}, {seconds:.0f} s")
 
 
 def checkpoints_of(out: Path) -> Path:
@@ -106,11 +107,11 @@ def checkpoints_of(out: Path) -> Path:
     return out.with_name(out.name + ".training")
 
 
-def _print(fit: Fit) -> None:
-    """The table on standard output; reasons and warnings on standard error."""
+def _print(fit: Fit, voice: Callable[[str], None]) -> None:
+    """The table on standard output; reasons and warnings to ``voice``."""
     table = summary.table(fit.measures, summary.source_of(fit.encoder))
     click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages, fit.unit)]))
     for reason in fit.choice.reasons:
-        say(reason)
+        voice(reason)
     for warning in fit.doubts:  # the concerns have been printed
-        say(f"WARNING: {warning}")
+        voice(f"WARNING: {warning}")

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from fastflow.commands.options import (
     DTYPE,
     ERRORS,
     FORMAT,
+    JSON,
     KEEP,
     MODEL,
     NO_HEADER,
@@ -27,8 +29,9 @@ from fastflow.commands.options import (
     RAY,
     THREADS,
     output_option,
+    written_to,
 )
-from fastflow.console import open_runtime, say
+from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import counted
 
@@ -129,6 +132,7 @@ RESUME = click.option(
     help="Keep the model that --fit makes. [default: it is removed at the end]",
 )
 @RAY
+@JSON
 @QUIET
 def embed(
     inputs: tuple[str, ...],
@@ -153,12 +157,14 @@ def embed(
     cache: Path | None,
     ray: str | None,
     ranges: Path | None,
+    json_file: str | None,
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Embed the texts of files, all of one format; 'data/*.txt' in quotes stands for the files that match, sorted.
+    """Embed the texts of files.
 
-    A .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too.
+    All are of one format; 'data/*.txt' in quotes stands for the files that match, sorted. A .txt holds one text a line.
+    Row i of the output is text i of the inputs in the order given, empty texts too.
     """
     from fastflow.files.checks import check_inputs, check_target
     from fastflow.files.embed import embed_file
@@ -173,6 +179,8 @@ def embed(
 
         embed_on_ray(click.get_current_context())
         return
+    if json_file == "-" and output is None:
+        raise UsageError("standard output has the embeddings: give --json FILE, or -o OUT")
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
     paths = expanded(inputs)
@@ -190,6 +198,7 @@ def embed(
         given, output = arguments(), output and part_path(output, settings.shard)
     elif output is not None and os.path.isdir(output):  # False for a name that no file can have
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
+    replaced = output is not None and output.is_file()
     check_target(output, paths, settings, resume, cache)
     check_inputs(output, paths, settings, resume)
     if settings.shard is not None and output is not None:
@@ -198,7 +207,7 @@ def embed(
         opened: Callable[[str], Input] = Input
         if fit:
             opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
-        runtime = open_runtime(model, device, dtype, threads, quiet)
+        runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime._opened.model.prompts.resolve(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
             settings = replace(settings, prompt=prompt)
@@ -207,10 +216,18 @@ def embed(
         start = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
-            run = Run(resume, quiet, not fit, opened, given, cache)
+            started = None if quiet else partial(introduce, runtime)
+            run = Run(resume, quiet, not fit, opened, given, cache, started)
             done = embed_file(runtime, paths, output, settings, run)
+    seconds = time.monotonic() - start
     if not quiet:
-        _summarise(done, time.monotonic() - start, runtime.info()["max_length"], output)
+        _summarise(done, seconds, runtime.info()["max_length"], output, replaced)
+    if json_file is not None:
+        from fastflow.files.embed import numbers_of  # few runs ask
+
+        numbers = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
+        about = {"output": None if output is None else str(output), "model": runtime.info()["model"], **numbers}
+        write_json(json_file, {**vars(done), "seconds": round(seconds, 3), **about})
 
 
 def _check_together(settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None) -> None:
@@ -228,13 +245,13 @@ def _check_together(settings: Settings, fit: bool, save_model: Path | None, prom
         raise UsageError("give --prompt or --prompt-name, not both")
 
 
-def _summarise(done: Summary, seconds: float, longest: int | None, output: Path | None) -> None:
+def _summarise(done: Summary, seconds: float, longest: int | None, output: Path | None, replaced: bool) -> None:
     """Say what a run embedded, and how fast."""
     rate = done.texts / max(seconds, 1e-9)
     odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
     odd += [f"{done.cut} cut at {longest} tokens"] * bool(done.cut)
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
-    written = "" if output is None else f"; written to {output}"
+    written = "" if output is None else written_to(output, replaced)
     if done.cache:
         say(f"fastflow: {done.cache}")
     what = f"{', '.join(odd) or 'none empty or cut'}{again}"
@@ -306,15 +323,15 @@ def transform(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Calibrate vectors that were made elsewhere, in memory that does not grow with the file.
+    """Calibrate vectors that were made elsewhere.
 
-    Row i of the output is row i of the input.
+    Memory does not grow with the file. Row i of the output is row i of the input.
 
     VECTORS.npy is a matrix (N, D) of float16, float32 or float64. A model that fastflow-train fitted to such vectors
     takes them, and so does a model with an encoder, whose own pooled vectors they then have to be.
 
     \b
-    fastflow-train VECTORS.npy --out my-model
+    fastflow-train VECTORS.npy -o my-model
     fastflow transform VECTORS.npy -m my-model -o OUT.npy
     """
     from fastflow.files.read.ranges import read_ranges
@@ -322,9 +339,9 @@ def transform(
 
     options["ranges"] = read_ranges(ranges, options["precision"])
     runtime = open_runtime(model, device, dtype, threads, quiet)
-    start = time.monotonic()
+    start, replaced = time.monotonic(), output.is_file()
     done = transform_file(runtime, vectors, output, TransformOptions(**options), resume, quiet)
     if not quiet:
         rate = done.vectors / max(time.monotonic() - start, 1e-9)
         before = f" ({done.resumed} done before)" * bool(done.resumed)
-        say(f"fastflow: {counted(done.vectors, 'vectors')}{before}, {rate:,.0f} a second; written to {output}")
+        say(f"fastflow: {counted(done.vectors, 'vectors')}{before}, {rate:,.0f} a second{written_to(output, replaced)}")

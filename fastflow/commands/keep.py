@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fastflow.commands.options import DTYPE
-from fastflow.console import emit, open_runtime, say
+from fastflow.commands.options import DTYPE, JSON, model_argument, model_named
+from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 
 
 @click.command()
-@click.argument("model", required=False)
+@model_argument
+@JSON
 @DTYPE
-def info(model: str | None, dtype: str) -> None:
+def info(model: str | None, option: str | None, json_file: str | None, dtype: str) -> None:
     """Print a model's settings as JSON.
 
     Pooling, calibration, dimensions, and how the model runs on this machine, by itself or with --dtype.
     """
-    runtime = open_runtime(model, "auto", dtype, None, quiet=True)
-    emit(json.dumps(runtime.info(), indent=2))
+    runtime = open_runtime(model_named(model, option), "auto", dtype, None, quiet=True)
+    write_json(json_file or "-", runtime.info())
 
 
 @click.command()
-@click.argument("model", required=False)
+@model_argument
 @click.option(
     "--with",
     "other",
     type=click.Choice(["st", "sentence-transformers"]),
     help="Also compare the vectors with those of Sentence Transformers (st for short), of a directory that it saved.",
 )
-def verify(model: str | None, other: str | None) -> None:
+@JSON
+def verify(model: str | None, option: str | None, other: str | None, json_file: str | None) -> None:
     """Check the files of a model directory.
 
     Every file must match its sha256, no other file may lie there, and the model must load. A directory that Sentence
@@ -42,26 +44,34 @@ def verify(model: str | None, other: str | None) -> None:
     from fastflow.model.artifact import located
     from fastflow.model.artifact import verify as check
 
-    emit("\n".join(check(located(model))))
+    path = located(model_named(model, option))
+    result: dict[str, Any] = {"model": str(path), "checks": check(path)}
+    if json_file != "-":
+        emit("\n".join(result["checks"]))
     if other is not None:
         from fastflow.evaluation.with_st import compare
 
-        found = compare(located(model))
-        emit(str(found))
-        found.check(located(model))
+        found = compare(path)
+        result["sentence_transformers"] = vars(found)
+        if json_file != "-":
+            emit(str(found))
+        found.check(path)
+    if json_file is not None:
+        write_json(json_file, result)
 
 
 @click.command()
 @click.argument("place", required=False, metavar="[DIR|FILE.db]", type=click.Path(path_type=Path))
 @click.option("--clear", is_flag=True, help="Remove the entries instead of listing them.")
 @click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
-def cache(place: Path | None, clear: bool, older_than: float | None) -> None:
-    """List or remove the embeddings of corpora that fastflow-train keeps, and trials of int8; list those of fastflow
-    embed --cache FILE.db.
+@JSON
+def cache(place: Path | None, clear: bool, older_than: float | None, json_file: str | None) -> None:
+    """List or remove what earlier runs keep.
 
-    They lie in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one corpus, or how far the
-    int8 of one encoder is from float32; a removed entry is computed again when it is needed. An entry that a running
-    process uses is kept, and so is every file that fastflow did not make.
+    The embeddings of corpora that fastflow-train keeps, trials of int8, and those of fastflow embed --cache FILE.db,
+    which are listed alone. They lie in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one
+    corpus, or how far the int8 of one encoder is from float32; a removed entry is computed again when it is needed. An
+    entry that a running process uses is kept, and so is every file that fastflow did not make.
 
     \b
     fastflow cache
@@ -74,18 +84,26 @@ def cache(place: Path | None, clear: bool, older_than: float | None) -> None:
     if place is not None and place.is_file():
         if clear or older_than is not None:
             raise UsageError(f"{place} is one file: remove it as such; --clear is for the cache of fastflow-train")
-        from fastflow.files.reuse.vector_cache import report
+        from fastflow.files.reuse.vector_cache import contents, report
 
-        emit("\n".join(report(place)))
+        if json_file is not None:
+            write_json(json_file, contents(place))
+        if json_file != "-":
+            emit("\n".join(report(place)))
         return
     if place is not None and not place.exists():
         raise UsageError(f"{place} does not exist; name a folder of fastflow-train --cache or a file of embed --cache")
     where, now = cache_directory(place), time.time()
     found = [e for e in kept.entries(where) if older_than is None or now - e.made > older_than * kept.DAY]
+    if clear and json_file is not None:
+        raise UsageError("--json lists what is kept: leave it out, or leave out --clear")
     if clear:
         removed, in_use = kept.clear(found)
         say(f"fastflow: removed {kept.counted(removed)} from {where}")
         if in_use:
             say(f"fastflow: kept {kept.counted(in_use)} in use by a running process")
         return
-    emit("\n".join([f"{where}: {kept.counted(found)}", *(entry.describe(now) for entry in found)]))
+    if json_file is not None:
+        write_json(json_file, {"place": str(where), "entries": [entry.json() for entry in found]})
+    if json_file != "-":
+        emit("\n".join([f"{where}: {kept.counted(found)}", *(entry.describe(now) for entry in found)]))

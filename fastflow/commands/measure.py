@@ -8,7 +8,17 @@ from typing import Any
 
 import click
 
-from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
+from fastflow.commands.options import (
+    DEVICE,
+    DTYPE,
+    JSON,
+    MODEL,
+    QUIET,
+    THREADS,
+    model_argument,
+    model_named,
+    replaced_option,
+)
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import counted
@@ -22,16 +32,22 @@ CUT = "texts longer than"  # the beginning of the warning that texts are cut
 @DEVICE
 @DTYPE
 @THREADS
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write the result as JSON too; - prints it instead of the table."
-)
+@JSON
+@QUIET
 def eval_command(
-    tasks: tuple[Path, ...], model: str | None, device: str, dtype: str, threads: int | None, json_file: str | None
+    tasks: tuple[Path, ...],
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    json_file: str | None,
+    quiet: bool,
 ) -> None:
-    """Measure a model on tasks: scored pairs, labelled pairs, labelled texts, retrieval.
+    """Measure a model on tasks.
 
-    A TASK is a TSV file without quoting, whose header names its kind, or a folder of corpus.tsv, queries.tsv and
-    qrels.tsv. Another folder is searched for both. Every figure is x100.
+    Tasks are scored pairs, labelled pairs, labelled texts and retrieval. A TASK is a TSV file without quoting, whose
+    header names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Another folder is searched for both.
+    Every figure is x100.
 
     \b
     header                                   measures
@@ -51,7 +67,7 @@ def eval_command(
     found = find_tasks(tasks)
     scored = [task for task in found if isinstance(task, Pairs)]
     others = [task for task in found if not isinstance(task, Pairs)]
-    runtime = open_runtime(model, device, dtype, threads, quiet=False)
+    runtime = open_runtime(model, device, dtype, threads, quiet)
     result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
     tables = []
     with warnings.catch_warnings():
@@ -71,7 +87,7 @@ def eval_command(
 
 
 @click.command()
-@click.argument("model", required=False)
+@model_argument
 @click.option(
     "--against",
     default="raw",
@@ -80,8 +96,9 @@ def eval_command(
     "weights, without calibration), standardize, components[:K], nullspace[:K], whiten[:K], flow, a chain "
     "(whiten:128+flow), or the directory of another model.",
 )
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="The page to write.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the measurements as JSON; - prints them.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT.html", help="The page.")
+@replaced_option("--html", "--output (-o)")
+@JSON
 @click.option(
     "--sts",
     multiple=True,
@@ -122,32 +139,35 @@ def eval_command(
 @DEVICE
 @DTYPE
 @THREADS
+@QUIET
 def report(
     model: str | None,
+    option: str | None,
     against: str,
-    html: Path | None,
+    output: Path | None,
     json_file: str | None,
     device: str,
     dtype: str,
     threads: int | None,
+    quiet: bool,
     **options: Any,
 ) -> None:
-    """Compare MODEL with other methods, on an HTML page.
+    """Compare a model with other methods, on an HTML page.
 
     The page opens with its verdict and has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias,
     isotropy, nearest neighbours, word frequency and training curves. --eval adds tasks of your own. The page names the
     sections whose data were not given.
 
     \b
-    fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt --html report.html
+    fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
     """
     from fastflow.report.make import ReportOptions, check_matplotlib, make_report, write_page
     from fastflow.train.methods.against import fit_named
 
-    if html is None and json_file is None:
-        raise UsageError("report has nowhere to write to: give --html OUT, --json FILE, or both")
+    if output is None and json_file is None:
+        raise UsageError("report has nowhere to write to: give -o OUT.html, --json, or both")
     check_matplotlib()
-    runtime = open_runtime(model, device, dtype, threads, quiet=False)
+    runtime = open_runtime(model_named(model, option), device, dtype, threads, quiet)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", CUT)  # the page counts cut texts
         made = make_report(
@@ -159,9 +179,9 @@ def report(
         )
     for entry in made.left_out:
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
-    if html is not None:
-        write_page(html, made.html())
-        say(f"fastflow: {html}: {', '.join(section.id for section in made.sections)}")
+    if output is not None:
+        write_page(output, made.html())
+        say(f"fastflow: {output}: {', '.join(section.id for section in made.sections)}")
     if json_file:
         write_json(json_file, made.json())
 
@@ -174,7 +194,8 @@ def report(
     help="Model or Hugging Face encoder directory, for every suite.  [default: as listed above]",
 )
 @click.option("--suite", default="flow", metavar="NAME,...", help="Suites to run, or all.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a JSON file for each run.")
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a file a run.")
+@replaced_option("--out", "--output (-o)")
 @click.option(
     "--skip", default="", show_default=False, metavar="NAME,...", help="With all: suites or runs to leave out."
 )
@@ -185,7 +206,7 @@ def report(
 )
 @click.option("--shape", metavar="NAME", help="A BERT of another shape with random weights: minilm-l6, minilm-l12.")
 @click.option("--quick", is_flag=True, help="Fewer sizes and runs, and nothing that has to be compiled first.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the machine, all times and ratios as JSON.")
+@JSON
 @click.option("--plot", metavar="FILE.png", help="Draw the times.")
 @THREADS
 @DEVICE
@@ -216,7 +237,7 @@ def bench(
     startup     the start of a process   its first vector    the model in the package
     serve       HTTP requests at a rate  their answers       the model in the package
 
-    --suite all makes every figure of a machine: each run in a process of its own, a file for each in the folder --out.
+    --suite all makes every figure of a machine: each run in a process of its own, a file for each in the folder -o.
     A call that was stopped continues when it is repeated. It takes one to two hours.
 
     Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end and serve run that
@@ -231,9 +252,9 @@ def bench(
 
     if suite == "all":
         if out is None or model or against or shape or quick or json_file or plot:
-            raise UsageError("--suite all takes --out DIR, --skip, --threads and --device, and no other option")
+            raise UsageError("--suite all takes -o DIR, --skip, --threads and --device, and no other option")
         return run_every(out, names(skip) if skip else (), device, threads)
     if out is not None or skip:
-        raise UsageError("--out and --skip are for --suite all; one suite takes --json FILE")
+        raise UsageError("-o and --skip are for --suite all; one suite takes --json FILE")
     peers = None if against is None else names(against)
     run(model, names(suite), peers, quick, json_file, plot, device, threads, shape=shape)

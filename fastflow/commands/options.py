@@ -7,15 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+from fastflow.errors import UsageError
 
 MODEL = click.option(
     "-m",
     "--model",
     metavar="MODEL",
+    envvar="FASTFLOW_MODEL",
     help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded. "
-    "[default: the one in the package]",
+    "[default: the environment variable FASTFLOW_MODEL, else the one in the package]",
 )
-QUIET = click.option("--quiet", is_flag=True, help="No progress and no summary.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
+JSON = click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="The result as JSON: to FILE, or in place of the text on standard output.",
+)
 DEVICE = click.option("--device", default="auto", help="auto, cpu or cuda.")
 DTYPE = click.option(
     "--dtype", default="auto", help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64."
@@ -54,6 +66,36 @@ RAY = click.option(
     help="Embed Parquet files on the cluster of Ray at ADDRESS, or on the cores of this machine, into the folder -o. "
     "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/ray.md.",
 )
+
+
+def replaced_option(old: str, new: str) -> Callable[[Any], Any]:
+    """An option that has another name now: it is refused with that name."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{old} is called {new} now", context)
+
+    name = "old_" + old.removeprefix("--")  # another than that of the new option
+    return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True)
+
+
+def model_named(argument: str | None, option: str | None) -> str | None:
+    """The model of a command that takes it as an argument too; raises a UsageError for both at once."""
+    given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
+    if argument is not None and option is not None and given:
+        raise UsageError("give the model once, as an argument or with -m")
+    return option if argument is None else argument
+
+
+def model_argument(command: Any) -> Any:
+    """``command`` with MODEL as an argument, or as -m."""
+    named = click.option("-m", "--model", "option", metavar="MODEL", envvar="FASTFLOW_MODEL", help="The same as MODEL.")
+    return click.argument("model", required=False)(named(command))
+
+
+def written_to(output: Path, replaced: bool) -> str:
+    """The end of a summary: where the output is, and whether another file of that name was there."""
+    return f"; written to {output}" + ", which was replaced" * replaced
 
 
 def output_option(help: str) -> Callable[[Any], Any]:

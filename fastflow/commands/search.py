@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
-from fastflow.console import emit, open_runtime, say
+from fastflow.commands.options import DEVICE, DTYPE, JSON, MODEL, QUIET, THREADS
+from fastflow.console import emit, introduce, open_runtime, say, write_text
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
@@ -24,7 +24,7 @@ TOGETHER = 64  # queries of standard input that are answered in one pass over th
 @click.argument("query", metavar="QUERY|-")
 @MODEL
 @click.option("-k", "count", default=10, type=click.IntRange(1), help="Rows to print.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a query.")
+@JSON
 @click.option(
     "--where",
     metavar="SQL",
@@ -39,13 +39,13 @@ TOGETHER = 64  # queries of standard input that are answered in one pass over th
 @DTYPE
 @THREADS
 @DEVICE
-@click.option("--quiet", is_flag=True, help="Do not name the model.")
+@QUIET
 def search(
     file: Path,
     query: str,
     model: str | None,
     count: int,
-    as_json: bool,
+    json_file: str | None,
     where: str | None,
     texts: Path | None,
     dtype: str,
@@ -53,7 +53,9 @@ def search(
     device: str,
     quiet: bool,
 ) -> None:
-    """Print the rows that are most like QUERY; - reads one query a line from standard input.
+    """Print the rows that are most like a query.
+
+    QUERY is a text; - reads one query a line from standard input. --json gives one object a query, a line each.
 
     FILE.db is made by fastflow embed INPUT -o FILE.db. It stores the fingerprint of its model, and another model is
     refused. VECTORS.npy stores none: give the model that made it. Its rows are numbers alone without --texts.
@@ -69,14 +71,23 @@ def search(
     """
     from fastflow.search import Index
 
-    runtime = open_runtime(model, device, dtype, threads, quiet)
+    runtime = open_runtime(model, device, dtype, threads, quiet=True)
+    answers: list[str] = []
     with Index(file, runtime, texts=texts) as index:
+        if not quiet:
+            introduce(runtime)
         for queries in [[query]] if query != "-" else _lines(runtime):
             for text, hits in zip(queries, index.search(queries, count, where), strict=True):
                 if not hits and not quiet:
                     say("fastflow: the file has no row" if where is None else f"fastflow: no row meets {where!r}")
-                if hits or as_json or query == "-":
-                    emit(_object(text, hits) if as_json else _table(text if query == "-" else None, hits))
+                if json_file == "-":
+                    emit(_object(text, hits))
+                elif hits or query == "-":
+                    emit(_table(text if query == "-" else None, hits))
+                if json_file not in (None, "-"):
+                    answers.append(_object(text, hits))
+    if json_file is not None and json_file != "-":
+        write_text(json_file, "\n".join(answers) + "\n" * bool(answers))
 
 
 def _lines(runtime: Runtime) -> Iterator[list[str]]:

@@ -86,11 +86,12 @@ def serve(
     threads: int | None,
     **limits: Any,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's /v1/embeddings and TEI's /embed.
+    """Serve a model over HTTP.
 
-    Requests that come together are computed together; long lists and single texts take turns. SIGTERM lets running
-    requests finish. The other routes are /compare, /similarity, /tokenize, /v1/models, /info, /health, /metrics and
-    /openapi.json. The page at / compares pairs and shows the server's figures in a browser.
+    Its routes are OpenAI's /v1/embeddings and TEI's /embed. Requests that come together are computed together; long
+    lists and single texts take turns. SIGTERM lets running requests finish. The other routes are /compare, /similarity,
+    /tokenize, /v1/models, /info, /health, /metrics and /openapi.json. The page at / compares pairs and shows the
+    server's figures in a browser.
 
     With --search, /search finds the rows of FILE.db that are most like a query, and the page has a field for it. The
     file must be made with the same model, and is held in memory.

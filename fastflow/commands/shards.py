@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import QUIET, output_option
-from fastflow.console import emit, say
+from fastflow.commands.options import JSON, QUIET, output_option, written_to
+from fastflow.console import emit, say, write_json
 from fastflow.progress import counted
 
 
@@ -17,9 +17,10 @@ from fastflow.progress import counted
 @output_option("OUT with the suffix of the parts: .npy, .npz, .jsonl, .parquet, .safetensors or .db.")
 @QUIET
 def merge(folder: Path, output: Path, quiet: bool) -> None:
-    """Join the parts in DIR to the file that one run would have made.
+    """Join the parts in a folder to one file.
 
-    Parts that are missing, were changed since, or are of another input, model or set of options are an error.
+    It is the file that one run would have made. Parts that are missing, were changed since, or are of another input,
+    model or set of options are an error.
 
     \b
     fastflow embed INPUT --shard 1/2 -o DIR
@@ -28,18 +29,28 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     """
     from fastflow.files.parts.merging import merge as join
 
+    replaced = output.is_file()
     found = join(folder, output)
     if not quiet:
-        say(f"fastflow: {counted(found[0].total, 'rows')} of {counted(len(found), 'parts')}; written to {output}")
+        joined = f"{counted(found[0].total, 'rows')} of {counted(len(found), 'parts')}"
+        say(f"fastflow: {joined}{written_to(output, replaced)}")
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def status(folder: Path) -> None:
-    """Show the parts in DIR, those that are missing, and the command that makes each."""
-    from fastflow.files.parts.status import report
+@JSON
+def status(folder: Path, json_file: str | None) -> None:
+    """Show the parts in a folder, and those that are missing.
 
-    emit("\n".join(report(folder)))
+    Each that is missing has the command that makes it.
+    """
+    from fastflow.files.parts.status import Status
+
+    found = Status.of(folder)
+    if json_file is not None:
+        write_json(json_file, found.json())
+    if json_file != "-":
+        emit("\n".join(found.lines()))
 
 
 def arguments() -> list[str]:
@@ -48,9 +59,9 @@ def arguments() -> list[str]:
     words: list[str] = []
     for parameter in context.command.params:
         name, value = parameter.name or "", context.params.get(parameter.name or "")
-        if name in ("shard", "output", "resume", "quiet") or value is None:
+        if name in ("shard", "output", "resume", "quiet", "json_file") or value is None:
             continue
-        if context.get_parameter_source(name) != ParameterSource.COMMANDLINE:
+        if context.get_parameter_source(name) not in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
             continue
         values = value if isinstance(value, tuple) else (value,)
         if isinstance(parameter, click.Option) and parameter.is_flag:

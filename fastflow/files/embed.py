@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +161,10 @@ class Embedded:
         """See ``Made``."""
         s, unlike, counts = self._settings, self._unlike, self._counts
         coming = windows(self._rows, self._runtime, self._source, s, WINDOW)
+        if self._run.started is not None:
+            first = list(islice(coming, 1))  # nothing of the input is wrong so far
+            self._run.started()
+            coming = chain(first, coming)
         if not self._run.quiet:
             coming = looked_at(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
         for (rows, texts, share), made in self._encoder.over(coming, self._source):

@@ -23,7 +23,7 @@ class Run:
     ``resume`` continues an interrupted run; without it, the rows that the run left are replaced. ``quiet`` leaves out
     progress and warnings, ``judge=False`` the warning that many texts are unlike the model's corpus. ``opened`` opens
     an input. ``given`` are the arguments of the command, for the manifest of a shard. ``cache`` is a file of vectors
-    that other runs computed, and gets those of this one.
+    that other runs computed, and gets those of this one. ``started`` is called when the first texts were read.
     """
 
     resume: bool = False
@@ -32,6 +32,7 @@ class Run:
     opened: Callable[[str], Input] = Input
     given: Sequence[str] = ()
     cache: Path | None = None
+    started: Callable[[], None] | None = None
 
 
 class Made(Protocol):

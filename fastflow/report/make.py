@@ -182,4 +182,4 @@ def write_page(path: Path, text: str) -> None:
     try:
         replace_text(path, text)
     except OSError as error:
-        raise FastflowError(f"{path} cannot be written: {error.strerror}; choose another --html") from error
+        raise FastflowError(f"{path} cannot be written: {error.strerror}; choose another --output") from error

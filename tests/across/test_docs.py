@@ -69,7 +69,7 @@ def is_slow(command: str) -> bool:
 
 
 def makes_a_model(page: Path) -> bool:
-    return any(f"--out {MODEL}" in command for command in commands(page))
+    return any(f"-o {MODEL}" in command for command in commands(page))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from fastflow.errors import FastflowError
 from fastflow.files.parts.counting import Counted
 from fastflow.files.parts.manifest import file_sha256, manifest_of, manifest_path
 from fastflow.files.parts.merging import merge
-from fastflow.files.parts.status import report
+from fastflow.files.parts.status import Status
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.search import Index
@@ -165,7 +165,7 @@ def judge(folder: Path, suffix: str, sound: bool, condition: str | None) -> tupl
     """(outcome, details) of a case; see ``boxed``."""
     try:
         if suffix:
-            report(folder)
+            Status.of(folder).lines()
             merge(folder, folder / f"out{suffix}")
             if suffix == ".npy" and sound and not np.array_equal(np.load(folder / "out.npy"), vectors(0)):
                 return "Wrong rows", suffix

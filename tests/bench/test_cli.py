@@ -165,7 +165,7 @@ def test_a_run_that_fails_is_named_after_the_others(tmp_path, monkeypatch, start
 def test_wrong_usage_of_every_run(tmp_path):
     with pytest.raises(UsageError, match="there is no run 'speed' to skip; runs: flow, flow-1"):
         every.run_every(tmp_path, ["speed"])
-    for words in (["--suite", "all"], ["--suite", "all", "--out", str(tmp_path), "--quick"], ["--skip", "flow"]):
+    for words in (["--suite", "all"], ["--suite", "all", "-o", str(tmp_path), "--quick"], ["--skip", "flow"]):
         shown = CliRunner().invoke(main, ["bench", *words])
         assert shown.exit_code == 2
         assert "--suite all" in shown.output

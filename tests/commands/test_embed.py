@@ -92,3 +92,24 @@ def test_no_calibration_and_an_empty_prompt_are_said(model, bert, tmp_path):
     assert said in run("embed", tmp_path / "in.txt", "-m", model, "--prompt", "").stderr
     assert said not in run("embed", tmp_path / "in.txt", "-m", model, "--prompt", "so ").stderr
     assert said not in run("embed", tmp_path / "in.txt", "-m", model).stderr
+
+
+def test_a_run_has_json_and_says_that_it_replaced_a_file(model, corpus, tmp_path):
+    out = tmp_path / "o.npy"
+    assert "replaced" not in run("embed", corpus, "-m", model, "-o", out).stderr
+    again = run("embed", corpus, "-m", model, "-o", out, "--json")
+    assert again.stderr.rstrip().endswith(f"written to {out}, which was replaced")
+    found = json.loads(again.stdout)
+    rows = len(np.load(out))
+    assert (found["texts"], found["output"], found["model"]) == (rows, str(out), str(model))
+    assert (found["fingerprint"], found["precision"]) == (Runtime(model).fingerprint, "float32")
+
+
+def test_the_model_is_named_once_nothing_of_the_input_is_wrong(model, tmp_path):
+    for text, wrong in (("b\xe9\n", True), ("the dog\n", False)):
+        (tmp_path / "in.txt").write_bytes(text.encode("latin-1"))
+        result = run("embed", tmp_path / "in.txt", "-m", model)
+        assert (result.exit_code, f"fastflow: model {model}" in result.stderr) == (int(wrong), not wrong)
+    np.save(tmp_path / "v.npy", np.eye(40, dtype=np.float32))
+    result = run("search", tmp_path / "v.npy", "the dog", "-m", model)
+    assert (result.exit_code, "fastflow: model" in result.stderr) == (1, False)

@@ -11,6 +11,8 @@ from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.model.artifact import load_model
 
+from support.commands import run
+
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_info_is_of_the_arithmetic_that_is_asked_for(model, dtype):
@@ -31,3 +33,16 @@ def test_info_and_verify_commands(model, model_copy):
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("fastflow: ")
     assert refused.stderr.count("\n") == 1
+
+
+def test_verify_and_cache_have_json(model, tmp_path):
+    checked = json.loads(run("verify", model, "--json").stdout)
+    assert (checked["model"], checked["checks"][-1]) == (str(model), f"fingerprint {Runtime(model).fingerprint}")
+    (tmp_path / "in.txt").write_text("the dog\na cat\n")
+    run("embed", tmp_path / "in.txt", "-m", model, "--cache", tmp_path / "c.db", "-o", tmp_path / "o.npy", "-q")
+    kept = json.loads(run("cache", tmp_path / "c.db", "--json").stdout)
+    assert (kept["vectors"], kept["runs"][0]["vectors"]) == (2, 2)
+    assert kept["runs"][0]["settings"]["fingerprint"] == Runtime(model).fingerprint
+    (tmp_path / "folder").mkdir()
+    listed = json.loads(run("cache", tmp_path / "folder", "--json").stdout)
+    assert listed == {"place": str(tmp_path / "folder"), "entries": []}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from fastflow import Runtime
@@ -18,3 +20,13 @@ def test_two_parts_are_shown_and_joined(model, corpus, sentences, tmp_path):
     done = run("merge", tmp_path / "parts", "-o", tmp_path / "out.npy", "--quiet")
     assert (done.exit_code, done.output) == (0, "")
     assert np.array_equal(np.load(tmp_path / "out.npy"), Runtime(model).encode(sentences))
+
+
+def test_status_has_json(model, corpus, tmp_path):
+    run("embed", corpus, "-m", model, "--shard", "2/2", "-o", tmp_path / "parts", "-q")
+    found = json.loads(run("status", tmp_path / "parts", "--json").stdout)
+    assert (found["present"], found["of"], found["fingerprint"]) == (1, 2, Runtime(model).fingerprint)
+    states = [(part["part"], part["state"]) for part in found["parts"]]
+    assert states == [(1, "missing"), (2, "present")]
+    assert found["parts"][0]["command"].endswith("part-00001-of-00002.npy")
+    assert found["parts"][1]["command"] is None

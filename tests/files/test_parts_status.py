@@ -8,7 +8,7 @@ import pytest
 
 from fastflow.files import embed as module
 from fastflow.files.parts.manifest import manifest_path, read_manifest
-from fastflow.files.parts.status import report
+from fastflow.files.parts.status import Status
 from fastflow.files.write.outputs import NpyFile
 
 from support.commands import assert_one_sentence, run
@@ -62,7 +62,7 @@ def test_a_part_without_a_sound_manifest_is_made_again(model, desk):
     assert_one_sentence(run("status", "parts"), 1, message)
     assert_one_sentence(run("merge", "parts", "-o", "x.npy"), 1, "; remove it and make the part again")
     manifest.unlink()
-    _, first, second, _, command = report(desk / "parts")
+    _, first, second, _, command = Status.of(desk / "parts").lines()
     assert first.endswith("part-00001-of-00002.npy  without its manifest")
     assert second.endswith("present")
     assert run(*shlex.split(command.replace(str(desk) + "/", ""))[1:], "--quiet").exit_code == 0
@@ -72,15 +72,15 @@ def test_a_part_without_a_sound_manifest_is_made_again(model, desk):
 def test_a_part_that_is_being_written_or_was_cut_off(model, desk):
     run("embed", "-m", model, "my texts.txt", "--shard", "1/1", "-o", "parts/x.npy", "--quiet")
     part = desk / "parts" / "x.npy"
-    assert report(desk / "parts")[1] == "1/1  x.npy  present"
+    assert Status.of(desk / "parts").lines()[1] == "1/1  x.npy  present"
     with NpyFile(part, {}):
-        found = report(desk / "parts")
+        found = Status.of(desk / "parts").lines()
         assert found[1:] == ["1/1  x.npy  being written"]  # and no command that would be refused
     part.with_name("x.npy.partial").unlink()
     part.write_bytes(b"short")
-    assert report(desk / "parts")[1] == "1/1  x.npy  of another size than it was made"
+    assert Status.of(desk / "parts").lines()[1] == "1/1  x.npy  of another size than it was made"
     part.unlink()
-    assert report(desk / "parts")[1] == "1/1  x.npy  missing"
+    assert Status.of(desk / "parts").lines()[1] == "1/1  x.npy  missing"
     assert read_manifest(manifest_path(part)).sha256 is not None
 
 
@@ -88,6 +88,6 @@ def test_a_command_of_every_option_is_the_one_that_was_typed(model, desk):
     words = ["--dim", "8", "--normalize", "--keep", "a,b", "--keep", "c", "--batch-tokens", "99", "--dedupe"]
     (desk / "x.jsonl").write_text('{"text": "t", "a": 1, "b": 2, "c": 3}\n' * 2)
     run("embed", "x.jsonl", "-m", model, *words, "--shard", "2/2", "-o", "parts/x.jsonl", "--quiet")
-    line = report(desk / "parts")[-1]
+    line = Status.of(desk / "parts").lines()[-1]
     assert run(*shlex.split(line)[1:], "--quiet").exit_code == 0
-    assert report(desk / "parts")[-1].startswith("Every part is there")
+    assert Status.of(desk / "parts").lines()[-1].startswith("Every part is there")

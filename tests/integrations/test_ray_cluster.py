@@ -253,7 +253,7 @@ def test_another_encoder_on_a_node_ends_the_fit_with_a_sentence(address, bert, t
 def test_the_command_of_a_fit_has_the_bytes_of_a_streamed_one(address, source, bert, texts, tmp_path):
     """In shards of their real size, so all texts are one shard; a flow's sample is theirs too."""
     closed = ["--encoder", bert, "--method", "whiten,recolour", "--stop", "budget"]
-    ray = [source / "a.parquet", *closed, "--ray", address, "--out", tmp_path / "ray"]
+    ray = [source / "a.parquet", *closed, "--ray", address, "-o", tmp_path / "ray"]
     done = command(*ray, module="fastflow.train")
     assert done.returncode == 0, done.stderr
     assert "corpus: 1000 texts, read by workers; 1000 of them kept" in done.stderr

@@ -92,7 +92,7 @@ def whole(model, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("out")
     result = report(
         model, "--against", "raw,standardize,whiten:8", "--sts", data / "pairs.tsv", "--qnli", data / "q.tsv",
-        "--corpus", data / "corpus.txt", "--html", folder / "r.html", "--json", folder / "r.json", "--queries", 121,
+        "--corpus", data / "corpus.txt", "-o", folder / "r.html", "--json", folder / "r.json", "--queries", 121,
         "--log", data / "log", "--eval", data / "same.tsv",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
@@ -126,7 +126,7 @@ def test_no_path_of_this_machine_is_in_page_or_json(model, model_copy, bert, dat
     whole = ["--corpus", data / "corpus.txt", "--qnli", data / "q.tsv", "--log", data / "log"]
     for options in (whole, []):
         done = report(
-            ".", "--against", f"raw,{other}", "--sts", tmp_path / "sts", "--html", shown, "--json", written, *options
+            ".", "--against", f"raw,{other}", "--sts", tmp_path / "sts", "-o", shown, "--json", written, *options
         )
         assert done.exit_code == 0, done.stderr
         for text in (shown.read_text(), written.read_text()):
@@ -201,10 +201,10 @@ def test_raw_counts_every_token_alike(weighted_model, bert, data, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "give --html OUT, --json FILE, or both"),
+        ([], 2, "give -o OUT.html, --json, or both"),
         (["--json", "-", "--against", "wisdom"], 2, "has to be fitted on text"),
         (["--json", "-", "--against", "model"], 2, "not the model itself"),
-        (["--html", "absent/r.html", "--corpus", SENTENCES, "--sample", "4"], 1, "cannot be written"),
+        (["-o", "absent/r.html", "--corpus", SENTENCES, "--sample", "4"], 1, "cannot be written"),
         (["--json", "-", "--against", "wisdom", "--sts", "pairs.tsv"], 2, "unknown method 'wisdom'"),
         (["--json", "-", "--against", "weights", "--sts", "pairs.tsv"], 2, "has no token weights"),
         *(
@@ -226,7 +226,7 @@ def test_wrong_use_is_one_sentence(model, data, tmp_path, monkeypatch, arguments
 
 def test_absent_matplotlib_names_the_extra(model, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = report(model, "--html", tmp_path / "r.html")
+    done = report(model, "-o", tmp_path / "r.html")
     assert done.exit_code == 1
     assert str(missing_extra("report", "matplotlib", "fastflow report")) in done.stderr
 
@@ -264,7 +264,7 @@ def test_same_seed_same_bytes_and_another_seed_another_choice(model, data, tmp_p
     pages = []
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         done = report(
-            model, "--sts", data / "pairs.tsv", "--html", tmp_path / name, "--json", tmp_path / f"{name}.json",
+            model, "--sts", data / "pairs.tsv", "-o", tmp_path / name, "--json", tmp_path / f"{name}.json",
             "--seed", seed, "--queries", 3, "--sample", 50,
         )  # fmt: skip
         assert done.exit_code == 0, done.stderr
@@ -275,7 +275,7 @@ def test_same_seed_same_bytes_and_another_seed_another_choice(model, data, tmp_p
 
 
 def test_sections_without_data_are_named(model, data, tmp_path):
-    done = report(model, "--html", tmp_path / "r.html", "--json", "-", "--qnli", data / "q.tsv")
+    done = report(model, "-o", tmp_path / "r.html", "--json", "-", "--qnli", data / "q.tsv")
     assert done.exit_code == 0, done.stderr
     names = ["Similarity", "Tasks", "Lexical bias", "Isotropy and nearest neighbours", "Word frequency", "Training"]
     assert [entry["section"] for entry in json.loads(done.stdout)["left_out"]] == names
@@ -288,7 +288,7 @@ def test_scored_pairs_of_a_task_folder_are_similarity_and_search_has_bm25(model,
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "scored.tsv").symlink_to(data / "pairs.tsv")
     retrieval(tmp_path / "own" / "search", ["d1\t-\tthe red apple", "d2\t-\tblue sky"], ["q\tred"], ["q\td1\t1"])
-    done = report(model, "--eval", tmp_path / "own", "--html", tmp_path / "r.html", "--json", tmp_path / "r.json")
+    done = report(model, "--eval", tmp_path / "own", "-o", tmp_path / "r.html", "--json", tmp_path / "r.json")
     assert done.exit_code == 0, done.stderr
     sections = json.loads((tmp_path / "r.json").read_text())["sections"]
     assert [row["set"] for row in sections["similarity"]["model"]["rows"]] == ["scored"]
@@ -317,7 +317,7 @@ def test_curves_and_the_stopping_point_are_shown(whole, data, model_copy, tmp_pa
     said["training"] = {"choice": {"looks": looks}, "reasons": ["it rose"], "bits_per_dimension": bits}
     said["fingerprint"] = fingerprint(said)
     (model_copy / MANIFEST).write_text(json.dumps(said))
-    done = report(model_copy, "--html", tmp_path / "r.html", "--json", "-", "--sts", data / "pairs.tsv")
+    done = report(model_copy, "-o", tmp_path / "r.html", "--json", "-", "--sts", data / "pairs.tsv")
     assert done.exit_code == 0, done.stderr
     section = json.loads(done.stdout)["sections"]["training"]
     assert section["stops"] == {"choice.looks.kept_step": 3}

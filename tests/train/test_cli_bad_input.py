@@ -101,12 +101,12 @@ def test_bad_encoders(train, bert_copy, tmp_path, message):
 def test_existing_output_is_kept(train, tmp_path):
     (tmp_path / "m").mkdir()
     written(tmp_path / "m" / "mine", "mine")
-    assert_one_sentence(train(), 2, "exists already; remove it or choose another --out")
+    assert_one_sentence(train(), 2, "exists already; remove it or choose another --output")
     assert [path.name for path in (tmp_path / "m").iterdir()] == ["mine"]
 
 
 def test_debug_shows_the_error_itself(bert, corpus, tmp_path):
-    arguments = [str(corpus), "--encoder", str(bert), "--out", str(tmp_path / "m"), "--method", "pca", "--debug"]
+    arguments = [str(corpus), "--encoder", str(bert), "-o", str(tmp_path / "m"), "--method", "pca", "--debug"]
     assert isinstance(CliRunner().invoke(main, arguments).exception, UsageError)
 
 
@@ -114,7 +114,7 @@ def test_debug_shows_the_error_itself(bert, corpus, tmp_path):
 @pytest.mark.parametrize("module", ["torch", "transformers"])
 def test_missing_extra_names_the_command(tmp_path, module):
     program = f"import sys; sys.modules[{module!r}] = None; from fastflow.train.cli import main; main()"
-    arguments = ["corpus.txt", "--encoder", "x", "--out", str(tmp_path / "m")]
+    arguments = ["corpus.txt", "--encoder", "x", "-o", str(tmp_path / "m")]
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"fastflow: {missing_extra('train', module, 'fastflow-train')}\n"

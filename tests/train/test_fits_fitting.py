@@ -57,7 +57,7 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
 
 
 def of_vectors(source, *options, out):
-    return CliRunner().invoke(main, [str(word) for word in (source, "--out", out, *options)])
+    return CliRunner().invoke(main, [str(word) for word in (source, "-o", out, *options)])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_vectors_of_texts_give_the_calibration_of_the_texts(bert, sentences,
     texts.save(tmp_path / "texts")
     fastflow.fit(texts.pooled, method=method).save(tmp_path / "vectors")
     np.save(tmp_path / "pooled.npy", texts.pooled)
-    assert train(tmp_path / "pooled.npy", "--out", tmp_path / "command", "--method", method).exit_code == 0
+    assert train(tmp_path / "pooled.npy", "-o", tmp_path / "command", "--method", method).exit_code == 0
     wanted, *found = ((tmp_path / name / CALIBRATION).read_bytes() for name in ("texts", "vectors", "command"))
     assert found == [wanted, wanted]
     ours, theirs = (fastflow.Runtime(tmp_path / name) for name in ("vectors", "texts"))
@@ -75,7 +75,7 @@ def test_statistics_are_of_every_row_and_those_of_numpy():
 def test_auto_is_one_fixed_method_and_says_so(tmp_path, dim, method):
     assert recommended(dim) == method
     np.save(tmp_path / "v.npy", make_vectors(dim=dim))
-    result = train(tmp_path / "v.npy", "--out", tmp_path / "m")
+    result = train(tmp_path / "v.npy", "-o", tmp_path / "m")
     assert result.exit_code == 0
     said = f"auto took {method}, which is fixed: without an encoder there are no dropout views, so nothing judged"
     assert said in result.stderr
@@ -88,12 +88,12 @@ def test_auto_is_one_fixed_method_and_says_so(tmp_path, dim, method):
 
 
 def test_what_is_named_is_kept_and_called_unjudged(npy, tmp_path):
-    result = train(npy, "--out", tmp_path / "m", "--method", "whiten:4,standardize")
+    result = train(npy, "-o", tmp_path / "m", "--method", "whiten:4,standardize")
     assert result.exit_code == 0
     assert "whiten:4,standardize was kept as it was fitted: without an encoder" in result.stderr
     assert verify(tmp_path / "m")[0] == "2 files match their sha256"
     assert open_model(tmp_path / "m").input_dim == 32
-    result = train(npy, "--out", tmp_path / "n", "--method", "flow", "--batch-size", 32, "--stop", "budget")
+    result = train(npy, "-o", tmp_path / "n", "--method", "flow", "--batch-size", 32, "--stop", "budget")
     assert result.exit_code == 0
     assert "flow was kept as it was after its last step: without an encoder" in result.stderr
     assert open_model(tmp_path / "n").manifest["training"]["choice"]["looks"] == []
@@ -136,7 +136,7 @@ FLAGS += "--no-header|--errors strict"
 
 @pytest.mark.parametrize("flags", FLAGS.split("|"))
 def test_options_of_texts_are_refused_by_name_even_at_their_default(npy, tmp_path, flags):
-    result = train(npy, "--out", tmp_path / "m", *flags.split())
+    result = train(npy, "-o", tmp_path / "m", *flags.split())
     named = flags.split()[0]
     assert result.exit_code == 2
     assert result.stderr == (f"fastflow: {named} is for texts and their encoder, and these are vectors: leave it out\n")
@@ -266,7 +266,7 @@ def test_the_fit_in_python_is_that_of_the_command(npy, tmp_path):
     json.dumps(fit.report)
     fit.save(tmp_path / "python")
     options = ("--method", "flow", "--seed", 4, "--batch-size", 32)
-    assert train(npy, "--out", tmp_path / "command", *options).exit_code == 0
+    assert train(npy, "-o", tmp_path / "command", *options).exit_code == 0
     assert (tmp_path / "python" / CALIBRATION).read_bytes() == (tmp_path / "command" / CALIBRATION).read_bytes()
     with fit.runtime() as runtime:
         assert np.array_equal(
@@ -277,7 +277,7 @@ def test_the_fit_in_python_is_that_of_the_command(npy, tmp_path):
 
 
 def test_a_dry_run_reads_the_head_and_writes_nothing(npy, tmp_path):
-    result = train(npy, "--out", tmp_path / "m", "--dry-run", "--method", "flow")
+    result = train(npy, "-o", tmp_path / "m", "--dry-run", "--method", "flow")
     assert result.exit_code == 0
     assert "400 of 32 numbers, no encoder; method: flow, stopped by held-out likelihood" in result.stderr
     assert not (tmp_path / "m").exists()
@@ -299,7 +299,7 @@ def test_a_dry_run_reads_the_head_and_writes_nothing(npy, tmp_path):
 )
 def test_vectors_are_given_alone_and_texts_with_an_encoder(npy, tmp_path, sources, message):
     (tmp_path / "c.txt").write_text("a text\n")
-    result = train(*(tmp_path / name for name in sources), "--out", tmp_path / "m")
+    result = train(*(tmp_path / name for name in sources), "-o", tmp_path / "m")
     assert result.exit_code == 2
     assert result.stderr.endswith(message) if message.endswith("\n") else message in result.stderr
 

@@ -108,14 +108,14 @@ def test_existing_output_is_refused_and_kept(tmp_path, encoder, pooled, sentence
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     for existing in ("file", "folder"):
-        with pytest.raises(UsageError, match="exists already; remove it or choose another --out"):
+        with pytest.raises(UsageError, match="exists already; remove it or choose another --output"):
             check_out(tmp_path / existing)
     (tmp_path / "folder" / "mine").write_text("mine")
     with pytest.raises(FastflowError, match="folder cannot be written"):
         write(tmp_path / "folder", encoder, fitted_by("standardize", pooled), sentences)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "mine"]
     check_out(tmp_path / "new" / "deep")
-    with pytest.raises(FastflowError, match="file is not a writable directory; choose another --out"):
+    with pytest.raises(FastflowError, match="file is not a writable directory; choose another --output"):
         check_out(tmp_path / "file" / "m")
 
 

@@ -49,7 +49,7 @@ from fastflow.version import __version__
 PROOF_ROWS = 32
 
 
-def check_out(out: Path, option: str = "--out") -> None:
+def check_out(out: Path, option: str = "--output") -> None:
     """Raise before hours are spent if ``out``, which ``option`` names, is there already or cannot be made."""
     if out.exists():
         raise UsageError(f"{out} exists already; remove it or choose another {option}")

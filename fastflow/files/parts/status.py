@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fastflow.files.parts.manifest import Manifest, is_whole, manifests, part_name, unfinished
 from fastflow.files.write.locks import try_lock
@@ -14,31 +15,60 @@ from fastflow.values import open_regular
 PRESENT = "present"  # in full, by its size; its bytes are not read
 
 
-def report(folder: Path) -> list[str]:
-    """The lines of the report: a line a part, then a command a part that is not there and not being written.
+class Status(NamedTuple):
+    """The parts of a run: ``first`` is the manifest of one, ``parts`` have the file and the state of each, in order."""
 
-    Sizes are compared; ``fastflow merge`` compares the bytes. Raises as ``manifests`` does.
-    """
-    found = {manifest.shard[0]: manifest for manifest in manifests(folder)}
-    first = next(iter(found.values()))
-    of, suffix = first.shard[1], Path(first.part).suffix
-    lines, commands, present = [], [], 0
-    for number in range(1, of + 1):
-        part = folder / (found[number].part if number in found else part_name((number, of), suffix))
-        state = _state(folder, part, found.get(number))
-        present += state == PRESENT
-        lines.append(f"{number:>{len(str(of))}}/{of}  {part.name}  {state}")
-        if state not in (PRESENT, "being written"):
-            commands.append(command(first, part, number))
-    names = ", ".join(each["name"] for each in first.inputs[:3]) + ", …" * (len(first.inputs) > 3)
-    model = str(first.run.get("fingerprint"))[:12]
-    lines.insert(0, f"{folder}: {present} of {of} parts of {names}, {first.total:,} rows, model {model}")
-    if commands:
-        return [*lines, "Commands that make the rest:", *commands]
-    if present == of:
-        merge = f"fastflow merge {shlex.quote(str(folder))} -o OUT{suffix}"
-        lines.append(f"Every part is there; this joins them, and first compares the sha256 of each: {merge}")
-    return lines
+    folder: Path
+    first: Manifest
+    parts: list[tuple[Path, str]]
+
+    @classmethod
+    def of(cls, folder: Path) -> Status:
+        """The parts in ``folder``: sizes are compared, bytes by ``fastflow merge``. Raises as ``manifests`` does."""
+        found = {manifest.shard[0]: manifest for manifest in manifests(folder)}
+        first = next(iter(found.values()))
+        count, suffix, parts = first.shard[1], Path(first.part).suffix, []
+        for number in range(1, count + 1):
+            part = folder / (found[number].part if number in found else part_name((number, count), suffix))
+            parts.append((part, _state(folder, part, found.get(number))))
+        return cls(folder, first, parts)
+
+    @property
+    def present(self) -> int:
+        """The parts that are there."""
+        return sum(state == PRESENT for _, state in self.parts)
+
+    def commands(self) -> dict[int, str]:
+        """number -> the command that makes a part that is not there and not being written."""
+        return {
+            number: command(self.first, part, number)
+            for number, (part, state) in enumerate(self.parts, 1)
+            if state not in (PRESENT, "being written")
+        }
+
+    def lines(self) -> list[str]:
+        """A line a part, then its command, or the one that joins them."""
+        first, of, commands = self.first, len(self.parts), self.commands()
+        names = ", ".join(each["name"] for each in first.inputs[:3]) + ", …" * (len(first.inputs) > 3)
+        model = str(first.run.get("fingerprint"))[:12]
+        head = f"{self.folder}: {self.present} of {of} parts of {names}, {first.total:,} rows, model {model}"
+        rows = [f"{n:>{len(str(of))}}/{of}  {part.name}  {state}" for n, (part, state) in enumerate(self.parts, 1)]
+        if commands:
+            return [head, *rows, "Commands that make the rest:", *commands.values()]
+        if self.present == of:
+            merge = f"fastflow merge {shlex.quote(str(self.folder))} -o OUT{Path(first.part).suffix}"
+            rows.append(f"Every part is there; this joins them, and first compares the sha256 of each: {merge}")
+        return [head, *rows]
+
+    def json(self) -> dict[str, Any]:
+        """The same as data."""
+        commands = self.commands()
+        parts = [
+            {"part": number, "file": part.name, "state": state, "command": commands.get(number)}
+            for number, (part, state) in enumerate(self.parts, 1)
+        ]
+        about = {"rows": self.first.total, "fingerprint": self.first.run.get("fingerprint")}
+        return {"folder": str(self.folder), "present": self.present, "of": len(parts), **about, "parts": parts}
 
 
 def command(first: Manifest, part: Path, number: int) -> str:

@@ -90,6 +90,12 @@ class Entry:
             state, of = "trial of int8", self.about.get("model", "damaged")
         return f"{self.path.name[:12]}  {size:>8}  {age:>10}  {state:18}  {of}"
 
+    def json(self) -> dict[str, Any]:
+        """The same as data."""
+        kind = {".npy": "embeddings", ".int8": "trial of int8"}.get(self.path.suffix, "unfinished embeddings")
+        facts = {"file": self.path.name, "kind": kind, "bytes": self.size, "made": self.made, "in_use": self.in_use}
+        return facts | {"about": self.about}
+
 
 def _age(seconds: float) -> str:
     for size, unit in ((DAY, "day"), (3600, "hour"), (60, "minute")):

@@ -107,14 +107,28 @@ def report(path: Path) -> list[str]:
 
     Raises as ``VectorCache`` does.
     """
+    found = contents(path)
+    if not found["version"]:
+        return [f"{path}: empty"]
+    head = f"{path}: {found['vectors']:,} vectors, {bytes_for_people(found['bytes'])}"
+    try:
+        return [head, *(_line(run["settings"], run["vectors"]) for run in found["runs"])]
+    except (LookupError, TypeError, AttributeError) as error:  # settings that no run has written
+        raise damaged(path) from error
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """The same as data; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
     with contextlib.closing(_opened(path, "ro")) as db, _plain(path):
-        if not _version(db, path):
-            return [f"{path}: empty"]
-        try:
-            held = [(json.loads(text), count) for text, count in db.execute("SELECT settings, vectors FROM runs")]
-            return [f"{path}: {_counted(db, path)}", *(_line(settings, count) for settings, count in held)]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:  # settings that no run has written
-            raise damaged(path) from error
+        version = _version(db, path)
+        held = db.execute("SELECT settings, vectors FROM runs").fetchall() if version else []
+    try:
+        runs = [{"settings": json.loads(text), "vectors": int(count)} for text, count in held]
+    except (ValueError, TypeError) as error:  # settings that no run has written
+        raise damaged(path) from error
+    vectors = sum(run["vectors"] for run in runs)
+    about = {"place": str(path), "version": version, "bytes": path.stat().st_size}
+    return {**about, "vectors": vectors, "runs": runs}
 
 
 def _counted(db: Any, path: Path) -> str:
