@@ -18,7 +18,7 @@ from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.kernels.threads import default_threads
 
-SUITES = ("flow", "encoder", "end-to-end", "startup", "serve")
+SUITES = ("flow", "encoder", "end-to-end", "startup", "serve", "static")
 SHAPED = ("encoder", "end-to-end", "serve")  # they take a shape
 
 
@@ -87,7 +87,7 @@ def _run(
     threads: int | None,
     shape: str | None = None,
 ) -> Results:
-    """The suites in their order, results in sequence; start-up is measured on the CPU, whatever ``device``."""
+    """The suites in their order, results in sequence; start-up and tables are of the CPU, whatever ``device``."""
     from fastflow.bench.suites.encoder import run_encoder
     from fastflow.bench.suites.encoder_gpu import run_encoder_gpu
     from fastflow.bench.suites.end_to_end import run_end_to_end
@@ -95,9 +95,13 @@ def _run(
     from fastflow.bench.suites.flow import run_flow
     from fastflow.bench.suites.serve import run_serve
     from fastflow.bench.suites.startup import run_startup
+    from fastflow.bench.suites.static import run_static
     from fastflow.bench.suites.workbench import workbench
 
-    texts = {"encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup, "serve": run_serve}
+    texts = {
+        "encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup, "serve": run_serve,
+        "static": run_static,
+    }  # fmt: skip
     if device == "cuda":
         texts |= {"encoder": run_encoder_gpu, "end-to-end": run_end_to_end_gpu}
     every, count = Results(), threads or default_threads()

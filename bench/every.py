@@ -23,6 +23,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "flow": ("--suite", "flow"),
     **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean,folded") for i in range(1, REPEATED + 1)},
     "startup": ("--suite", "startup"),
+    "static": ("--suite", "static"),
     "end-to-end-default": ("--suite", "end-to-end", "--model", "default"),
     "end-to-end-minilm-l6": ("--suite", "end-to-end", "--quick", "--shape", "minilm-l6"),
     "end-to-end-bert-base": ("--suite", "end-to-end", "--quick", "--shape", "bert-base"),

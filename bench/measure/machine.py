@@ -22,6 +22,7 @@ FLAGS = (
 PACKAGES = (
     *("numpy", "torch", "triton", "matplotlib", "transformers", "tokenizers", "sentence-transformers"),
     *("onnxruntime", "openvino", "nncf", "ctranslate2", "xllamacpp", "zentorch", "fastembed"),
+    "model2vec",
     *("optimum-onnx", "optimum-intel"),
 )
 RATE = {"float32": 1.0, "bfloat16": 2.0, "int8": 4.0}  # operations relative to float32's, at equal vector width

@@ -22,6 +22,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "end-to-end": (*_WHO, *_TIMES, "max_abs_err", "least_cosine", "texts_per_s", "gflops", "note"),
     "serve": (*_WHO, "median_ms", "p20_ms", "p80_ms", "p99_ms", "runs", *_LOAD, "resident_mb", "note"),
     "startup": (*_WHO, *_TIMES, "max_abs_err", "peak_mb", "resident_mb", "anonymous_mb", "note"),
+    "static": (
+        *(*_WHO, *_TIMES, "p99_ms", "max_abs_err", "least_cosine", "texts_per_s", *_FLOOR),
+        *("resident_mb", "anonymous_mb"),
+    ),
 }
 # end-to-end rows with the quantiles of single calls, which only the suite on a GPU takes
 SINGLE_CALLS = (

@@ -97,6 +97,18 @@ SUITES = {
         lambda row: "serve",
         "serve: load is a share of the Runtime's texts a second; generator: the processors that the load itself took.",
     ),
+    "static": Suite(
+        TIMES | {
+            "x ours": _shown("ours", "{:.2f}"), "99 %": _shown("p99_ms", duration),
+            "texts/s": _shown("texts_per_s", "{:,.0f}"), "x floor": _shown("times_floor", "{:.1f}"),
+            "max error": _shown("max_abs_err", "{:.1e}"), "resident": _shown("resident_mb", "{:.0f} MB"),
+            "anonymous": _shown("anonymous_mb", "{:.0f} MB"),
+        },
+        lambda row: "startup to the first vector" if row["tokens"] is None else
+        f"static, {row['batch']:,} texts of {row['tokens']:,} tokens",
+        "static: x floor is the time over the least to move the bytes of the tokens' rows, the texts and the vectors; "
+        "max error is against float64.",
+    ),
 }  # fmt: skip
 MEANING = {  # of a column
     "x ours": "x ours: the time over fastflow's in the same dtype",

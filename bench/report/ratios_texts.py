@@ -111,6 +111,17 @@ def startup_ratios(rows: Sequence[Row], judged: str) -> list[Row]:
     return out
 
 
+def static_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Token tables: fastflow against each peer in bulk, for one text and from the start of a process; no bounds."""
+    out = []
+    for (_, batch, tokens), at in places(rows, "subject", "batch", "tokens"):
+        where = "static, " + ("startup" if tokens is None else f"{batch} texts" if batch > 1 else "one text")
+        for key in at:
+            if key[0] != "fastflow":
+                out += against(where, at, ("fastflow", "float32"), [key])
+    return out
+
+
 def gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
     """On a GPU: the ratios of fastflow to PyTorch, alone and in a graph, for each shape (texts x tokens)."""
     out = []

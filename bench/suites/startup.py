@@ -166,11 +166,16 @@ def start(name: str, dtype: str, command: Sequence[str], exact: Array) -> tuple[
     return seconds, {key: kib * 1024 / 1e6 for key, kib in answer["memory"].items()}
 
 
+def memory_of(samples: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
+    """The median of each kind of memory, in MB."""
+    return {key: float(np.median([taken[key] for _, taken in samples])) for key in samples[0][1]}
+
+
 def _row(
     subject: Subject, name: str, dtype: str, threads: int, samples: Sequence[tuple[float, dict[str, float]]]
 ) -> Row:
     timing = summarise([seconds for seconds, _ in samples], 1)
-    memory = {key: float(np.median([taken[key] for _, taken in samples])) for key in samples[0][1]}
+    memory = memory_of(samples)
     return Row.timed(
         timing, suite="startup", subject=subject.label, name=name,
         backend=f"cpu {body_of(dtype)}" if name == "fastflow" else name.partition("-")[0], dtype=dtype,

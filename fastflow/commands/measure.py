@@ -236,6 +236,7 @@ def bench(
     end-to-end  texts                    vectors             the model in the package
     startup     the start of a process   its first vector    the model in the package
     serve       HTTP requests at a rate  their answers       the model in the package
+    static      texts                    vectors             a random table of token vectors
 
     --suite all makes every figure of a machine: each run in a process of its own, a file for each in the folder -o.
     A call that was stopped continues when it is repeated. It takes one to two hours.

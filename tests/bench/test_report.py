@@ -257,6 +257,7 @@ HEADINGS = {
     ("end-to-end", 1000, 25000): ("a model; 2 threads; end-to-end of 1,000 texts, 25,000 tokens", "candidate"),
     ("startup", 1, None): ("a model; 2 threads; startup to the first vector", "candidate"),
     ("serve", 1, None): ("a model; 2 threads; serve", "candidate"),
+    ("static", 100, 900): ("a model; 2 threads; static, 100 texts of 900 tokens", "candidate"),
     ("flow", 1024, None): ("a model; 2 threads", "B = 1,024"),
 }
 
