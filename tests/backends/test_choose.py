@@ -15,6 +15,7 @@ from fastflow.backends import choose as choice
 from fastflow.backends.choose import BACKENDS, OF_VECTORS
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.model.architecture import encoder_size, read_config
+from fastflow.model.artifact import load_model
 
 from support.builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
 
@@ -113,6 +114,17 @@ def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
 @pytest.mark.parametrize("kind", [*BACKENDS.values(), *OF_VECTORS.values()], ids=lambda kind: kind.name)
 def test_the_table_of_kinds_has_the_dtypes_of_their_classes(kind):
     assert kind.load().dtypes == kind.dtypes
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "chosen"),
+    [(True, "auto", "triton"), (True, "bfloat16", "triton"), (True, "int8", "cpu"), (True, "float64", "reference"),
+     (False, "auto", "cpu"), (False, "float64", "reference")],
+)  # fmt: skip
+def test_auto_takes_a_gpu_that_has_the_dtype(bert, monkeypatch, gpu, dtype, chosen):
+    monkeypatch.setattr(choice, "_sees_gpu", lambda: gpu)
+    monkeypatch.setattr(choice, "_open_named", lambda name, *_: name)
+    assert choice.open_backend(load_model(bert), "auto", "auto", dtype, 1) == chosen
 
 
 @pytest.mark.slow
