@@ -99,9 +99,8 @@ def startup_ratios(rows: Sequence[Row], judged: str) -> list[Row]:
     for (subject,), at in places(rows, "subject"):
         for name, dtype in (key for key in at if key[0] == "fastflow"):
             row, where = at[name, dtype], f"startup, {subject}"
-            must, aim, ratio, most = (START_S, START_AIM_S, START_RATIO, MEMORY_MB.get(dtype))
-            if subject != judged:
-                must = aim = ratio = most = None
+            bounds = (START_S, START_AIM_S, START_RATIO, MEMORY_MB.get(dtype))
+            must, aim, ratio, most = bounds if subject == judged else (None, None, None, None)
             what = f"{where}: {name} {dtype}"
             out.append(entry(f"{what}, first vector", row["threads"], row["median_ms"] / 1e3, "s", must, aim))
             out += against(where, at, (name, dtype), (TEACHER,), ratio)
