@@ -1,0 +1,167 @@
+"""tokenizer.json to the compiled WordPiece, if it holds that and nothing else; the library reads every other file.
+
+What is odd in a file is left to the library as well, so that its error is the one that a user sees.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
+from fastflow.kernels.tokens.rules import Rules
+
+VOCABULARY = re.compile(rb'(?<!\\)"vocab"\s*:\s*(?=\{)')  # a key: a quote inside a string has a backslash before it
+EMPTY = "{}"  # in the place of the vocabulary
+SIDES, FLAGS = ("Left", "Right"), ("single_word", "lstrip", "rstrip", "normalized", "special")
+NORMALIZER = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
+TYPES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "an object"}
+
+
+class Native(NamedTuple):
+    """The compiled tokenizer of a file, and what is asked about it."""
+
+    wordpiece: WordPiece
+    vocabulary: Vocabulary
+    ends: tuple[int, ...]  # the ids at the ends of every text
+    special: dict[int, str]  # id -> special token
+
+
+class NotNativeError(Exception):
+    """Why the library has to read a file."""
+
+
+def read_native(data: bytes, lower: bool) -> Native:
+    """The tokenizer of a tokenizer.json; ``lower``: texts are lowercased first. Raises NotNativeError."""
+    places = [match.end() for match in VOCABULARY.finditer(data)]
+    if len(places) != 1:
+        raise NotNativeError("its model is not WordPiece")
+    try:
+        vocabulary = Vocabulary(data, places[0])
+        rest = json.loads((data[: places[0]] + EMPTY.encode() + data[vocabulary.end :]).decode(), object_pairs_hook=_once)
+        added, rules = _read(rest, lower)
+        special = {token["id"]: token["content"] for token in added if token["special"]}
+        return Native(WordPiece(vocabulary, rules), vocabulary, rules.before + rules.after, special)
+    except RecursionError:
+        raise NotNativeError("its JSON is nested too deep") from None
+    except ValueError as error:
+        raise NotNativeError(str(error)) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(out := dict(pairs)) < len(pairs):
+        raise ValueError("a field comes twice")
+    return out
+
+
+def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
+    """(added tokens, rules) of a file without its vocabulary; raises ValueError for what is not known in every part."""
+    parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
+    fields(tree, "tokenizer.json", version=str, truncation=None, padding=None, added_tokens=list, **dict.fromkeys(parts))
+    _check_limits(tree["truncation"], tree["padding"])
+    if tree["decoder"] is not None:
+        kind(tree["decoder"], "decoder", "WordPiece", prefix=str, cleanup=bool)
+    model, normalizer = tree["model"], tree["normalizer"]
+    names = {"unk_token": str, "continuing_subword_prefix": str, "max_input_chars_per_word": int, "vocab": dict}
+    kind(model, "model", "WordPiece", **names)
+    kind(tree["pre_tokenizer"], "pre_tokenizer", "BertPreTokenizer")
+    kind(normalizer, "normalizer", "BertNormalizer", **dict.fromkeys(NORMALIZER, bool) | {"strip_accents": None})
+    strip = normalizer["lowercase"] if normalizer["strip_accents"] is None else normalizer["strip_accents"]
+    if tree["version"] != "1.0" or model["vocab"] or model["continuing_subword_prefix"] != "##" or not is_a(strip, bool):
+        raise ValueError("its version, prefix or strip_accents is not a usual one")
+    added = tree["added_tokens"]
+    for token in added:
+        fields(token, "added token", id=int, content=str, **dict.fromkeys(FLAGS, bool))
+        if token["normalized"] or token["single_word"]:  # spaces that lstrip and rstrip take separate words at most
+            raise ValueError(f"its added token {token['content']!r:.40} is normalized or a single word")
+    before, after = _ends(tree["post_processor"])
+    steps = (normalizer["clean_text"], normalizer["handle_chinese_chars"], strip, normalizer["lowercase"], lower)
+    contents = {token["content"]: token["id"] for token in added}
+    if len(contents) < len(added):
+        raise ValueError("it adds a token twice")
+    longest = model["max_input_chars_per_word"]
+    return added, Rules(*steps, model["unk_token"], longest, tuple(contents.items()), before, after)
+
+
+def _ends(processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids before and after every text."""
+    name = processor.get("type") if isinstance(processor, dict) else None
+    if name in ("BertProcessing", "RobertaProcessing"):
+        more = {"trim_offsets": bool, "add_prefix_space": bool} if name == "RobertaProcessing" else {}
+        kind(processor, "post_processor", name, sep=list, cls=list, **more)
+        sep, cls = processor["sep"], processor["cls"]
+        if not all(len(each) == 2 and is_a(each[0], str) and is_a(each[1], int) for each in (sep, cls)):
+            raise ValueError("its post_processor has no pairs of token and id")
+        return (cls[1],), (sep[1],)
+    kind(processor, "post_processor", "TemplateProcessing", single=list, pair=list, special_tokens=dict)
+    known = {}
+    for token, entry in processor["special_tokens"].items():
+        fields(entry, "special token", id=str, ids=list, tokens=list)
+        if len(entry["ids"]) != len(entry["tokens"]) or not all(is_a(each, int) for each in entry["ids"]):
+            raise ValueError(f"the ids of its special token {token!r:.40} are odd")
+        if not all(is_a(each, str) for each in entry["tokens"]):
+            raise ValueError(f"the tokens of its special token {token!r:.40} are odd")
+        known[token] = tuple(entry["ids"])
+    single = _template(processor["single"], known)
+    _template(processor["pair"], known)
+    if [each for each in single if isinstance(each, str)] != ["A"]:
+        raise ValueError("its template does not have a text once")
+    place = single.index("A")
+    before, after = single[:place], single[place + 1 :]
+    return tuple(i for ids in before for i in ids), tuple(i for ids in after for i in ids)  # type: ignore[return-value]
+
+
+def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tuple[int, ...] | str]:
+    """The ids of each special token, the letter of each text."""
+    out: list[tuple[int, ...] | str] = []
+    for piece in pieces:
+        name, value = next(iter(piece.items()), ("", None)) if is_a(piece, dict) and len(piece) == 1 else ("", None)
+        fields(value, "piece of the template", id=str, type_id=int)
+        if name == "Sequence" and value["id"] in ("A", "B"):
+            out.append(value["id"])
+        elif name == "SpecialToken" and value["id"] in known:
+            out.append(known[value["id"]])
+        else:
+            raise ValueError("its template is not known in every piece")
+    return out
+
+
+def _check_limits(truncation: Any, padding: Any) -> None:
+    """Check settings that a Tokenizer replaces by its own, for the library would refuse odd ones."""
+    if truncation is not None:
+        fields(truncation, "truncation", direction=str, max_length=int, strategy=str, stride=int)
+        known = truncation["strategy"] in ("LongestFirst", "OnlyFirst", "OnlySecond")
+        if not known or truncation["direction"] not in SIDES or truncation["stride"]:
+            raise ValueError("its truncation is not a usual one")
+    if padding is not None:
+        names = {"pad_to_multiple_of": None, "pad_id": int, "pad_type_id": int, "pad_token": str}
+        fields(padding, "padding", strategy=None, direction=str, **names)
+        strategy, multiple = padding["strategy"], padding["pad_to_multiple_of"]
+        fixed = is_a(strategy, dict) and list(strategy) == ["Fixed"] and is_a(strategy["Fixed"], int)
+        if not fixed and strategy != "BatchLongest":
+            raise ValueError("its padding is not a usual one")
+        if padding["direction"] not in SIDES or not (multiple is None or is_a(multiple, int)):
+            raise ValueError("its padding is not a usual one")
+
+
+def kind(value: Any, place: str, name: str, **types: type | None) -> None:
+    """Raise ValueError unless ``value`` is an object of the type ``name`` with these fields and no other."""
+    found = value.get("type") if isinstance(value, dict) else None
+    if found != name:
+        raise ValueError(f"its {place} is {found if is_a(found, str) else 'none'!s:.40}, not {name}")
+    fields(value, place, type=str, **types)
+
+
+def fields(value: Any, place: str, **types: type | None) -> None:
+    """Raise ValueError unless ``value`` is an object with these fields, of these types, and no other; None: of any."""
+    if not isinstance(value, dict) or set(value) != set(types):
+        raise ValueError(f"the fields of its {place} are not the usual ones")
+    for name, wanted in types.items():
+        if wanted is not None and not is_a(value[name], wanted):
+            raise ValueError(f"the field {name} of its {place} is not {TYPES[wanted]}")
+
+
+def is_a(value: Any, wanted: type) -> bool:
+    """Whether a JSON value has a type; true is no number, and numbers are ids or sizes, which have 31 bits."""
+    return type(value) is wanted and (wanted is not int or 0 <= value < 2**31)

@@ -1,0 +1,251 @@
+/* One text to ids: normalize each character, gather the words between spaces and punctuation, cut each into pieces.
+
+   A word is cut by trying its longest start first. Of a word of n letters and pieces of at most m that is n m look-ups at
+   worst, and n is at most FF_LONGEST: time grows with the text alone. */
+#include "tokens.h"
+#include "unicode.h"
+
+enum { LETTER, DROPPED, SPACE, MARK, ADDED = 8 };  /* kinds of ASCII characters; ADDED: a token may begin there too */
+
+typedef struct {
+    const ff_wordpiece *w;
+    int32_t *ids;
+    int64_t count, room;    /* ids written, and the most */
+    int cut, half;          /* there were more; there was half a surrogate pair */
+    int32_t length, characters, fence;  /* of the word: bytes, characters, and bytes before which no mark is moved */
+    uint8_t word[4 * (FF_LONGEST + 1) + FF_SLACK];
+} state;
+
+static unsigned row_of(uint32_t c)
+{
+    unsigned unit = unicode_units[64 * unicode_blocks[c >> 10] + (c >> 4 & 63)];
+    return unicode_classes[16 * unit + (c & 15)];
+}
+
+/* What a character becomes without its accents, none if it is one; the number written to `to`. */
+static int without_accents(uint32_t c, unsigned flags, uint32_t *to)
+{
+    if (c - 0xac00 < 11172) {  /* a syllable of Hangul: lead, vowel and perhaps tail */
+        uint32_t s = c - 0xac00;
+        to[0] = 0x1100 + s / 588, to[1] = 0x1161 + s % 588 / 28, to[2] = 0x11a7 + s % 28;
+        return 2 + (s % 28 > 0);
+    }
+    if (flags & FF_MARK)
+        return 0;
+    to[0] = c;
+    if (!(flags & FF_SPLITS))
+        return 1;
+    int low = 0, high = FF_SPLITTING - 1;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if ((uint32_t)unicode_split[middle] < c)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int32_t found = unicode_to[low];
+    if (found < FF_SEVERAL)
+        return to[0] = (uint32_t)found, 1;
+    const int32_t *more = unicode_more + found - FF_SEVERAL;
+    for (int i = 0; i < more[0]; i++)
+        to[i] = (uint32_t)more[i + 1];
+    return more[0];
+}
+
+int ff_character(int32_t c, int32_t row[3], int32_t split[FF_EACH])
+{
+    uint32_t to[FF_EACH] = {0};
+    unsigned r = row_of((uint32_t)c);
+    int count = without_accents((uint32_t)c, unicode_rows[r].flags, to);
+    row[0] = unicode_rows[r].flags, row[1] = unicode_rows[r].order, row[2] = c + unicode_rows[r].lower;
+    for (int i = 0; i < FF_EACH; i++)
+        split[i] = (int32_t)to[i];
+    return count;
+}
+
+/* Cut the word into pieces: their number, 0 if one has no piece. */
+static int cut_word(const ff_vocabulary *v, const uint8_t *word, int32_t length, int32_t *ids)
+{
+    int count = 0;
+    for (int32_t start = 0; start < length;) {
+        int kind = start ? FF_LATER_PIECE : FF_FIRST_PIECE;
+        int32_t id = -1, n = length - start < v->longest[kind] ? length - start : v->longest[kind];
+        for (; n > 0; n--)
+            if (word[start + n] >> 6 != 2 || start + n == length)  /* not inside a character */
+                if ((id = ff_find(v, word + start, n, kind)) >= 0)
+                    break;
+        if (id < 0)
+            return 0;
+        ids[count++] = id;
+        start += n;
+    }
+    return count;
+}
+
+static void put_ids(state *s, const int32_t *ids, int count)
+{
+    int64_t left = s->room - s->count, fit = left < count ? left : count;
+    memcpy(s->ids + s->count, ids, (size_t)fit * sizeof *ids);
+    s->count += fit;
+    s->cut |= fit < count;
+}
+
+static void end_word(state *s)
+{
+    int32_t pieces[FF_LONGEST];
+    int count = 0;
+    if (!s->characters)
+        return;
+    if (s->characters <= s->w->longest)
+        count = cut_word(s->w->words, s->word, s->length, pieces);
+    put_ids(s, count ? pieces : &s->w->unknown, count ? count : 1);
+    s->length = s->characters = s->fence = 0;
+}
+
+static uint32_t last_character(const state *s, int32_t end, int32_t *start)
+{
+    uint32_t c = 0;
+    int32_t at = end - 1;
+    for (int bits = 0; s->word[at] >> 6 == 2; at--, bits += 6)
+        c |= (s->word[at] & 0x3fu) << bits;
+    int more = end - 1 - at;
+    *start = at;
+    return c | (more ? (s->word[at] & (0x3fu >> more)) << 6 * more : s->word[at]);
+}
+
+/* Add a character to the word, before those marks at its end that come after it in canonical order. */
+static void add(state *s, uint32_t c, unsigned order)
+{
+    if (s->characters > s->w->longest)  /* the word is unknown, however it goes on */
+        return;
+    int32_t at = s->length, before = 0;
+    while (order && at > s->fence && unicode_rows[row_of(last_character(s, at, &before))].order > order)
+        at = before;
+    uint8_t bytes[4];
+    int n = ff_put_utf8(bytes, c);
+    memmove(s->word + at + n, s->word + at, (size_t)(s->length - at));
+    memcpy(s->word + at, bytes, (size_t)n);
+    s->length += n;
+    s->characters++;
+}
+
+static void add_lowered(state *s, uint32_t c)
+{
+    unsigned row = row_of(c), order = s->w->steps & FF_STRIP ? unicode_rows[row].order : 0;
+    if (s->w->steps & FF_LOWER && unicode_rows[row].lower) {
+        c += (uint32_t)unicode_rows[row].lower;
+        row = row_of(c);
+    }
+    if (unicode_rows[row].flags & FF_PUNCTUATION) {
+        end_word(s);
+        add(s, c, 0);
+        end_word(s);
+    } else
+        add(s, c, order);
+}
+
+static void normalize(state *s, uint32_t c)
+{
+    unsigned flags = unicode_rows[row_of(c)].flags, steps = (unsigned)s->w->steps;
+    int apart = flags & FF_IDEOGRAPH && steps & FF_IDEOGRAPHS;
+    if (flags & FF_CONTROL && steps & FF_CLEAN)
+        return;
+    if (flags & FF_WHITE || apart)
+        end_word(s);
+    if (flags & FF_WHITE)
+        return;
+    if (c == 0x130 && !(steps & FF_STRIP) && steps & FF_LOWER) {  /* the one letter of which lower case is two */
+        add_lowered(s, 'i');
+        add_lowered(s, 0x307);
+    } else if (steps & FF_STRIP) {
+        uint32_t split[FF_EACH];
+        int count = without_accents(c, flags, split);
+        for (int i = 0; i < count; i++)
+            add_lowered(s, split[i]);
+        if (flags & FF_FENCE)
+            s->fence = s->length;
+    } else
+        add_lowered(s, c);
+    if (apart)
+        end_word(s);
+}
+
+static void beyond_ascii(state *s, uint32_t c)
+{
+    if (!(s->w->steps & FF_LOWER_FIRST))
+        normalize(s, c);
+    else if (c == 0x130) {
+        normalize(s, 'i');
+        normalize(s, 0x307);
+    } else
+        normalize(s, c + (uint32_t)unicode_rows[row_of(c)].lower);
+}
+
+static void ascii(state *s, uint32_t c)
+{
+    int kind = s->w->kinds[c] & ~ADDED;
+    if (kind == LETTER)
+        normalize(s, s->w->steps & FF_LOWER_FIRST && c - 'A' < 26 ? c + 32 : c);
+    else if (kind == SPACE)
+        end_word(s);
+    else if (kind == MARK) {
+        end_word(s);
+        add(s, c, 0);
+        end_word(s);
+    }
+}
+
+static int is_half(uint32_t c)  /* of a surrogate pair */
+{
+    return c >> 11 == 0x1b;
+}
+
+void ff_prepare_ascii(ff_wordpiece *w)
+{
+    for (int c = 0; c < 128; c++) {
+        unsigned flags = unicode_rows[row_of((uint32_t)c)].flags;
+        w->kinds[c] = flags & FF_CONTROL && w->steps & FF_CLEAN ? DROPPED : flags & FF_WHITE ? SPACE
+                      : flags & FF_PUNCTUATION ? MARK : LETTER;
+        w->letters[c] = 0;
+        if (w->kinds[c] == LETTER)
+            w->letters[c] = (uint8_t)(c + (w->steps & (FF_LOWER | FF_LOWER_FIRST) ? unicode_rows[row_of((uint32_t)c)].lower : 0));
+    }
+    for (int i = 0; i < w->added_count; i++) {
+        w->kinds[w->added[i].letters[0]] |= ADDED;
+        w->letters[w->added[i].letters[0]] = 0;  /* so that each one is looked at */
+    }
+}
+
+#define UNIT uint8_t
+#define NAME read_bytes
+#include "text.inc"
+
+#undef UNIT
+#undef NAME
+#define UNIT uint16_t
+#define NAME read_halves
+#include "text.inc"
+
+#undef UNIT
+#undef NAME
+#define UNIT uint32_t
+#define NAME read_words
+#include "text.inc"
+
+int ff_tokenize(const ff_wordpiece *w, const ff_text *text, int64_t limit, int special, int32_t *ids, int64_t *count)
+{
+    int64_t before = special ? w->before_count : 0, after = special ? w->after_count : 0;
+    state s;
+    s.w = w, s.ids = ids + before, s.room = limit - before - after;
+    s.count = s.cut = s.half = s.length = s.characters = s.fence = 0;
+    if (text->width == 1)
+        read_bytes(&s, text->letters, text->length);
+    else if (text->width == 2)
+        read_halves(&s, text->letters, text->length);
+    else
+        read_words(&s, text->letters, text->length);
+    memcpy(ids, w->before, (size_t)before * sizeof *ids);
+    memcpy(ids + before + s.count, w->after, (size_t)after * sizeof *ids);
+    *count = before + s.count + after;
+    return s.half ? FF_HALF : s.cut ? FF_CUT : FF_WHOLE;
+}

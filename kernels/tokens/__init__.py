@@ -1,0 +1,1 @@
+"""Texts to token ids by WordPiece: ``reference`` defines it, ``cpu`` has it compiled."""

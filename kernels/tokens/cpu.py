@@ -1,0 +1,41 @@
+"""WordPiece with BERT's normalizer, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import Vocabulary
+from fastflow.kernels.threads import default_threads
+from fastflow.kernels.tokens.rules import Rules
+
+
+class WordPiece:
+    """A tokenizer of ``vocabulary``, pieces and ids, by ``rules``.
+
+    Raises ValueError for a vocabulary that lacks the unknown token or an added one, and for rules that are not
+    implemented.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, rules: Rules) -> None:
+        unknown = rules.check(vocabulary.get)
+        added = sorted(((content.encode(), number) for content, number in rules.added), key=lambda token: -len(token[0]))
+        ends = (np.array(ids, np.int32) for ids in (rules.before, rules.after))
+        self._compiled = _cpu.WordPiece(vocabulary, rules.steps, unknown, rules.longest, added, *ends)
+
+    def tokenize(
+        self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """(ids (N,), offsets (B+1,), the numbers of the texts that were cut): text i has ids[offsets[i]:offsets[i+1]].
+
+        A text has at most ``limit`` ids, counting those at its ends, which it gets if ``special``. ``threads``: at most
+        this many, None for ``default_threads()``.
+        Raises ValueError for a text with half a surrogate pair, TypeError for what is no text.
+        """
+        ids, offsets, states = self._compiled.tokenize(list(texts), limit, special, threads or default_threads())
+        if (half := np.flatnonzero(states == _cpu.HALF)).size:
+            raise ValueError(f"text {half[0]} holds half a surrogate pair")
+        return ids, offsets, np.flatnonzero(states == _cpu.CUT)

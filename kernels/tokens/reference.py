@@ -1,0 +1,134 @@
+"""The definition of WordPiece with BERT's normalizer: the ids that Hugging Face's ``tokenizers`` gives.
+
+A text is searched for added tokens; what is between them is normalized and falls into words at spaces and around
+punctuation; a word is cut into pieces of the vocabulary, the longest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.kernels._cpu import CONTROL, FENCE, IDEOGRAPH, PUNCTUATION, WHITE, character
+from fastflow.kernels.tokens.rules import Rules
+
+PREFIX = "##"  # of a piece that continues a word
+
+
+class WordPiece:
+    """A tokenizer of ``vocabulary``, pieces and ids, by ``rules``.
+
+    Raises ValueError for a vocabulary that lacks the unknown token or an added one, and for rules that are not
+    implemented.
+    """
+
+    def __init__(self, vocabulary: Mapping[str, int], rules: Rules) -> None:
+        self._ids, self._rules = vocabulary, rules
+        self._unknown = rules.check(lambda piece: None if piece.startswith(PREFIX) else vocabulary.get(piece))
+
+    def tokenize(
+        self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """(ids (N,), offsets (B+1,), the numbers of the texts that were cut): text i has ids[offsets[i]:offsets[i+1]].
+
+        A text has at most ``limit`` ids, counting those at its ends, which it gets if ``special``.
+        Raises ValueError for a text with half a surrogate pair, TypeError for what is no text.
+        """
+        ends = (self._rules.before, self._rules.after) if special else ((), ())
+        room = limit - len(ends[0]) - len(ends[1])
+        rows, cut = [], []
+        for i, text in enumerate(texts):
+            if any(0xD800 <= ord(c) < 0xE000 for c in text):
+                raise ValueError(f"text {i} holds half a surrogate pair")
+            ids = list(self._text(text))
+            cut += [i] if len(ids) > room else []
+            rows.append([*ends[0], *ids[:room], *ends[1]])
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return np.array([i for row in rows for i in row], np.int32), offsets, np.array(cut, np.int64)
+
+    def _text(self, text: str) -> Iterator[int]:
+        """The ids of a text, uncut, without those at its ends."""
+        added = sorted(self._rules.added, key=lambda token: -len(token[0]))
+        start = at = 0
+        while at < len(text):
+            found = next((token for token in added if text.startswith(token[0], at)), None)
+            if found:
+                yield from self._between(text[start:at])
+                yield found[1]
+                start = at = at + len(found[0])
+            else:
+                at += 1
+        yield from self._between(text[start:])
+
+    def _between(self, text: str) -> Iterator[int]:
+        """The ids of a text that has no added token."""
+        for word in split(normalized(text, self._rules)):
+            yield from self._word(word)
+
+    def _word(self, word: str) -> list[int]:
+        """The pieces of a word, or the unknown token alone."""
+        pieces: list[int] = []
+        start = 0
+        while len(word) <= self._rules.longest and start < len(word):
+            prefix = PREFIX if start else ""
+            ends = (end for end in range(len(word), start, -1) if prefix + word[start:end] in self._ids)
+            if (end := next(ends, 0)) == 0:
+                break
+            pieces.append(self._ids[prefix + word[start:end]])
+            start = end
+        return pieces if start == len(word) else [self._unknown]
+
+
+def normalized(text: str, rules: Rules) -> str:
+    """The text after BERT's normalizer."""
+    if rules.lower_first:
+        text = "".join(map(lowered, text))
+    if rules.clean:
+        text = "".join(" " if flags(c) & WHITE else c for c in text if not flags(c) & CONTROL)
+    if rules.ideographs:
+        text = "".join(f" {c} " if flags(c) & IDEOGRAPH else c for c in text)
+    if rules.strip:
+        text = without_accents(text)
+    return "".join(map(lowered, text)) if rules.lower else text
+
+
+def without_accents(text: str) -> str:
+    """Each character decomposed, nonspacing marks dropped, and the marks that stay in canonical order.
+
+    Some dropped marks count in that order: no other mark moves across them.
+    """
+    found: list[tuple[int, str]] = []  # class, character
+    for c in text:
+        found += [(character(code)[1], chr(code)) for code in character(ord(c))[3]]
+        found += [(0, "")] if flags(c) & FENCE else []
+    out: list[tuple[int, str]] = []
+    for order, c in found:
+        at = len(out)
+        while order and at and out[at - 1][0] > order:
+            at -= 1
+        out.insert(at, (order, c))
+    return "".join(c for _, c in out)
+
+
+def lowered(c: str) -> str:
+    """The lower case of a character, which for one of them is two."""
+    return "i\u0307" if c == "\u0130" else chr(character(ord(c))[2])
+
+
+def split(text: str) -> Iterator[str]:
+    """The words of a normalized text: between spaces, and each punctuation mark alone."""
+    word = ""
+    for c in text:
+        if flags(c) & (WHITE | PUNCTUATION):
+            yield from filter(None, (word, "" if flags(c) & WHITE else c))
+            word = ""
+        else:
+            word += c
+    yield from filter(None, (word,))
+
+
+def flags(c: str) -> int:
+    """The flags of a character."""
+    return int(character(ord(c))[0])

@@ -1,0 +1,49 @@
+"""The rules of a WordPiece tokenizer with BERT's normalizer, which the definition and the compiled body take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fastflow.kernels._cpu import CLEAN, IDEOGRAPHS, LONGEST, LOWER, LOWER_FIRST, STRIP
+
+MOST_ADDED = 64  # they are tried one after another
+
+
+class Rules(NamedTuple):
+    """All of a tokenizer but its vocabulary."""
+
+    clean: bool  # drop controls; spaces of all kinds are one
+    ideographs: bool  # each is a word
+    strip: bool  # accents
+    lower: bool
+    lower_first: bool  # before all other steps
+    unknown: str  # the piece for a word that cannot be cut
+    longest: int  # characters of a word that is cut
+    added: tuple[tuple[str, int], ...]  # (content, id) of tokens that are found before the text is normalized
+    before: tuple[int, ...]  # ids at the start of every text
+    after: tuple[int, ...]  # and at its end
+
+    @property
+    def steps(self) -> int:
+        """The steps of the normalizer as the sum of their numbers in C."""
+        numbers = (CLEAN, IDEOGRAPHS, STRIP, LOWER, LOWER_FIRST)
+        return sum(number for number, on in zip(numbers, self[: len(numbers)], strict=True) if on)
+
+    def check(self, id_of: Callable[[str], int | None]) -> int:
+        """The id of the unknown token; raises ValueError with the first thing that is not implemented.
+
+        ``id_of``: the vocabulary, of pieces that begin a word.
+        """
+        if not 0 <= self.longest <= LONGEST:
+            raise ValueError(f"words of up to {self.longest} characters are cut into pieces, more than {LONGEST}")
+        if len(self.added) > MOST_ADDED:
+            raise ValueError(f"{len(self.added)} tokens are added, more than {MOST_ADDED}")
+        for content, number in self.added:
+            if not (content.isascii() and content.isprintable()) or " " in content or id_of(content) != number:
+                raise ValueError(f"the added token {content!r:.40} is no word of ASCII with its id in the vocabulary")
+        if any(not 0 <= each < 2**31 for each in (*self.before, *self.after)):
+            raise ValueError("an id at the ends of texts has more than 31 bits")
+        if (unknown := id_of(self.unknown)) is None:
+            raise ValueError(f"the vocabulary lacks the unknown token {self.unknown!r:.40}")
+        return unknown

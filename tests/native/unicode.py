@@ -1,0 +1,151 @@
+"""The Unicode tables of the native WordPiece, found by asking ``tokenizers`` about every code point.
+
+Its rules come from libraries of several versions of Unicode, so no single version gives the same classes.
+
+    python tests/native/unicode.py           # compares kernels/c/tokens/unicode.h with the answers
+    python tests/native/unicode.py --write   # writes it
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = ROOT / "kernels/c/tokens/unicode.h"
+POINTS = [i for i in range(0x110000) if not 0xD800 <= i < 0xE000]
+SPLITS = 32  # as in kernels/c/tokens/tokens.h, whose flags the answers below give in their sequence
+HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic
+DOTTED = 0x130  # the one character whose lower case is two
+UNIT, BLOCK = 16, 64  # code points in a unit of the table, units in a block: the smallest of those tried
+SEVERAL = 0x110000  # in TO: from here on a place in MORE, of a count and that many code points
+
+
+class Tables(NamedTuple):
+    """What the header holds, as it explains."""
+
+    rows: list[tuple[int, int, int]]  # flags, canonical class if accents that are kept are ordered by it, lower - c
+    blocks: list[int]
+    units: list[int]
+    classes: list[int]
+    split: list[int]  # code points that decompose, ascending
+    to: list[int]
+    more: list[int]
+
+
+def steps() -> dict[str, Callable[[str], str]]:
+    """Each step of BertNormalizer alone."""
+    names = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
+    none = dict.fromkeys(names, False)
+    return {name: normalizers.BertNormalizer(**(none | {name: True})).normalize_str for name in names}
+
+
+def orders(strip: Callable[[str], str]) -> tuple[dict[int, int], set[int]]:
+    """The classes of the marks that ``strip`` keeps, and the stripped characters over which none of them moves.
+
+    Marks between two characters of class 0 are put into the sequence of their classes.
+    """
+    nfd = normalizers.NFD().normalize_str
+    first, last = "\u0334", "\u0345"  # of the classes 1 and 240
+    moving = [c for c in map(chr, POINTS) if nfd(c) == c and (nfd(last + c) == c + last or nfd(c + first) == first + c)]
+    known: dict[int, str] = {}
+    for c in moving:
+        known.setdefault(unicodedata.combining(c), c)
+    known.pop(0, None)  # characters that this Python does not know
+    kept = {ord(c): min(k for k in known if nfd(c + known[k]) == c + known[k]) for c in moving if strip(c) == c}
+    low, high = chr(min(kept, key=kept.__getitem__)), chr(max(kept, key=kept.__getitem__))
+    fences = {i for i in POINTS if not strip(chr(i)) and strip(high + chr(i) + low) == high + low}
+    return kept, fences
+
+
+def paged(values: Sequence[int], size: int) -> tuple[list[int], list[int]]:
+    """(numbers of pages, the different pages joined) of ``values`` cut into pages of ``size``."""
+    pages: dict[tuple[int, ...], int] = {}
+    numbers = [pages.setdefault(tuple(values[i : i + size]), len(pages)) for i in range(0, len(values), size)]
+    return numbers, [value for page in pages for value in page]
+
+
+def probe() -> Tables:
+    """Ask the library about every code point; raises AssertionError for an answer that the tables cannot hold."""
+    clean, ideographs, strip, lower = steps().values()
+    words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    order, fences = orders(strip)
+    rows: dict[tuple[int, int, int], int] = {(0, 0, 0): 0}
+    numbers, split, to, more = [0] * 0x110000, [], [], []
+    for i in POINTS:
+        c = chr(i)
+        around, stripped, lowered = len(words(f"a{c}b")), strip(c), lower(c)
+        answers = (
+            not clean(c), around == 2, around == 3, ideographs(c) == f" {c} ", not stripped,
+            stripped not in ("", c), i in fences,
+        )  # fmt: skip
+        if i == DOTTED:
+            assert lowered == "i\u0307"
+            lowered = c
+        flags = sum(answer << bit for bit, answer in enumerate(answers))
+        numbers[i] = rows.setdefault((flags, order.get(i, 0), ord(lowered) - i), len(rows))
+        if flags & SPLITS and i not in HANGUL:
+            split.append(i)
+            to.append(ord(stripped) if len(stripped) == 1 else SEVERAL + len(more))
+            more += [len(stripped), *map(ord, stripped)] if len(stripped) > 1 else []
+    units, classes = paged(numbers, UNIT)
+    blocks, units = paged(units, BLOCK)
+    assert len(rows) < 256
+    return Tables(list(rows), blocks, units, classes, split, to, more)
+
+
+def listed(values: Sequence[object], indent: str) -> str:
+    """``values`` as lines of at most 120 characters."""
+    lines, line = [], indent
+    for value in values:
+        piece = f"{value},"
+        if len(line) + len(piece) + 1 > 120:
+            lines.append(line.rstrip())
+            line = indent
+        line += f"{piece} "
+    return "\n".join([*lines, line.rstrip()])
+
+
+EXPLANATION = f"""\
+/* Unicode as tokenizers {tokenizers.__version__} sees it, by tests/native/unicode.py: do not edit.
+   Code point c has the row classes[16 units[64 blocks[c >> 10] + (c >> 4 & 63)] + (c & 15)]: its flags, its canonical
+   class if it is a mark that is kept, and its lower case less c. The array split has the code points that decompose,
+   ascending; each becomes the one in the array to, or from FF_SEVERAL on the several in the array more: at
+   to - FF_SEVERAL their count, then they follow. The flags are in tokens.h. */
+#ifndef FASTFLOW_UNICODE_H
+#define FASTFLOW_UNICODE_H
+
+#include <stdint.h>
+"""
+
+
+def header(t: Tables) -> str:
+    """The text of the file."""
+    out = [EXPLANATION, f"enum {{ FF_SEVERAL = {SEVERAL}, FF_SPLITTING = {len(t.split)} }};", ""]
+    out += ["static const struct { uint8_t flags, order; int32_t lower; } unicode_rows[] = {"]
+    out += [listed([f"{{{a}, {b}, {c}}}" for a, b, c in t.rows], "    "), "};"]
+    kinds = {"blocks": "uint8_t", "units": "uint16_t", "classes": "uint8_t"}
+    for name, kind in (kinds | dict.fromkeys(("split", "to", "more"), "int32_t")).items():
+        out += [f"static const {kind} unicode_{name}[] = {{", listed(getattr(t, name), "    "), "};"]
+    return "\n".join([*out, "", "#endif", ""])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the header, or compare it: 1 if it differs."""
+    found = header(probe())
+    if "--write" in arguments:
+        HEADER.write_text(found, encoding="utf-8")
+    elif HEADER.read_text(encoding="utf-8") != found:
+        print(f"{HEADER} differs from what tokenizers {tokenizers.__version__} answers")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
