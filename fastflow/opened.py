@@ -57,6 +57,7 @@ class Opened:
                     self._calibrator = open_backend(opening.model, backend, device, dtype, threads)
                 finally:  # a tokenizer's error goes before one of the backend
                     self._tokenizer = loading()
+                    self._tokenizer.threads = threads
         self.model, self.packaged = opening.model, model is None
         self.seen, self.truncated = Seen(), 0
 

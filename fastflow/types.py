@@ -76,6 +76,7 @@ class Info(TypedDict):
     pooled_dim: int
     pooling: str | None
     max_length: int | None
+    tokenizer: str | None
     modules: list[str] | None
     prompts: dict[str, str]
     default_prompt: str | None

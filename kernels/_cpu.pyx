@@ -783,7 +783,7 @@ cdef class WordPiece:
     def tokenize(self, list texts, int64_t limit, bint special, int threads):
         """(ids int32, offsets int64, states int8: FF_WHOLE, FF_CUT or FF_HALF) of ``texts``, which are str."""
         cdef int64_t many = len(texts), i
-        if limit < self.w.before_count + self.w.after_count:
+        if limit < (self.w.before_count + self.w.after_count if special else 0):
             raise ValueError(f"{limit} ids are fewer than those at the ends of a text")
         offsets, states = np.zeros(many + 1, np.int64), np.zeros(many, np.int8)
         if many == 0:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def describe(opened: Opened) -> Info:
     """``Runtime.info()`` of a model.
 
-    A model without an encoder takes vectors, and has neither pooling nor max_length: both are None.
+    A model without an encoder takes vectors, and has no pooling, no max_length and no tokenizer: they are None.
     """
     model, runs = opened.model, opened.calibrator
     texts = model if isinstance(model, Model) else None
@@ -31,6 +31,7 @@ def describe(opened: Opened) -> Info:
         "pooled_dim": runs.pooled_dim,
         "pooling": None if texts is None else texts.pooling.describe(),
         "max_length": None if texts is None else opened.max_length,
+        "tokenizer": None if texts is None else opened.tokenizer.runs,
         "modules": None if model.modules is None else model.modules.names(),
         "prompts": dict(model.prompts.texts),
         "default_prompt": model.prompts.default,

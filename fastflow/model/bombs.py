@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.values import open_regular
 
 CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
@@ -19,18 +18,8 @@ SPELT_OUT = re.compile(r"\\u00[2-7]")  # an ASCII character that no writer has t
 GROWTH = 1024  # times a text may grow; XLM-R's rules allow 132, NFKC's longest replacement among them
 
 
-def read_tokenizer_file(path: Path) -> bytes:
-    """The bytes of a tokenizer.json; raises a FastflowError if its rules claim memory without bound."""
-    try:
-        with open_regular(path) as handle:
-            data = handle.read()
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-    _check(data, path)
-    return data
-
-
-def _check(data: bytes, path: Path) -> None:
+def check_rules(data: bytes, path: Path) -> None:
+    """Raise a FastflowError if the rules of a tokenizer.json, the file ``path``, claim memory without bound."""
     _check_charsmap(data, path)
     text = data.decode("utf-8", "replace")
     if SPELT_OUT.search(text):

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from fastflow.errors import FastflowError
-from fastflow.model.long_texts import LongTexts
 from fastflow.model.static import TOKENIZER, open_table, read_rules
-from fastflow.model.tokens import Tokenizer, Tokens, load_tokenizer
-from fastflow.values import MOST, panics, reason, short
+from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.values import MOST, short
 
 
 class StaticTokenizer(Tokenizer):
@@ -24,37 +23,31 @@ class StaticTokenizer(Tokenizer):
     by tokens, and leaves unknown tokens out after that. A StaticEmbedding keeps them, and cuts if tokenizer.json does.
     """
 
+    _ended = False
+
     def __init__(self, directory: Path, max_length: int) -> None:
         rules, table = read_rules(directory), open_table(directory)
-        self._directory, self._uncut = directory, None
-        self._tokenizer = load_tokenizer(directory)
-        self.max_length = self._limit(rules.model2vec, max_length)
-        self._long = LongTexts(self._tokenizer, self.max_length)
-        try:
-            with panics():
-                self._tokenizer.no_padding()
-                if self.max_length < MOST:
-                    self._tokenizer.enable_truncation(self.max_length)
-                else:
-                    self._tokenizer.no_truncation()
-                self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
-                self._unknown = _unknown(self._tokenizer) if rules.model2vec else None
-        except Exception as error:  # as in load_tokenizer
-            raise FastflowError(f"{directory}: the tokenizer cannot be used: {reason(error)}") from error
-        if getattr(self._tokenizer.model, "dropout", None):
-            raise FastflowError(f"{directory / TOKENIZER}, field dropout: must be null, for it merges at random")
+        self._open(directory)
+        self.max_length = max_length if rules.model2vec else min(max_length, self._limit())
+        self._unknown: int | None = None
+        if rules.model2vec:
+            with self._used():
+                self._unknown = _unknown(self._tokenizer) if self._native is None else self._native.unknown
+        self._check_dropout()
         self._by_characters = rules.model2vec
         self._check_size(table.vocabulary, exact=rules.model2vec and table.mapping is None)
 
-    def _limit(self, model2vec: bool, max_length: int) -> int:
-        """The limit of tokens: a StaticEmbedding's is that of tokenizer.json too."""
-        found = None if model2vec else self._tokenizer.truncation
+    def _limit(self) -> int:
+        """The limit of tokens in tokenizer.json, which is a StaticEmbedding's too; MOST if it has none."""
+        if self._native is not None:
+            return MOST if self._native.limit is None else self._native.limit
+        found = self._library.truncation
         if found is None:
-            return max_length
+            return MOST
         if found["direction"] != "right":
             where = f"{self._directory / TOKENIZER}, field truncation, direction"
             raise FastflowError(f"{where}: must be right, not {short(found['direction'])}")
-        return min(max_length, int(found["max_length"]))
+        return int(found["max_length"])
 
     def _check_size(self, vocabulary: int, exact: bool) -> None:
         if self.size > vocabulary or (exact and self.size != vocabulary):
@@ -78,9 +71,6 @@ class StaticTokenizer(Tokenizer):
         if cut:
             tokens = tokens._replace(cut=np.union1d(tokens.cut, cut).astype(np.int64))
         return tokens if self._unknown is None else _without(tokens, self._unknown)
-
-    def _encoded(self, texts: Sequence[str]) -> list[Any]:
-        return self._checked(self._tokenizer.encode_batch_fast, texts, False)
 
     def prompt_tokens(self, prompt: str) -> int:
         """The tokens of ``prompt`` alone."""

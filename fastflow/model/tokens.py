@@ -1,20 +1,26 @@
-"""texts -> packed token ids, through the ``tokenizers`` library."""
+"""texts -> packed token ids, by the compiled WordPiece if it knows the tokenizer, else by the ``tokenizers`` library."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import read_config, whole_number
-from fastflow.model.bombs import read_tokenizer_file
-from fastflow.values import panics, read_object, reason, short
+from fastflow.model.tokenizer_files import NotNativeError, Saved, lowercase_first, read_saved
+from fastflow.values import MOST, panics, reason
+
+if TYPE_CHECKING:
+    from fastflow.model.long_texts import LongTexts
+    from fastflow.model.wordpiece import Native
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 LONGEST_WORD = 1000  # letters of a word that are looked at, to judge the vocabulary
@@ -75,43 +81,102 @@ class Tokenizer:
 
     ``lower``: texts are lowercased first, as Sentence Transformers does for do_lower_case. ``proved``: the files have
     the hashes of an export that loaded them, so not every id of the vocabulary is looked at again; kernels refuse one
-    that has no row.
+    that has no row. ``threads``: of the compiled WordPiece, None for all that a call may use. ``runs`` is "native", or
+    "tokenizers" and why that library is needed; if it is not, it is neither imported nor asked before ``describe``.
     """
 
-    def __init__(self, directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> None:
-        from fastflow.model.long_texts import LongTexts
+    threads: int | None = None
+    _ended = True  # texts get special tokens at their ends
 
-        self.max_length, self._directory = max_length, directory
-        self._tokenizer = load_tokenizer(directory)
-        self._long = LongTexts(self._tokenizer, max_length)
-        self._uncut: Any = None  # the same without a limit, made when first asked for
-        if lower:
-            lowercase_first(self._tokenizer)
-        try:
-            with panics():
-                self._tokenizer.no_padding()
-                self._tokenizer.enable_truncation(max_length)
+    def __init__(self, directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> None:
+        self.max_length = max_length
+        self._open(directory, lower)
+        if self._native is not None:
+            inserted, ids = list(self._native.ends), [self._native.vocabulary.largest]
+            added = len(inserted)
+        else:
+            with self._used():
                 added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
                 inserted = self._tokenizer.encode("", add_special_tokens=True).ids
-                self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
                 ids = [] if proved else self._tokenizer.get_vocab(with_added_tokens=True).values()
-        except Exception as error:  # as in load_tokenizer
-            raise FastflowError(f"{directory}: the tokenizer cannot be used: {reason(error)}") from error
         if not added or not inserted:  # an empty text would have no token to pool
             raise FastflowError(f"{directory / 'tokenizer.json'} adds no [CLS] or [SEP]: it has no post-processor")
         if len(inserted) > max_length:
             raise FastflowError(
                 f"{directory}: the tokenizer adds {len(inserted)} tokens to a text, of {max_length} at most"
             )
-        if getattr(self._tokenizer.model, "dropout", None):  # of BPE, for training: ids would differ by chance
-            raise FastflowError(f"{directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
+        self._check_dropout()
         self._check_ids(max([*ids, *inserted]))
+
+    def _open(self, directory: Path, lower: bool = False) -> None:
+        """Read the files; ``max_length`` is known before, or set before a text is tokenized."""
+        self._directory, self._lower = directory, lower
+        self._saved: Saved = read_saved(directory)
+        self._uncut: Any = None  # the library's without a limit, made when first asked for
+        self._native: Native | None = None
+        try:
+            self._native, self.runs = _natively(self._saved, lower), "native"
+        except NotNativeError as error:
+            self.runs = f"tokenizers: {error}"
+            _ = self._library  # raises for a file that it cannot read
+
+    @cached_property
+    def _library(self) -> Any:
+        """The ``tokenizers.Tokenizer`` as the file has it."""
+        library = self._saved.library()
+        if self._lower:
+            lowercase_first(library)
+        return library
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """The ``tokenizers.Tokenizer`` with the limit."""
+        with self._used():
+            self._library.no_padding()
+            if self.max_length < MOST:
+                self._library.enable_truncation(self.max_length)
+            else:
+                self._library.no_truncation()
+        return self._library
+
+    @cached_property
+    def _long(self) -> LongTexts:
+        from fastflow.model.long_texts import LongTexts
+
+        return LongTexts(self._tokenizer, self.max_length)
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        try:
+            with panics():
+                yield
+        except Exception as error:  # the library raises a bare Exception
+            raise FastflowError(f"{self._directory}: the tokenizer cannot be used: {reason(error)}") from error
+
+    @cached_property
+    def size(self) -> int:
+        """The entries of the vocabulary, added tokens included."""
+        if self._native is not None:
+            return len(self._native.vocabulary)
+        with self._used():
+            return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def _specials(self) -> dict[int, str]:
+        """id -> special token as it is written, in the order of their ids."""
+        if self._native is not None:
+            return self._native.special
+        known = self._tokenizer.get_added_tokens_decoder()
+        return {i: known[i].content for i in sorted(known) if known[i].special}
 
     @property
     def special(self) -> list[str]:
         """The special tokens as they are written, in the order of their ids."""
-        known = self._tokenizer.get_added_tokens_decoder()
-        return [known[i].content for i in sorted(known) if known[i].special]
+        return list(self._specials.values())
+
+    def _check_dropout(self) -> None:
+        if self._native is None and getattr(self._tokenizer.model, "dropout", None):  # of BPE: ids would differ by chance
+            raise FastflowError(f"{self._directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
 
     def _check_ids(self, largest: int) -> None:
         """Raise if the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
@@ -127,6 +192,14 @@ class Tokenizer:
 
         Raises a FastflowError for a text that the tokenizer cannot take.
         """
+        if self._native is None:
+            return self._by_library(texts)
+        try:
+            return Tokens(*self._native.wordpiece.tokenize(texts, self.max_length, self._ended, self.threads))
+        except ValueError as error:
+            raise no_utf8(texts) from error
+
+    def _by_library(self, texts: Sequence[str]) -> Tokens:
         heads = [self._head(text) if len(text) > self._long.size else text for text in texts]
         rows, cut = [np.empty(0, np.int32)], []
         for start, stop in self._long.together(heads):
@@ -140,8 +213,8 @@ class Tokenizer:
 
     def _head(self, text: str) -> str:
         """The start of a long text that is tokenized first; raises a FastflowError if the text has no UTF-8 form."""
-        if not text.isascii() and (half := SURROGATE.search(text)):
-            raise no_utf8(text[max(0, half.start() - 20) :])
+        if not text.isascii() and SURROGATE.search(text):
+            raise no_utf8([text])
         return self._long.head(text)
 
     def _is_full(self, text: str) -> bool:
@@ -152,14 +225,14 @@ class Tokenizer:
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:
         """The library's encodings, cut at ``max_length``; raises a FastflowError for a text that it cannot take."""
-        return self._checked(self._tokenizer.encode_batch_fast, texts, True)
+        return self._checked(self._tokenizer.encode_batch_fast, texts, self._ended)
 
     def _checked(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
         try:
             with panics():
                 return encode(list(texts), add_special_tokens=special)
         except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
-            raise no_utf8(next(filter(SURROGATE.search, texts), "")) from error
+            raise no_utf8(texts) from error
         except Exception as error:  # a bare Exception, such as for an unknown word if there is no [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
@@ -171,8 +244,7 @@ class Tokenizer:
     def prompt_tokens(self, prompt: str) -> int:
         """The tokens of ``prompt`` alone, the special ones at its head included and one at its end not."""
         ids = self([prompt]).ids
-        special = [i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special]
-        return len(ids) - int(ids[-1] in special)
+        return len(ids) - int(ids[-1] in self._specials)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
         """The tokens of each text, uncut, and with ``special`` the ones that the encoder's input begins and ends with.
@@ -182,21 +254,26 @@ class Tokenizer:
         if self._uncut is None:
             self._uncut = type(self._tokenizer).from_str(self._tokenizer.to_str())
             self._uncut.no_truncation()
-        known = {i for i, token in self._uncut.get_added_tokens_decoder().items() if token.special}
         encodings = self._checked(self._uncut.encode_batch, texts, special)
         return [
-            [Piece(i, piece, i in known, *span) for i, piece, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
+            [
+                Piece(i, piece, i in self._specials, *span)
+                for i, piece, span in zip(e.ids, e.tokens, e.offsets, strict=True)
+            ]
             for e in encodings
         ]
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
         """How many pieces ``words`` fall into, each as it would inside a text, and how many are the unknown token."""
-        encodings = self._tokenizer.encode_batch_fast(
-            [f" {word[:LONGEST_WORD]}" for word in words], add_special_tokens=False
-        )
-        unknown = {self._tokenizer.token_to_id(name) for name in UNKNOWN}
-        ids = [i for encoding in encodings for i in encoding.ids]
-        return len(ids), sum(i in unknown for i in ids)
+        texts = [f" {word[:LONGEST_WORD]}" for word in words]
+        if self._native is not None:
+            ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)
+            unknown = [self._native.vocabulary.get(name) for name in UNKNOWN]
+        else:
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]
+            ids = np.array([i for encoding in encodings for i in encoding.ids], np.int32)
+        return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())
 
 
 class Loading:
@@ -225,74 +302,17 @@ class Loading:
         return self._found
 
 
-def no_utf8(text: str) -> FastflowError:
-    """The error for a text that holds half a surrogate pair."""
-    return FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {text[:80]!r:.80}")
-
-
-def lowercase_first(tokenizer: Any) -> None:
-    """Put Lowercase before the normalizer of ``tokenizer`` if none is in it."""
-    from tokenizers import normalizers
-
-    found: Any = tokenizer.normalizer
-    parts: list[Any] = [] if found is None else [found]
-    if isinstance(found, normalizers.Sequence):
-        parts = [found[i] for i in range(len(found))]  # type: ignore[index, arg-type]
-    if not any(isinstance(part, normalizers.Lowercase) for part in parts):
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
-
-
-def load_tokenizer(directory: Path) -> Any:
-    """The ``tokenizers.Tokenizer`` of a Hugging Face directory: tokenizer.json, else BERT's vocab.txt."""
-    import tokenizers
-
-    saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
-    if saved.is_file():
-        data = read_tokenizer_file(saved)
-        try:
-            with panics():
-                return tokenizers.Tokenizer.from_buffer(data)  # from_file parses a third slower
-        except Exception as error:  # the library raises a bare Exception for every malformed file
-            raise FastflowError(f"{saved} cannot be read as a tokenizer: {reason(error)}") from error
-    if vocabulary.is_file():
-        return _wordpiece(vocabulary, directory / "tokenizer_config.json")
-    raise FastflowError(
-        f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; save it with "
-        "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
-    )
-
-
-def _wordpiece(vocabulary: Path, config: Path) -> Any:
-    """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    settings = read_object(config) if config.is_file() else {}
-    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
-        value = settings.get(name, True)
-        if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
-            raise FastflowError(f"{config}, field {name}: must be true or false, not {short(value)}")
+def _natively(saved: Saved, lower: bool) -> Native:
+    """The compiled tokenizer; raises NotNativeError."""
     try:
-        lines = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028
-    except (OSError, ValueError) as error:
-        raise FastflowError(f"{vocabulary} cannot be read: {error}") from error
-    pieces = {piece: i for i, piece in enumerate(lines)}
-    if missing := [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]:
-        raise FastflowError(f"{vocabulary} lacks {', '.join(missing)}: it is not a BERT vocabulary")
-    if "<s>" in pieces and "</s>" in pieces:  # MPNet's, in which [CLS] and [SEP] are words like any other
-        raise FastflowError(
-            f"{vocabulary} is not a BERT vocabulary: it has <s> and </s>; save the tokenizer with "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
-        )
-    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=settings.get("do_lower_case", True),
-        strip_accents=settings.get("strip_accents"),
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens([t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in pieces])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", pieces["[CLS]"]), ("[SEP]", pieces["[SEP]"])]
-    )
-    return tokenizer
+        from fastflow.model.wordpiece import read_native
+    except ImportError as error:
+        raise NotNativeError("the compiled kernels are not installed") from error
+    return read_native(saved.data, lower)
+
+
+def no_utf8(texts: Sequence[str]) -> FastflowError:
+    """The error for the first of ``texts`` that holds half a surrogate pair."""
+    found = next((half, text) for text in texts if (half := SURROGATE.search(text)))
+    shown = found[1][max(0, found[0].start() - 20) :]
+    return FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {shown[:80]!r:.80}")

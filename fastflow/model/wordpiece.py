@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
 from fastflow.kernels.tokens.rules import Rules
+from fastflow.model.tokenizer_files import NotNativeError
 
 VOCABULARY = re.compile(rb'(?<!\\)"vocab"\s*:\s*(?=\{)')  # a key: a quote inside a string has a backslash before it
 EMPTY = "{}"  # in the place of the vocabulary
-SIDES, FLAGS = ("Left", "Right"), ("single_word", "lstrip", "rstrip", "normalized", "special")
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 NORMALIZER = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
 TYPES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "an object"}
 
@@ -25,11 +26,9 @@ class Native(NamedTuple):
     wordpiece: WordPiece
     vocabulary: Vocabulary
     ends: tuple[int, ...]  # the ids at the ends of every text
-    special: dict[int, str]  # id -> special token
-
-
-class NotNativeError(Exception):
-    """Why the library has to read a file."""
+    special: dict[int, str]  # id -> special token, ascending
+    unknown: int | None  # the id for a word that cannot be cut
+    limit: int | None  # the tokens at which the file cuts a text
 
 
 def read_native(data: bytes, lower: bool) -> Native:
@@ -41,8 +40,10 @@ def read_native(data: bytes, lower: bool) -> Native:
         vocabulary = Vocabulary(data, places[0])
         rest = json.loads((data[: places[0]] + EMPTY.encode() + data[vocabulary.end :]).decode(), object_pairs_hook=_once)
         added, rules = _read(rest, lower)
-        special = {token["id"]: token["content"] for token in added if token["special"]}
-        return Native(WordPiece(vocabulary, rules), vocabulary, rules.before + rules.after, special)
+        special = {token["id"]: token["content"] for token in sorted(added, key=lambda token: token["id"]) if token["special"]}
+        limit = rest["truncation"] and rest["truncation"]["max_length"]
+        unknown = vocabulary.get(rules.unknown)
+        return Native(WordPiece(vocabulary, rules), vocabulary, rules.before + rules.after, special, unknown, limit)
     except RecursionError:
         raise NotNativeError("its JSON is nested too deep") from None
     except ValueError as error:
@@ -59,12 +60,12 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
     """(added tokens, rules) of a file without its vocabulary; raises ValueError for what is not known in every part."""
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
     fields(tree, "tokenizer.json", version=str, truncation=None, padding=None, added_tokens=list, **dict.fromkeys(parts))
-    _check_limits(tree["truncation"], tree["padding"])
-    if tree["decoder"] is not None:
-        kind(tree["decoder"], "decoder", "WordPiece", prefix=str, cleanup=bool)
     model, normalizer = tree["model"], tree["normalizer"]
     names = {"unk_token": str, "continuing_subword_prefix": str, "max_input_chars_per_word": int, "vocab": dict}
     kind(model, "model", "WordPiece", **names)
+    _check_limits(tree["truncation"], tree["padding"])
+    if tree["decoder"] is not None:
+        kind(tree["decoder"], "decoder", "WordPiece", prefix=str, cleanup=bool)
     kind(tree["pre_tokenizer"], "pre_tokenizer", "BertPreTokenizer")
     kind(normalizer, "normalizer", "BertNormalizer", **dict.fromkeys(NORMALIZER, bool) | {"strip_accents": None})
     strip = normalizer["lowercase"] if normalizer["strip_accents"] is None else normalizer["strip_accents"]
@@ -86,6 +87,8 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
 
 def _ends(processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ids before and after every text."""
+    if processor is None:
+        return (), ()
     name = processor.get("type") if isinstance(processor, dict) else None
     if name in ("BertProcessing", "RobertaProcessing"):
         more = {"trim_offsets": bool, "add_prefix_space": bool} if name == "RobertaProcessing" else {}
@@ -132,7 +135,7 @@ def _check_limits(truncation: Any, padding: Any) -> None:
     if truncation is not None:
         fields(truncation, "truncation", direction=str, max_length=int, strategy=str, stride=int)
         known = truncation["strategy"] in ("LongestFirst", "OnlyFirst", "OnlySecond")
-        if not known or truncation["direction"] not in SIDES or truncation["stride"]:
+        if not known or truncation["direction"] != "Right" or truncation["stride"]:
             raise ValueError("its truncation is not a usual one")
     if padding is not None:
         names = {"pad_to_multiple_of": None, "pad_id": int, "pad_type_id": int, "pad_token": str}
@@ -141,7 +144,7 @@ def _check_limits(truncation: Any, padding: Any) -> None:
         fixed = is_a(strategy, dict) and list(strategy) == ["Fixed"] and is_a(strategy["Fixed"], int)
         if not fixed and strategy != "BatchLongest":
             raise ValueError("its padding is not a usual one")
-        if padding["direction"] not in SIDES or not (multiple is None or is_a(multiple, int)):
+        if padding["direction"] not in ("Left", "Right") or not (multiple is None or is_a(multiple, int)):
             raise ValueError("its padding is not a usual one")
 
 

@@ -26,6 +26,7 @@ class ServedModel:
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         """Raises a UsageError for a model without an encoder."""
         self.runtime, self.opened, self.info = runtime, runtime._opened, runtime.info()
+        runtime.tokenizer.threads = 1  # those of other calls compute a batch meanwhile, and share one pool
         self.max_length: int = runtime.tokenizer.max_length
         path = self.info["model"]
         own = [path if path == "default" else Path(path).name]

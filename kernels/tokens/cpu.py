@@ -33,7 +33,7 @@ class WordPiece:
 
         A text has at most ``limit`` ids, counting those at its ends, which it gets if ``special``. ``threads``: at most
         this many, None for ``default_threads()``.
-        Raises ValueError for a text with half a surrogate pair, TypeError for what is no text.
+        Raises ValueError for a text with half a surrogate pair or too low a limit, TypeError for what is no text.
         """
         ids, offsets, states = self._compiled.tokenize(list(texts), limit, special, threads or default_threads())
         if (half := np.flatnonzero(states == _cpu.HALF)).size:

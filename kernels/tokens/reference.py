@@ -34,12 +34,16 @@ class WordPiece:
         """(ids (N,), offsets (B+1,), the numbers of the texts that were cut): text i has ids[offsets[i]:offsets[i+1]].
 
         A text has at most ``limit`` ids, counting those at its ends, which it gets if ``special``.
-        Raises ValueError for a text with half a surrogate pair, TypeError for what is no text.
+        Raises ValueError for a text with half a surrogate pair or too low a limit, TypeError for what is no text.
         """
         ends = (self._rules.before, self._rules.after) if special else ((), ())
         room = limit - len(ends[0]) - len(ends[1])
+        if room < 0:
+            raise ValueError(f"{limit} ids are fewer than those at the ends of a text")
         rows, cut = [], []
         for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"text {i} is {type(text).__name__}, not str")
             if any(0xD800 <= ord(c) < 0xE000 for c in text):
                 raise ValueError(f"text {i} holds half a surrogate pair")
             ids = list(self._text(text))

@@ -33,7 +33,7 @@ from fastflow.model.manifest import (
     fingerprint,
 )
 from fastflow.model.sentence_weights import files_of
-from fastflow.model.tokens import load_tokenizer
+from fastflow.model.tokenizer_files import load_tokenizer
 from fastflow.model.weights import weight_files
 from fastflow.stages import calibration
 from fastflow.stages.rows import Rows

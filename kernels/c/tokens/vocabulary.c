@@ -137,10 +137,9 @@ static int64_t read_pairs(ff_vocabulary *v, reader *r)
         p->start = (uint32_t)(to - v->letters + prefix);
         p->length = (uint32_t)(n - prefix);
         to += n;
-        c = next(r);
-        if (c == ',' && (c = next(r)) != '"')
-            return -1;
-        if (c != '"' && c != '}')
+        int comma = next(r);
+        c = comma == ',' ? next(r) : comma;
+        if (c != (comma == ',' ? '"' : '}'))
             return -1;
     }
     return c == '}' ? count : -1;

@@ -1,0 +1,226 @@
+"""WordPiece: the definition and the compiled body give the ids of the tokenizers library."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import threading
+from functools import cache
+from itertools import product
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastflow.kernels import _cpu
+from fastflow.kernels.tokens import cpu, reference
+from fastflow.kernels.tokens.cpu import Vocabulary
+from fastflow.kernels.tokens.rules import MOST_ADDED, Rules
+
+from support.places import TESTS
+from support.unicode import EDGES, changed, mixed
+
+SPECIAL = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "[MA]": 5}
+WORDS = ("a", "ab", "abcdefgh", "abcdefghi", "b", "un", "##aff", "##able", "##a", "##b", "##c", "the", "é", "e", "i", "İ")
+MARKS = ("[", "]", "#", "##", "-", "中", "ñ", "##ñ", "か", "##か", "\u1112", "##\u1161", "##\u11ab", "i\u0307", "##\u302e")
+LONG = ("w" * 15, "w" * 16, "w" * 17, "##" + "w" * 17, "w" * 40, "##😀", "😀", "k", "å", "a\u030a", "ß", "ss", "\0", "A", "É")
+PIECES = SPECIAL | {piece: i for i, piece in enumerate(dict.fromkeys((*WORDS, *MARKS, *LONG)), len(SPECIAL))}
+BERT = Rules(True, True, True, True, False, "[UNK]", 100, tuple(SPECIAL.items()), (2,), (3,))
+STEPS = list(product((True, False), repeat=5))
+
+
+@cache
+def library(rules: Rules) -> tokenizers.Tokenizer:
+    """The tokenizer of the library with these rules."""
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    out = tokenizers.Tokenizer(models.WordPiece(PIECES, unk_token="[UNK]", max_input_chars_per_word=rules.longest))
+    out.normalizer = normalizers.BertNormalizer(rules.clean, rules.ideographs, rules.strip, rules.lower)
+    if rules.lower_first:
+        out.normalizer = normalizers.Sequence([normalizers.Lowercase(), out.normalizer])
+    out.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    out.add_special_tokens([name for name, _ in rules.added])
+    out.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return out
+
+
+@cache
+def ours(module: Any, rules: Rules) -> Any:
+    pieces = PIECES if module is reference else Vocabulary(json.dumps(PIECES).encode())
+    return module.WordPiece(pieces, rules)
+
+
+def rows(found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[list[int]]:
+    return [found[0][a:b].tolist() for a, b in zip(found[1], found[1][1:], strict=False)]
+
+
+def check(module: Any, rules: Rules, texts: list[str], limit: int = 64, **options: Any) -> None:
+    """Compare ids, offsets and cuts of ``texts`` with the library's."""
+    theirs = library(rules)
+    theirs.enable_truncation(limit)
+    wanted, found = theirs.encode_batch_fast(texts), ours(module, rules).tokenize(texts, limit, **options)
+    assert [each.dtype for each in found] == [np.int32, np.int64, np.int64]
+    assert rows(found) == [each.ids for each in wanted]
+    assert found[2].tolist() == [i for i, each in enumerate(wanted) if each.overflowing]
+
+
+TEXT = st.integers(0, 2**32).map(lambda seed: mixed(Random(seed)))
+BODIES = pytest.mark.parametrize("module", [cpu, reference], ids=["cpu", "reference"])
+
+
+@BODIES
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(texts=st.lists(TEXT | st.text(max_size=30), max_size=6), steps=st.sampled_from(STEPS), limit=st.integers(2, 40))
+def test_ids_and_cuts_of_mixed_scripts(module, texts, steps, limit):
+    check(module, Rules(*steps, *BERT[5:]), texts, limit)
+
+
+@BODIES
+@pytest.mark.parametrize("rules", [BERT, BERT._replace(longest=16), BERT._replace(longest=0)], ids=str)
+def test_edges(module, rules):
+    texts = ["", " ", " \t\n" * 40, "\0", "\0a\0b", "a\x85b\x0bc\xa0d", "[MASK]", "[MASK][MA][MA", "[[SEP]]", "##a", "a##a", "#"]
+    texts += [letter * n for n in EDGES for letter in ("a", "w", "b", "中", "😀", "か", "é", "\u302e", "각", "-", " ", "q")]
+    texts += ["x" * k + "w" * n for n in EDGES for k in range(9)] + ["un" + "a" * n + "b" * 99 for n in EDGES]
+    check(module, rules, texts)
+
+
+@BODIES
+def test_what_unicode_does_to_one_character_and_the_next(module):
+    """Marks that are kept are put in order, but not over some that are dropped; letters of two lower cases."""
+    marks = ["\u302e", "\u1b44", "\U0001d165", "\u0334", "\u0f73", "\u0f71", "\ufe0f", "\u0f93", "\x01", "\u0301", "a"]
+    texts = [f"か{''.join(group)}ん" for group in product(marks, repeat=3)]
+    texts += ["İ", "AİB", "ΑΣ", "ẞ", "\u212b\u212a", "\u2260", "\u1fef", "한글", "a\u0301\u030a", "\U0001d160\u302e", "ﬁ"]
+    for steps in STEPS:
+        if module is cpu or steps[:4] in ((True,) * 4, (False, True, True, False)):
+            check(module, Rules(*steps, *BERT[5:]), texts)
+
+
+@BODIES
+def test_without_the_ends_and_with_every_limit(module):
+    texts = ["", "a", "unaffable [SEP] unaffable", "q" * 300]
+    for limit in range(6):
+        found = rows(ours(module, BERT).tokenize(texts, limit, special=False))
+        assert [len(row) for row in found] == [0, min(1, limit), min(7, limit), min(1, limit)]
+    for limit in range(2, 12):
+        check(module, BERT, texts, limit)
+    for limit in (-1, 0, 1):
+        with pytest.raises(ValueError, match="fewer than those at the ends"):
+            ours(module, BERT).tokenize(texts, limit)
+
+
+@BODIES
+@pytest.mark.parametrize("odd", ["\ud800", "a\udfffb", "😀\ud83d", "a" * 100 + "\udc00", "中" * 9 + "\udbff"])
+def test_half_a_surrogate_pair_is_found_after_a_cut_too(module, odd):
+    with pytest.raises(ValueError, match="text 1 holds half a surrogate pair"):
+        ours(module, BERT).tokenize(["a", odd, "b"], 4)
+    with pytest.raises(TypeError):
+        ours(module, BERT).tokenize(["a", b"b"], 4)
+
+
+def test_threads_change_no_id():
+    rng = Random(5)
+    texts = [mixed(rng) for _ in range(700)] + ["the " * 30_000] * 3
+    wanted = ours(cpu, BERT).tokenize(texts, 200, threads=1)
+    for threads in (2, 3, 7, None):
+        assert all(np.array_equal(a, b) for a, b in zip(ours(cpu, BERT).tokenize(texts, 200, threads=threads), wanted, strict=True))
+    found: list[Any] = []
+    calls = [threading.Thread(target=lambda: found.append(ours(cpu, BERT).tokenize(texts, 200, threads=2))) for _ in range(4)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    assert all(np.array_equal(a, b) for each in found for a, b in zip(each, wanted, strict=True))
+    assert len(found) == 4
+
+
+def test_a_vocabulary_is_read_as_json_reads_it():
+    text = ' {\r\n"a\\u0062" : 7,\t"\\ud83d\\ude00\\n":3, "é中😀":0,"##x\\"}":12 , "a\\u0062":9, "":4}  , "rest"'
+    for spaces in ("", " "):
+        data = (spaces + text).encode()
+        found = Vocabulary(data, len(spaces))
+        assert (len(found), found.largest, found.end) == (5, 12, len(spaces) + text.encode().rindex(b"}") + 1)
+        assert [found.get(piece) for piece in ("ab", "😀\n", "é中😀", "##x\"}", "", "b")] == [9, 3, 0, None, None, None]
+    assert len(Vocabulary(b"{}")) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1 "b":2}', "{,}", "[]", '{"a" 1}', "{a:1}"),
+        *('{"a":01}', '{"a":-1}', '{"a":1.0}', '{"a":1e3}', '{"a":2147483648}', '{"a":99999999999}', '{"a":"1"}', '{"a":}'),
+        *('{"a\n":1}', '{"\\x":1}', '{"\\u12":1}', '{"\\u12g4":1}', '{"\\ud800":1}', '{"\\udc00":1}', '{"\\ud800\\u0041":1}'),
+        *(b'{"\xff":1}', b'{"\xc0\xaf":1}', b'{"\xe2\x82":1}', b'{"\xed\xa0\x80":1}', b'{"\xf4\x90\x80\x80":1}', b'{"\xf0'),
+    ],
+)  # fmt: skip
+def test_an_odd_vocabulary_is_refused(text):
+    with pytest.raises(ValueError, match="vocabulary"):
+        Vocabulary(text if isinstance(text, bytes) else text.encode())
+
+
+def test_a_large_vocabulary_has_every_piece():
+    pieces = {("##" if i % 3 else "") + f"{i * 7919:x}" * (1 + i % 4): i for i in range(20_000)}
+    found = Vocabulary(json.dumps(pieces).encode())
+    assert len(found) == len(pieces)
+    assert all(found.get(piece) == (None if piece.startswith("##") else i) for piece, i in pieces.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"longest": 257}, "257 characters are cut"),
+        ({"longest": -1}, "-1 characters are cut"),
+        ({"unknown": "[NO]"}, "lacks the unknown token"),
+        ({"unknown": "##a"}, "lacks the unknown token"),
+        ({"added": (("[NO]", 1),)}, "no word of ASCII with its id"),
+        ({"added": (("[SEP]", 1),)}, "no word of ASCII with its id"),
+        ({"added": (("中", PIECES["中"]),)}, "no word of ASCII with its id"),
+        ({"added": (("[SEP]", 3),) * (MOST_ADDED + 1)}, "65 tokens are added"),
+        ({"before": (2**31,)}, "31 bits"),
+        ({"after": (-1,)}, "31 bits"),
+    ],
+)
+@BODIES
+def test_rules_that_are_not_implemented(module, change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        ours.__wrapped__(module, BERT._replace(**change))
+
+
+def test_the_extension_checks_what_it_is_given():
+    ends, found = np.empty(0, np.int32), Vocabulary(b'{"a":0}')
+    for longest, added in ((257, []), (-1, []), (9, [(b"", 0)]), (9, [("é".encode(), 0)])):
+        with pytest.raises(ValueError, match=r"the most here|an added token is"):
+            _cpu.WordPiece(found, 0, 0, longest, added, ends, ends)
+    for start in (-1, 7, 8):
+        with pytest.raises(ValueError, match="cannot begin at"):
+            Vocabulary(b'{"a":0}', start)
+    for code in (-1, 0x110000):
+        with pytest.raises(ValueError, match="no code point"):
+            _cpu.character(code)
+
+
+@pytest.mark.slow
+def test_every_character_in_front_of_and_after_every_kind():
+    for steps in STEPS:
+        rules = Rules(*steps, *BERT[5:])
+        texts = [f"a{chr(i)}{chr(i)}b {chr(i)}" for i in range(0x110000) if not 0xD800 <= i < 0xE000 and (i < 0x32000 or i > 0xE0000)]
+        check(cpu, rules, texts[:: 1 if steps in STEPS[:2] else 7])
+
+
+@pytest.mark.slow
+def test_the_tables_are_those_of_the_library():
+    """Made with the version that the header names; another one may know more of Unicode."""
+    script = runpy.run_path(str(TESTS / "native" / "unicode.py"))
+    header = script["HEADER"].read_text(encoding="utf-8")
+    assert f"tokenizers {tokenizers.__version__} sees it" in header, "made with another version: see what has changed"
+    assert script["header"](script["probe"]()) == header
+
+
+@pytest.mark.slow
+def test_lines_that_were_changed(sentences):
+    rng = Random(3)
+    for steps in STEPS:
+        check(cpu, Rules(*steps, *BERT[5:]), [changed(text, rng) for text in sentences], 32)
