@@ -100,7 +100,9 @@ def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": pieces[name], "content": name} | plain for name in sorted(special, key=pieces.__getitem__)],
+        "added_tokens": [
+            {"id": pieces[name], "content": name} | plain for name in sorted(special, key=pieces.__getitem__)
+        ],
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -113,7 +115,9 @@ def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
             "type": "TemplateProcessing",
             "single": [cls, one, sep],
             "pair": [one, other],
-            "special_tokens": {name: {"id": name, "ids": [pieces[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")},
+            "special_tokens": {
+                name: {"id": name, "ids": [pieces[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")
+            },
         },
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {

@@ -1,4 +1,4 @@
-"""texts -> packed token ids, by the compiled WordPiece if it knows the tokenizer, else by the ``tokenizers`` library."""
+"""texts -> packed token ids, by the compiled WordPiece or, for other tokenizers, by the ``tokenizers`` library."""
 
 from __future__ import annotations
 
@@ -175,8 +175,12 @@ class Tokenizer:
         return list(self._specials.values())
 
     def _check_dropout(self) -> None:
-        if self._native is None and getattr(self._tokenizer.model, "dropout", None):  # of BPE: ids would differ by chance
-            raise FastflowError(f"{self._directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random")
+        if self._native is None and getattr(
+            self._tokenizer.model, "dropout", None
+        ):  # of BPE: ids would differ by chance
+            raise FastflowError(
+                f"{self._directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random"
+            )
 
     def _check_ids(self, largest: int) -> None:
         """Raise if the encoder's table has no row for each entry, or none for the ``largest`` id there is."""

@@ -38,9 +38,13 @@ def read_native(data: bytes, lower: bool) -> Native:
         raise NotNativeError("its model is not WordPiece")
     try:
         vocabulary = Vocabulary(data, places[0])
-        rest = json.loads((data[: places[0]] + EMPTY.encode() + data[vocabulary.end :]).decode(), object_pairs_hook=_once)
+        rest = json.loads(
+            (data[: places[0]] + EMPTY.encode() + data[vocabulary.end :]).decode(), object_pairs_hook=_once
+        )
         added, rules = _read(rest, lower)
-        special = {token["id"]: token["content"] for token in sorted(added, key=lambda token: token["id"]) if token["special"]}
+        special = {
+            token["id"]: token["content"] for token in sorted(added, key=lambda token: token["id"]) if token["special"]
+        }
         limit = rest["truncation"] and rest["truncation"]["max_length"]
         unknown = vocabulary.get(rules.unknown)
         return Native(WordPiece(vocabulary, rules), vocabulary, rules.before + rules.after, special, unknown, limit)
@@ -59,7 +63,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
     """(added tokens, rules) of a file without its vocabulary; raises ValueError for what is not known in every part."""
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
-    fields(tree, "tokenizer.json", version=str, truncation=None, padding=None, added_tokens=list, **dict.fromkeys(parts))
+    fields(
+        tree, "tokenizer.json", version=str, truncation=None, padding=None, added_tokens=list, **dict.fromkeys(parts)
+    )
     model, normalizer = tree["model"], tree["normalizer"]
     names = {"unk_token": str, "continuing_subword_prefix": str, "max_input_chars_per_word": int, "vocab": dict}
     kind(model, "model", "WordPiece", **names)
@@ -69,7 +75,12 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
     kind(tree["pre_tokenizer"], "pre_tokenizer", "BertPreTokenizer")
     kind(normalizer, "normalizer", "BertNormalizer", **dict.fromkeys(NORMALIZER, bool) | {"strip_accents": None})
     strip = normalizer["lowercase"] if normalizer["strip_accents"] is None else normalizer["strip_accents"]
-    if tree["version"] != "1.0" or model["vocab"] or model["continuing_subword_prefix"] != "##" or not is_a(strip, bool):
+    if (
+        tree["version"] != "1.0"
+        or model["vocab"]
+        or model["continuing_subword_prefix"] != "##"
+        or not is_a(strip, bool)
+    ):
         raise ValueError("its version, prefix or strip_accents is not a usual one")
     added = tree["added_tokens"]
     for token in added:

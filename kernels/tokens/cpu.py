@@ -22,7 +22,9 @@ class WordPiece:
 
     def __init__(self, vocabulary: Vocabulary, rules: Rules) -> None:
         unknown = rules.check(vocabulary.get)
-        added = sorted(((content.encode(), number) for content, number in rules.added), key=lambda token: -len(token[0]))
+        added = sorted(
+            ((content.encode(), number) for content, number in rules.added), key=lambda token: -len(token[0])
+        )
         ends = (np.array(ids, np.int32) for ids in (rules.before, rules.after))
         self._compiled = _cpu.WordPiece(vocabulary, rules.steps, unknown, rules.longest, added, *ends)
 

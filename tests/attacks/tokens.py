@@ -34,7 +34,9 @@ from support.unicode import changed, mixed
 BATCH = 500  # texts in a call
 ENDINGS = (".txt", ".tsv", ".jsonl", ".csv", ".md", ".po", ".json")
 CASED = {"lowercase": False, "strip_accents": None}
-RULES: dict[str, tuple[dict[str, Any], bool]] = {  # name -> (changes of the normalizer, whether texts are lowercased first)
+RULES: dict[
+    str, tuple[dict[str, Any], bool]
+] = {  # name -> (changes of the normalizer, whether texts are lowercased first)
     "bert": ({}, False),
     "cased": (CASED, False),
     "cased, stripped": (CASED | {"strip_accents": True}, False),
@@ -59,7 +61,9 @@ def files() -> dict[str, tuple[bytes, bool]]:
     pieces = bert["model"]["vocab"]
     vocabulary = MPNET | {piece: i + len(MPNET) for piece, i in pieces.items()} | {"<mask>": len(pieces) + len(MPNET)}
     token = bert["added_tokens"][0]
-    added = [token | {"content": name, "id": vocabulary[name], "lstrip": name == "<mask>"} for name in (*MPNET, "<mask>")]
+    added = [
+        token | {"content": name, "id": vocabulary[name], "lstrip": name == "<mask>"} for name in (*MPNET, "<mask>")
+    ]
     ends = {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True}
     tree = bert | {"added_tokens": added, "post_processor": ends | {"add_prefix_space": False}}
     tree["model"] = bert["model"] | {"vocab": vocabulary, "max_input_chars_per_word": 16}

@@ -25,9 +25,58 @@ from support.places import TESTS
 from support.unicode import EDGES, changed, mixed
 
 SPECIAL = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "[MA]": 5}
-WORDS = ("a", "ab", "abcdefgh", "abcdefghi", "b", "un", "##aff", "##able", "##a", "##b", "##c", "the", "é", "e", "i", "İ")
-MARKS = ("[", "]", "#", "##", "-", "中", "ñ", "##ñ", "か", "##か", "\u1112", "##\u1161", "##\u11ab", "i\u0307", "##\u302e")
-LONG = ("w" * 15, "w" * 16, "w" * 17, "##" + "w" * 17, "w" * 40, "##😀", "😀", "k", "å", "a\u030a", "ß", "ss", "\0", "A", "É")
+WORDS = (
+    "a",
+    "ab",
+    "abcdefgh",
+    "abcdefghi",
+    "b",
+    "un",
+    "##aff",
+    "##able",
+    "##a",
+    "##b",
+    "##c",
+    "the",
+    "é",
+    "e",
+    "i",
+    "İ",
+)
+MARKS = (
+    "[",
+    "]",
+    "#",
+    "##",
+    "-",
+    "中",
+    "ñ",
+    "##ñ",
+    "か",
+    "##か",
+    "\u1112",
+    "##\u1161",
+    "##\u11ab",
+    "i\u0307",
+    "##\u302e",
+)
+LONG = (
+    "w" * 15,
+    "w" * 16,
+    "w" * 17,
+    "##" + "w" * 17,
+    "w" * 40,
+    "##😀",
+    "😀",
+    "k",
+    "å",
+    "a\u030a",
+    "ß",
+    "ss",
+    "\0",
+    "A",
+    "É",
+)
 PIECES = SPECIAL | {piece: i for i, piece in enumerate(dict.fromkeys((*WORDS, *MARKS, *LONG)), len(SPECIAL))}
 BERT = Rules(True, True, True, True, False, "[UNK]", 100, tuple(SPECIAL.items()), (2,), (3,))
 STEPS = list(product((True, False), repeat=5))
@@ -82,8 +131,23 @@ def test_ids_and_cuts_of_mixed_scripts(module, texts, steps, limit):
 @BODIES
 @pytest.mark.parametrize("rules", [BERT, BERT._replace(longest=16), BERT._replace(longest=0)], ids=str)
 def test_edges(module, rules):
-    texts = ["", " ", " \t\n" * 40, "\0", "\0a\0b", "a\x85b\x0bc\xa0d", "[MASK]", "[MASK][MA][MA", "[[SEP]]", "##a", "a##a", "#"]
-    texts += [letter * n for n in EDGES for letter in ("a", "w", "b", "中", "😀", "か", "é", "\u302e", "각", "-", " ", "q")]
+    texts = [
+        "",
+        " ",
+        " \t\n" * 40,
+        "\0",
+        "\0a\0b",
+        "a\x85b\x0bc\xa0d",
+        "[MASK]",
+        "[MASK][MA][MA",
+        "[[SEP]]",
+        "##a",
+        "a##a",
+        "#",
+    ]
+    texts += [
+        letter * n for n in EDGES for letter in ("a", "w", "b", "中", "😀", "か", "é", "\u302e", "각", "-", " ", "q")
+    ]
     texts += ["x" * k + "w" * n for n in EDGES for k in range(9)] + ["un" + "a" * n + "b" * 99 for n in EDGES]
     check(module, rules, texts)
 
@@ -93,7 +157,19 @@ def test_what_unicode_does_to_one_character_and_the_next(module):
     """Marks that are kept are put in order, but not over some that are dropped; letters of two lower cases."""
     marks = ["\u302e", "\u1b44", "\U0001d165", "\u0334", "\u0f73", "\u0f71", "\ufe0f", "\u0f93", "\x01", "\u0301", "a"]
     texts = [f"か{''.join(group)}ん" for group in product(marks, repeat=3)]
-    texts += ["İ", "AİB", "ΑΣ", "ẞ", "\u212b\u212a", "\u2260", "\u1fef", "한글", "a\u0301\u030a", "\U0001d160\u302e", "ﬁ"]
+    texts += [
+        "İ",
+        "AİB",
+        "ΑΣ",
+        "ẞ",
+        "\u212b\u212a",
+        "\u2260",
+        "\u1fef",
+        "한글",
+        "a\u0301\u030a",
+        "\U0001d160\u302e",
+        "ﬁ",
+    ]
     for steps in STEPS:
         if module is cpu or steps[:4] in ((True,) * 4, (False, True, True, False)):
             check(module, Rules(*steps, *BERT[5:]), texts)
@@ -126,9 +202,14 @@ def test_threads_change_no_id():
     texts = [mixed(rng) for _ in range(700)] + ["the " * 30_000] * 3
     wanted = ours(cpu, BERT).tokenize(texts, 200, threads=1)
     for threads in (2, 3, 7, None):
-        assert all(np.array_equal(a, b) for a, b in zip(ours(cpu, BERT).tokenize(texts, 200, threads=threads), wanted, strict=True))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(ours(cpu, BERT).tokenize(texts, 200, threads=threads), wanted, strict=True)
+        )
     found: list[Any] = []
-    calls = [threading.Thread(target=lambda: found.append(ours(cpu, BERT).tokenize(texts, 200, threads=2))) for _ in range(4)]
+    calls = [
+        threading.Thread(target=lambda: found.append(ours(cpu, BERT).tokenize(texts, 200, threads=2))) for _ in range(4)
+    ]
     for call in calls:
         call.start()
     for call in calls:
@@ -143,19 +224,27 @@ def test_a_vocabulary_is_read_as_json_reads_it():
         data = (spaces + text).encode()
         found = Vocabulary(data, len(spaces))
         assert (len(found), found.largest, found.end) == (5, 12, len(spaces) + text.encode().rindex(b"}") + 1)
-        assert [found.get(piece) for piece in ("ab", "😀\n", "é中😀", "##x\"}", "", "b")] == [9, 3, 0, None, None, None]
+        assert [found.get(piece) for piece in ("ab", "😀\n", "é中😀", '##x"}', "", "b")] == [9, 3, 0, None, None, None]
     assert len(Vocabulary(b"{}")) == 0
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1 "b":2}', "{,}", "[]", '{"a" 1}', "{a:1}"),
-        *('{"a":01}', '{"a":-1}', '{"a":1.0}', '{"a":1e3}', '{"a":2147483648}', '{"a":99999999999}', '{"a":"1"}', '{"a":}'),
-        *('{"a\n":1}', '{"\\x":1}', '{"\\u12":1}', '{"\\u12g4":1}', '{"\\ud800":1}', '{"\\udc00":1}', '{"\\ud800\\u0041":1}'),
-        *(b'{"\xff":1}', b'{"\xc0\xaf":1}', b'{"\xe2\x82":1}', b'{"\xed\xa0\x80":1}', b'{"\xf4\x90\x80\x80":1}', b'{"\xf0'),
-    ],
-)  # fmt: skip
+ODD = [
+    *("", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1 "b":2}', "{,}", "[]", '{"a" 1}', "{a:1}"),
+    *('{"a":01}', '{"a":-1}', '{"a":1.0}', '{"a":1e3}', '{"a":2147483648}', '{"a":99999999999}', '{"a":"1"}', '{"a":}'),
+    *(
+        '{"a\n":1}',
+        '{"\\x":1}',
+        '{"\\u12":1}',
+        '{"\\u12g4":1}',
+        '{"\\ud800":1}',
+        '{"\\udc00":1}',
+        '{"\\ud800\\u0041":1}',
+    ),
+    *(b'{"\xff":1}', b'{"\xc0\xaf":1}', b'{"\xe2\x82":1}', b'{"\xed\xa0\x80":1}', b'{"\xf4\x90\x80\x80":1}', b'{"\xf0'),
+]
+
+
+@pytest.mark.parametrize("text", ODD)
 def test_an_odd_vocabulary_is_refused(text):
     with pytest.raises(ValueError, match="vocabulary"):
         Vocabulary(text if isinstance(text, bytes) else text.encode())
@@ -206,7 +295,11 @@ def test_the_extension_checks_what_it_is_given():
 def test_every_character_in_front_of_and_after_every_kind():
     for steps in STEPS:
         rules = Rules(*steps, *BERT[5:])
-        texts = [f"a{chr(i)}{chr(i)}b {chr(i)}" for i in range(0x110000) if not 0xD800 <= i < 0xE000 and (i < 0x32000 or i > 0xE0000)]
+        texts = [
+            f"a{chr(i)}{chr(i)}b {chr(i)}"
+            for i in range(0x110000)
+            if not 0xD800 <= i < 0xE000 and (i < 0x32000 or i > 0xE0000)
+        ]
         check(cpu, rules, texts[:: 1 if steps in STEPS[:2] else 7])
 
 

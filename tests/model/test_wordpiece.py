@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.errors import FastflowError
 from fastflow.model.tokenizer_files import NotNativeError, load_tokenizer
 from fastflow.model.tokens import Tokenizer
 from fastflow.model.wordpiece import read_native
@@ -98,7 +97,10 @@ OTHERS = {
     "a token twice": (twice, "adds a token twice"),
     "no lower case": ({"normalizer": {"type": "NFC"}}, "its normalizer is NFC, not BertNormalizer"),
     "no normalizer": ({"normalizer": None}, "its normalizer is none"),
-    "sequence": ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}}, "normalizer is Sequence"),
+    "sequence": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}},
+        "normalizer is Sequence",
+    ),
     "spaces": ({"pre_tokenizer": {"type": "Whitespace"}}, "its pre_tokenizer is Whitespace, not BertPreTokenizer"),
     "long words": (within("model", max_input_chars_per_word=10**6), "1000000 characters are cut"),
     "prefix": (within("model", continuing_subword_prefix="@@"), "prefix or strip_accents is not a usual one"),
@@ -113,22 +115,29 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "reason"), OTHERS.values(), ids=OTHERS)
-def test_others_are_left_to_the_library(bert_copy, fault, reason):
+REFUSED = {  # of these, by the library as well
+    "a new token": f"{len(VOCABULARY) + 1} entries, more than the {len(VOCABULARY)}",
+    "a field more": "tokenizer.json cannot be read as a tokenizer",
+    "padding": "tokenizer.json cannot be read as a tokenizer",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_left_to_the_library(bert_copy, name):
+    fault, reason = OTHERS[name]
     path = spoil(bert_copy, TOKENIZER, fault)
     with pytest.raises(NotNativeError, match=reason.replace("[", r"\[").replace("]", r"\]")):
         read_native((path / TOKENIZER).read_bytes(), False)
-    try:
-        tokenizer = Tokenizer(path, 16)
-    except FastflowError as error:
-        assert TOKENIZER in str(error) or "entries" in str(error)
-    else:
-        assert tokenizer.runs.startswith("tokenizers: ")
-        library = load_tokenizer(path)
-        library.no_padding()
-        library.enable_truncation(16)
-        text = "The dog  <mask> sees [MASK] a\u0301 bird"
-        assert tokenizer([text]).ids.tolist() == library.encode(text).ids
+    if name in REFUSED:
+        refuses(Tokenizer, path, REFUSED[name], max_length=16)
+        return
+    tokenizer = Tokenizer(path, 16)
+    assert tokenizer.runs.startswith("tokenizers: ")
+    library = load_tokenizer(path)
+    library.no_padding()
+    library.enable_truncation(16)
+    text = "The dog  <mask> sees [MASK] a\u0301 bird"
+    assert tokenizer([text]).ids.tolist() == library.encode(text).ids
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -164,7 +173,9 @@ def test_a_key_inside_of_a_piece_is_not_the_vocabulary(tmp_path):
 @pytest.mark.parametrize("number", [-1, 1.5, 2**32, "1", None])
 def test_an_odd_id_has_the_sentence_of_the_library(bert_copy, number):
     fault = within("model", "vocab", dog=number)
-    refuses(Tokenizer, spoil(bert_copy, TOKENIZER, fault), "tokenizer.json cannot be read as a tokenizer", max_length=16)
+    refuses(
+        Tokenizer, spoil(bert_copy, TOKENIZER, fault), "tokenizer.json cannot be read as a tokenizer", max_length=16
+    )
 
 
 def test_mpnet_runs_natively(tmp_path):
@@ -176,9 +187,8 @@ def test_mpnet_runs_natively(tmp_path):
     found = read_native(tokenizer.to_str().encode(), False)
     texts = ["the  dog\u3000 dogdog", "adog", " \tdog"]
     ids, offsets, _ = found.wordpiece.tokenize(texts, 99)
-    assert [ids[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)] == [
-        each.ids for each in tokenizer.encode_batch(texts)
-    ]
+    assert ids.tolist() == [i for each in tokenizer.encode_batch(texts) for i in each.ids]
+    assert len(offsets) == 4
 
 
 def test_without_the_extension_the_library_runs(bert_copy, monkeypatch):

@@ -17,9 +17,26 @@ BLOCKS = [
     (0x10FFF0, 0x10FFFF),
 ]
 # marks that are kept and put into canonical order, marks that no other moves across, and letters that decompose
-ORDERED = "\u302e\u302f\u1b44\u1baa\u08d4\u0334\u0345\U0001d165\U0001d16d\U0001d172\U0001e944\U00011446\u1dfb\u0f71\u0f72"
+ORDERED = (
+    "\u302e\u302f\u1b44\u1baa\u08d4\u0334\u0345\U0001d165\U0001d16d\U0001d172\U0001e944\U00011446\u1dfb\u0f71\u0f72"
+)
 ODD = "İıſKÅẞǅΣςﬁﷺ가각힣ᄀ\u0340\u0344\u0f73\u0f81\u2260\u1fef\u037e\u2000\u3000\u180e\u200b\ufeff\ufffd\0\x85\x0b"
-PIECES = ["[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]", "[MA", "SK]", "[", "<mask>", "<s>", "##s", "##", "unaffable", "n't"]
+PIECES = [
+    "[SEP]",
+    "[CLS]",
+    "[MASK]",
+    "[PAD]",
+    "[UNK]",
+    "[MA",
+    "SK]",
+    "[",
+    "<mask>",
+    "<s>",
+    "##s",
+    "##",
+    "unaffable",
+    "n't",
+]
 
 
 def word(rng: Random) -> str:
@@ -39,7 +56,9 @@ def word(rng: Random) -> str:
 
 def mixed(rng: Random, words: int = 24) -> str:
     """A text of up to ``words`` such words, between spaces or none."""
-    return "".join(word(rng) + rng.choice((" ", " ", "", "\t", "\u3000", "-", "\n")) for _ in range(rng.randint(0, words)))
+    return "".join(
+        word(rng) + rng.choice((" ", " ", "", "\t", "\u3000", "-", "\n")) for _ in range(rng.randint(0, words))
+    )
 
 
 def changed(text: str, rng: Random) -> str:
