@@ -57,6 +57,7 @@ class Report(TypedDict, total=False):
     measures: dict[str, dict[str, object]]
     choice: dict[str, object]
     reasons: list[str]
+    verdict: str
     notes: list[str]
     warnings: list[str]
 

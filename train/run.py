@@ -108,9 +108,9 @@ def checkpoints_of(out: Path) -> Path:
 
 
 def _print(fit: Fit, voice: Callable[[str], None]) -> None:
-    """The table on standard output; reasons and warnings to ``voice``."""
+    """The table and the verdict on standard output; reasons and warnings to ``voice``."""
     table = summary.table(fit.measures, summary.source_of(fit.encoder))
-    click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages, fit.unit)]))
+    click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages, fit.unit), fit.verdict]))
     for reason in fit.choice.reasons:
         voice(reason)
     for warning in fit.doubts:  # the concerns have been printed

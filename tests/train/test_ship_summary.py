@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+import fastflow
 from fastflow import Runtime
 from fastflow.evaluation.evaluate import evaluate, find_sets
 from fastflow.train.methods.against import fit_named
@@ -23,6 +24,10 @@ def pairs(tmp_path_factory, sentences):
         rows = [f"{i % 3}\t{rng.uniform(0, 5):.1f}\t{sentences[i]}\t{sentences[-i - 1]}" for i in range(30)]
         (directory / f"{name}.tsv").write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
     return directory
+
+
+def last_line(result):
+    return result.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -68,6 +73,10 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
         for row in expected["rows"]:
             for kind in ("all", "wmean"):
                 assert float(lines[f"Spearman {row['set']}, {kind}"][column]) == pytest.approx(row[kind], abs=0.02)
+    judged = re.fullmatch(
+        r"(?:Better|Worse|Level): Spearman \S+ calibrated, \S+ by the best other, .*chance\.", last_line(result)
+    )
+    assert judged
     one = train("--eval", pairs / "a.tsv", out=tmp_path / "one")
     assert "Spearman average of 1, all" in one.stdout
     manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
@@ -82,7 +91,7 @@ def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_pa
     result = train("--method", "components:1", "--token-weights", "none", "--pooling", LAYERED)
     before, after = (float(cell) for cell in result.stdout.splitlines()[1].split()[-2:])
     assert after > before
-    last = result.stdout.splitlines()[-1]
+    last = result.stdout.splitlines()[-2]
     assert last.startswith("The mean cosine rises on purpose: components(1) keeps a mean that all texts share")
     assert "IsoScore" in last
     assert last in (tmp_path / "m" / "README.md").read_text()
@@ -116,3 +125,57 @@ def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, s
     found = report.warnings(measures, [])
     assert len(found) == len(said)
     assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
+
+
+def scored(pairs, **scores):
+    """The measures of an evaluation on so many pairs, an average for each column."""
+    return {
+        "spearman": {name: {"rows": [{"pairs": pairs}], "average": {"all": score}} for name, score in scores.items()}
+    }
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (
+            {"raw": 50.0, "before": 52.0, "after": 55.0},
+            "Better: Spearman 55 calibrated, 52 by the best other, weighted pooling.",
+        ),
+        (
+            {"raw": 56.25, "before": 52.0, "after": 55.0},
+            "Worse: Spearman 55 calibrated, 56.25 by the best other, raw pooling.",
+        ),
+        ({"before": 52.0, "after": 52.0}, "Level: Spearman 52 calibrated, 52 by the best other, weighted pooling."),
+        (
+            {"before": 52.0, "after": 60.0, "packaged": 61.0},
+            "Worse: Spearman 60 calibrated, 61 by the best other, model in the package.",
+        ),
+    ],
+)
+def test_the_verdict_is_better_worse_or_level_than_the_best_other(scores, said):
+    assert report.verdict(scored(500, **scores), "weighted pooling") == said
+    assert (
+        report.verdict(scored(499, **scores), "weighted pooling")
+        == said + " With so few pairs, several points may be chance."
+    )
+
+
+def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_package():
+    assert report.verdict({}, "raw vectors").startswith(
+        "Better or worse: unknown. Compare cosines of pairs of your own"
+    )
+    plain, rival = (report.verdict({}, "weighted pooling", packaged) for packaged in (False, True))
+    assert plain.endswith("compare with the pooling by fastflow eval.")
+    assert "and with the model in the package, which is a calibration of this encoder too, by fastflow eval" in rival
+
+
+@pytest.mark.slow
+def test_a_fit_on_the_encoder_of_the_package_has_its_model_in_a_column_of_its_own(pairs, sentences):
+    sets = find_sets([pairs])
+    fit = fastflow.fit(sentences[:60], encoder="default", method="standardize", eval=[pairs])
+    assert fit.measures["spearman"]["packaged"] == evaluate(Runtime().encode, sets)
+    heads, *lines = report.cells(fit.measures, report.source_of(fit.encoder))
+    assert heads == ["", "raw pooling", "weighted pooling", "calibrated", "model in the package"]
+    assert [bool(line[4]) for line in lines] == [line[0].startswith("Spearman") for line in lines]
+    assert fit.report["verdict"] == fit.verdict
+    assert fit.verdict.split(":")[0] in ("Better", "Worse", "Level")

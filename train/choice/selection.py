@@ -70,15 +70,9 @@ def choose(method: str, fit: Callable[[str], Fitted], views: Views, automatic: b
 
 def _stop(look: dict[str, Any]) -> str:
     """Why the flow is the one of that step."""
-    last = look["history"][-1][1]
-    if look["kept_step"] == look["steps"]:
-        return (
-            f"flow: kept the last of {look['steps']} steps, where its latent separates best, {look['separability']:.3f}"
-        )
-    return (
-        f"flow: kept step {look['kept_step']} of {look['steps']}, where its latent separates best: "
-        f"{look['separability']:.3f}, against {last:.3f} at the end"
-    )
+    last = look["kept_step"] == look["steps"]
+    step = f"the last of {look['steps']} steps" if last else f"step {look['kept_step']} of {look['steps']}"
+    return f"flow: kept {step}, where its latent best separates two dropout views of a text from other texts"
 
 
 def _verdict(method: str, chosen: str, raw: float, value: float, about: str, automatic: bool) -> str:

@@ -66,9 +66,14 @@ class FrozenEncoder:
         return plain if self.head is None else replace(plain, modules=self.modules, head=self.head)
 
     @property
+    def packaged(self) -> bool:
+        """Whether it is the encoder of the model in the package."""
+        return self.directory.is_relative_to(DEFAULT)
+
+    @property
     def name(self) -> str:
         """Its name for a person: its Hub id, ``default``, or its directory."""
-        own = "default" if self.directory.is_relative_to(DEFAULT) else str(self.directory.absolute())
+        own = "default" if self.packaged else str(self.directory.absolute())
         return self.hub_id or own
 
     @property

@@ -65,7 +65,8 @@ class Fit:
         """The lines that fastflow-train prints, as data that json can write; the caller may change its copy.
 
         ``method`` is the one that is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` explain
-        it; ``measures`` are before and after the calibration; ``notes`` and ``warnings`` are sentences.
+        it; ``measures`` are before and after the calibration, which ``verdict`` judges; ``notes`` and ``warnings`` are
+        sentences.
         """
         found = copy.deepcopy(
             {
@@ -76,11 +77,18 @@ class Fit:
                 "measures": self.measures,
                 "choice": self.choice.record,
                 "reasons": self.choice.reasons,
+                "verdict": self.verdict,
                 "notes": summary.notes(self.measures, self.stages, self.unit),
                 "warnings": [*self.concerns, *self.doubts],
             }
         )
         return cast("Report", found)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: whether the calibration is better, worse or level on the pairs given, or that it is unknown."""
+        packaged = self.encoder is not None and self.encoder.packaged
+        return summary.verdict(self.measures, summary.source_of(self.encoder), packaged)
 
     @property
     def doubts(self) -> list[str]:

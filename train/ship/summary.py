@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.evaluation import isotropy
 from fastflow.evaluation.evaluate import Pairs, evaluate
+from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.stages.rows import Rows
@@ -21,6 +22,8 @@ from fastflow.train.methods.constant import constant_channels, sentence
 
 # mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/superseded.md)
 SPREAD_OUT = 0.2
+PACKAGED, RAW_VECTORS = "model in the package", "raw vectors"
+FEW = 500  # pairs; the standard error of a Spearman of 0.6 is then about 3 points
 
 
 def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
@@ -41,7 +44,10 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
 
 
 def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """``evaluate`` before and after the calibration; if tokens are weighted also ``raw``, with equal weights."""
+    """``evaluate`` before and after the calibration; if tokens are weighted also ``raw``, with equal weights.
+
+    Of the encoder in the package also ``packaged``, the model in the package, which is a calibration of it.
+    """
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
@@ -59,54 +65,80 @@ def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: 
     if encoder.pooling.weights is not None:
         equal = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
         out["raw"] = evaluate(lambda texts: equal(texts).astype(np.float64), sets)
+    if encoder.packaged:
+        with Runtime() as runtime:
+            out["packaged"] = evaluate(runtime.encode, sets)
     return out
 
 
-def rows(measures: dict[str, Any]) -> list[tuple[str, float | None, float, float]]:
-    """(name, raw, before, after) of everything measured; raw if it differs from before."""
-    out: list[tuple[str, float | None, float, float]] = []
+def rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
+    """(name, {column: value}) of what a reader can judge by; the columns are those of ``columns``."""
+    out = []
     for stage in measures.get("bits_per_dimension", []):
-        out.append(("bits per dimension: Gaussian, flow", None, stage["gaussian"], stage["flow"]))
+        out.append(("bits per dimension: Gaussian, flow", {"before": stage["gaussian"], "after": stage["flow"]}))
     before, after = measures["isotropy"]["before"], measures["isotropy"]["after"]
     names = {
         "mean_cosine": "mean cosine of random pairs",
         "isoscore": "IsoScore",
         "top_share": "largest singular value's share",
     }
-    out += [(label, None, before[name], after[name]) for name, label in names.items()]
-    if "separability" in measures:
-        out.append(("separability of dropout views", None, *(measures["separability"][k] for k in ("before", "after"))))
-    if "spearman" in measures:
-        scores = {when: [*found["rows"], found["average"]] for when, found in measures["spearman"].items()}
-        for i, (b, a) in enumerate(zip(scores["before"], scores["after"], strict=True)):
-            label = b.get("set", f"average of {len(b.get('sets', []))}")
-            for kind in ("all", "wmean"):
-                raw = scores["raw"][i][kind] if "raw" in scores else None
-                out.append((f"Spearman {label}, {kind}", raw, b[kind], a[kind]))
+    out += [(label, {"before": before[name], "after": after[name]}) for name, label in names.items()]
+    found = measures.get("spearman", {})
+    for i, row in enumerate([*found["before"]["rows"], found["before"]["average"]] if found else []):
+        label = row.get("set", f"average of {len(row.get('sets', []))}")
+        for kind in ("all", "wmean"):
+            values = {name: [*each["rows"], each["average"]][i][kind] for name, each in found.items()}
+            out.append((f"Spearman {label}, {kind}", values))
     return out
 
 
 def source_of(encoder: FrozenEncoder | None) -> str:
     """The name of the vectors that are calibrated: the column next to theirs is called calibrated."""
     if encoder is None:
-        return "raw vectors"
+        return RAW_VECTORS
     return "raw pooling" if encoder.pooling.weights is None else "weighted pooling"
 
 
-def cells(measures: dict[str, Any], source: str) -> list[list[str]]:
-    """``rows`` below their heads, as text; ``source`` is that of ``source_of``.
+def columns(source: str) -> dict[str, str]:
+    """{what was measured: the head of its column}; ``source`` is that of ``source_of``."""
+    return {"raw": "raw pooling", "before": source, "after": "calibrated", "packaged": PACKAGED}
 
-    Raw pooling, with equal weights, has a column of its own only if Spearman was measured with it too.
-    """
-    out = [["", "raw pooling", source, "calibrated"]]
-    out += [[name, *("" if v is None else f"{v:.4g}" for v in values)] for name, *values in rows(measures)]
-    return out if any(line[1] for line in out[1:]) else [[name, *values] for name, _, *values in out]
+
+def cells(measures: dict[str, Any], source: str) -> list[list[str]]:
+    """``rows`` below their heads, as text, with the columns that hold a value."""
+    found = rows(measures)
+    heads = {name: head for name, head in columns(source).items() if any(name in values for _, values in found)}
+    lines = [[label, *(f"{values[n]:.4g}" if n in values else "" for n in heads)] for label, values in found]
+    return [["", *heads.values()], *lines]
 
 
 def table(measures: dict[str, Any], source: str) -> str:
     """``cells`` as aligned text. Bits per dimension compare a diagonal Gaussian with the flow."""
     lines = cells(measures, source)
-    return "\n".join(f"{name:34}" + "".join(f"{value:>18}" for value in values) for name, *values in lines)
+    return "\n".join(f"{name:34}" + "".join(f"{value:>22}" for value in values) for name, *values in lines)
+
+
+def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> str:
+    """One line: whether the calibration is better, worse or level on what was measured, or that nobody knows.
+
+    ``packaged``: the encoder is that of the package, so that its model is a rival that needs no training.
+    """
+    found = measures.get("spearman")
+    if found is None:
+        if source == RAW_VECTORS:
+            return "Better or worse: unknown. Compare cosines of pairs of your own before and after the calibration."
+        rival = f", and with the {PACKAGED}, which is a calibration of this encoder too," if packaged else ""
+        return (
+            "Better or worse: unknown, for nothing here measures similarity. Give pairs with human scores "
+            f"(--eval PAIRS.tsv), or compare with the pooling{rival} by fastflow eval."
+        )
+    scores = {head: found[name]["average"]["all"] for name, head in columns(source).items() if name in found}
+    own = scores.pop("calibrated")
+    best = max(scores, key=lambda head: scores[head])
+    said = "Level" if own == scores[best] else "Better" if own > scores[best] else "Worse"
+    few = sum(row["pairs"] for row in found["after"]["rows"])
+    doubt = " With so few pairs, several points may be chance." if few < FEW else ""
+    return f"{said}: Spearman {own:.4g} calibrated, {scores[best]:.4g} by the best other, {best}.{doubt}"
 
 
 def notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
