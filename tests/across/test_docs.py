@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from support.places import ROOT, USERS
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
+from support.static_dirs import model2vec_dir
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"))]
@@ -132,6 +133,8 @@ def test_the_quick_commands_and_the_programs_run(page, desk, bert):
     if "st-model" in page.read_text(encoding="utf-8"):
         prompts = {"query": "query: ", "passage": "passage: "}
         make_directory(desk / "st-model", bert, [pooling("mean"), NORMALIZE], prompts=prompts)
+    if "static-model" in page.read_text(encoding="utf-8"):
+        model2vec_dir(desk / "static-model", width=32)
     for command in commands(page):
         if command not in NOT_RUN and not is_slow(command):
             assert command_failure(desk, command) == ""
@@ -151,6 +154,8 @@ def test_every_command_runs_as_a_reader_types_it(page, desk):
         shorten_novels(desk, 1200)
     if not makes_a_model(page):
         copy_model(desk)
+    if "static-model" in page.read_text(encoding="utf-8"):
+        model2vec_dir(desk / "static-model", width=32)
     for command in commands(page):
         if command not in NOT_RUN:
             assert command_failure(desk, command) == ""
