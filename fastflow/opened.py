@@ -131,6 +131,10 @@ class Opened:
         self._count_truncated(len(tokens.cut))
         return self.pool_tokens(tokens, batch_size, batch_tokens)
 
+    def embed(self, *batch: Any) -> tuple[NDArray[Any]]:
+        """The embeddings of a window, for ``stream``."""
+        return (self.backend.embed(*batch),)
+
     def stream(
         self, iterable: Iterable[str], o: StreamOptions, embed: Embed, count: Count | None = None
     ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:

@@ -1,7 +1,8 @@
 """Progress on stderr with rate and time left: one line repainted in a terminal or notebook, else a line now and then.
 
-A log file or a CI page cannot be repainted: there a plain line is added every PLAIN_EVERY seconds, and a last one at
-the end if any was added before, so a short run adds none.
+In a terminal it is shown from the start, before anything is done. A log file or a CI page cannot be repainted: there a
+plain line is added every PLAIN_EVERY seconds, and a last one at the end if any was added before, so a short run adds
+none.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def counted(count: int, unit: str) -> str:
 class Progress:
     """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known.
 
-    ``share`` is that of the input that is done at the start, 0 to 1, for callers that give it to ``advance``.
-    ``stream`` is where it is shown (None: sys.stderr), ``clock`` gives seconds.
+    ``done`` were finished by an earlier run, ``share`` is that of the input that is done at the start, 0 to 1, for
+    callers that give it to ``advance``. ``stream`` is where it is shown (None: sys.stderr), ``clock`` gives seconds.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         share: float | None = None,
+        done: int = 0,
     ) -> None:
         self._label, self._total, self._unit, self._clock = label, total, unit, clock
         self._stream = (sys.stderr if stream is None else stream) if shown else None
         self._repaints = self._stream is not None and repaints(self._stream)
-        self._done, self._start, self._note = 0, clock(), ""
+        self._done, self._within, self._before, self._start, self._note = done, 0, done, clock(), ""
         self._share, self._share_before = share, share or 0.0
         self._every = EVERY if self._repaints else PLAIN_EVERY
         self._due = self._start + (0.0 if self._repaints else PLAIN_EVERY)
@@ -49,23 +51,33 @@ class Progress:
 
     def advance(self, count: int, note: str = "", share: float | None = None) -> None:
         """Count ``count`` more done, ``share`` of the input in all, and show it if it is time."""
-        self._done, self._note, self._share = self._done + count, note, share
+        self._done, self._within, self._note, self._share = self._done + count, 0, note, share
+        self._show()
+
+    def within(self, count: int) -> None:
+        """Count ``count`` more computed, which the next ``advance`` counts as done, and show it if it is time."""
+        self._within += count
+        self._show()
+
+    def _show(self) -> None:
         now = self._clock()
         if now >= self._due or (self._repaints and self._done == self._total):
             self._write(now)
 
     def line(self, seconds: float) -> str:
         """The text of the line after ``seconds``: done, rate, time left."""
-        rate = self._done / seconds if seconds > 0 else 0.0
+        done = self._done + self._within
+        rate = (done - self._before) / seconds if seconds > 0 else 0.0
         if self._total is None:
-            done, left = "", ""
+            part, left = "", ""
             if self._share is not None:
-                done, fresh = f" ({100 * self._share:.0f} %)", self._share - self._share_before
+                part, fresh = f" ({100 * self._share:.0f} %)", self._share - self._share_before
                 left = f", {_clock(seconds * (1 - self._share) / fresh)} left" if fresh > 0 else ""
-            return f"{self._label}: {counted(self._done, self._unit)}{done}, {rate:,.0f}/s{left}"
-        left = f", {_clock((self._total - self._done) / rate)} left" if rate else ""
-        share = 100 * self._done / self._total if self._total else 100
-        return f"{self._label}: {self._done:,}/{counted(self._total, self._unit)} ({share:.0f} %), {rate:,.0f}/s{left}"
+            return f"{self._label}: {counted(done, self._unit)}{part}, {rate:,.0f}/s{left}"
+        left = f", {_clock((self._total - done) / rate)} left" if rate else ""
+        share = 100 * done / self._total if self._total else 100
+        unit = counted(self._total, self._unit)
+        return f"{self._label}: {done:,} of {unit} ({share:.0f} %), {rate:,.0f}/s{left}"
 
     def _write(self, now: float) -> None:
         if self._stream is None:
@@ -79,6 +91,8 @@ class Progress:
         self._width, self._written, self._written_at, self._due = len(line), True, self._done, now + self._every
 
     def __enter__(self) -> Progress:
+        if self._repaints:
+            self._write(self._clock())
         return self
 
     def __exit__(

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fastflow.embedder import Embedder
 from fastflow.errors import UsageError
@@ -164,14 +164,11 @@ class Runtime(Prompting, Familiar, Embedder):
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, prompt_name=prompt_name, ranges=ranges
         )
         with Progress("embed", len(texts), "texts", shown=bool(show_progress_bar)) as progress:
-            blocks = [z for _, (z, *_) in self._opened.stream(texts, o, self._embed, progress.advance)]
+            blocks = [z for _, (z, *_) in self._opened.stream(texts, o, self._opened.embed, progress.advance)]
         out = np.concatenate(blocks) if blocks else self._opened.nothing(o)
         if single:
             return out[0]
         return out if convert_to_numpy else list(out)
-
-    def _embed(self, *batch: Any) -> tuple[NDArray[Any]]:
-        return (self._opened.backend.embed(*batch),)
 
     def stream(
         self,
@@ -213,7 +210,7 @@ class Runtime(Prompting, Familiar, Embedder):
         options = StreamOptions(
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window, prompt_name, ranges
         )  # fmt: skip
-        return ((start, z) for start, (z,) in self._opened.stream(iterable, options, self._embed))
+        return ((start, z) for start, (z,) in self._opened.stream(iterable, options, self._opened.embed))
 
     def stream_with_log_prob(
         self, iterable: Iterable[str], **options: Unpack[types.StreamOptions]

@@ -39,11 +39,11 @@ class Clock:
     ("total", "done", "seconds", "line"),
     [
         (None, 5000, 2.0, "embed: 5,000 texts, 2,500/s"),
-        (10_000, 2500, 10.0, "embed: 2,500/10,000 texts (25 %), 250/s, 0:30 left"),
-        (100_000, 1, 1.0, "embed: 1/100,000 texts (0 %), 1/s, 27:46:39 left"),
-        (10, 0, 0.0, "embed: 0/10 texts (0 %), 0/s"),
-        (0, 0, 1.0, "embed: 0/0 texts (100 %), 0/s"),
-        (1, 1, 1.0, "embed: 1/1 text (100 %), 1/s, 0:00 left"),
+        (10_000, 2500, 10.0, "embed: 2,500 of 10,000 texts (25 %), 250/s, 0:30 left"),
+        (100_000, 1, 1.0, "embed: 1 of 100,000 texts (0 %), 1/s, 27:46:39 left"),
+        (10, 0, 0.0, "embed: 0 of 10 texts (0 %), 0/s"),
+        (0, 0, 1.0, "embed: 0 of 0 texts (100 %), 0/s"),
+        (1, 1, 1.0, "embed: 1 of 1 text (100 %), 1/s, 0:00 left"),
     ],
 )
 def test_the_line(total, done, seconds, line):
@@ -64,19 +64,20 @@ def run(stream, seconds, shown=True, total=20, note="loss 0.5"):
 
 def test_a_terminal_is_repainted_at_first_at_last_and_five_times_a_second():
     painted = run(Terminal(), 2.0)
-    assert painted.startswith("\rembed: 1/20 texts (5 %)")
-    assert painted.endswith("embed: 20/20 texts (100 %), 10/s, 0:00 left  loss 0.5\n")
-    assert 7 <= painted.count("\r") <= 12
+    assert painted.startswith("\rembed: 0 of 20 texts (0 %), 0/s\rembed: ")
+    assert painted.endswith("embed: 20 of 20 texts (100 %), 10/s, 0:00 left  loss 0.5\n")
+    assert 8 <= painted.count("\r") <= 13
     assert painted.count("\n") == 1
 
 
 def test_a_shorter_line_wipes_the_longer_one_before():
     stream, clock = Terminal(), Clock()
     with Progress("embed", None, "texts", True, stream, clock) as progress:
+        clock.now += 1
         progress.advance(1, "a long note")
         clock.now += 1
         progress.advance(1)
-    first, second = stream.getvalue().removeprefix("\r").removesuffix("\n").split("\r")
+    _, first, second = stream.getvalue().removeprefix("\r").removesuffix("\n").split("\r")
     assert len(second) >= len(first)
 
 
@@ -97,9 +98,9 @@ def test_a_log_gets_a_plain_line_every_ten_seconds_and_one_at_the_end(error):
     except KeyboardInterrupt:
         pass
     assert stream.getvalue().splitlines() == [
-        "embed: 10/50 texts (20 %), 1/s, 0:40 left",
-        "embed: 20/50 texts (40 %), 1/s, 0:30 left",
-        "embed: 25/50 texts (50 %), 1/s, 0:25 left",
+        "embed: 10 of 50 texts (20 %), 1/s, 0:40 left",
+        "embed: 20 of 50 texts (40 %), 1/s, 0:30 left",
+        "embed: 25 of 50 texts (50 %), 1/s, 0:25 left",
     ]
 
 
@@ -112,14 +113,14 @@ def test_a_short_run_and_a_quiet_one_leave_a_log_alone():
 def test_the_end_is_not_said_twice():
     said = run(io.StringIO(), 200.0)
     assert len(said.splitlines()) == 20
-    assert said.count("20/20") == 1
+    assert said.count("20 of 20") == 1
 
 
 def test_a_notebook_is_repainted_without_a_terminals_codes(monkeypatch):
     assert run(OutStream(), 1.0) == ""  # the class alone, if no kernel runs, is a file like any other
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     painted = run(OutStream(), 1.0)
-    assert painted.startswith("\rembed: 1/20")
+    assert painted.startswith("\rembed: 0 of 20")
     assert "\x1b" not in painted
     assert run(io.StringIO(), 1.0) == ""  # stderr sent to a file from inside a kernel
 
@@ -141,7 +142,7 @@ def test_encode_and_the_embed_command_use_it(hurried, model, tmp_path, capsys):
     runtime.encode(["a dog", "a cat"])
     assert capsys.readouterr().err == ""
     runtime.encode(["a dog", "a cat"], show_progress_bar=True)
-    assert capsys.readouterr().err.startswith("embed: 2/2 texts (100 %)")
+    assert capsys.readouterr().err.startswith("embed: 2 of 2 texts (100 %)")
     (tmp_path / "in.txt").write_text("a dog\na cat\n")
     for quiet in ([], ["--quiet"]):
         arguments = ["embed", tmp_path / "in.txt", "-m", model, "-o", tmp_path / "o.npy", *quiet]
@@ -149,3 +150,27 @@ def test_encode_and_the_embed_command_use_it(hurried, model, tmp_path, capsys):
         assert done.exit_code == 0
         assert ("embed: 2 texts" in done.stderr) == (not quiet)
         assert not (quiet and done.stderr)
+
+
+def test_a_resumed_run_counts_the_whole_and_its_own_rate():
+    clock = Clock()
+    progress = Progress("flow", 1000, "steps", clock=clock, done=500)
+    progress.advance(100)
+    assert progress.line(10.0) == "flow: 600 of 1,000 steps (60 %), 10/s, 0:40 left"
+
+
+def test_batches_show_before_their_window_is_done():
+    progress = Progress("embed", 100, "texts")
+    progress.advance(10)
+    progress.within(4)
+    progress.within(6)
+    assert progress.line(2.0) == "embed: 20 of 100 texts (20 %), 10/s, 0:08 left"
+    progress.advance(20)
+    assert progress.line(2.0).startswith("embed: 30 of 100 texts")
+
+
+def test_encode_counts_every_batch(model, monkeypatch):
+    counts = []
+    monkeypatch.setattr(Progress, "advance", lambda self, count: counts.append(count))
+    Runtime(model).encode(["a dog"] * 10, batch_size=4, show_progress_bar=True)
+    assert counts == [4, 4, 2]

@@ -18,9 +18,9 @@ class Voice:
     say: Callable[[str], None] = say
     bars: bool = True
 
-    def progress(self, label: str, total: int | None, unit: str) -> Progress:
-        """A Progress that is shown only with ``bars``."""
-        return Progress(label, total, unit, shown=self.bars)
+    def progress(self, label: str, total: int | None, unit: str, done: int = 0) -> Progress:
+        """A Progress that is shown only with ``bars``; ``done`` were finished by an earlier run."""
+        return Progress(label, total, unit, shown=self.bars, done=done)
 
 
 COMMAND = Voice()

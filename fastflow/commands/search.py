@@ -95,11 +95,11 @@ def _lines(runtime: Runtime) -> Iterator[list[str]]:
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import Sources
     from fastflow.files.settings import Settings
-    from fastflow.files.windows import windows
+    from fastflow.files.windows import Pace, windows
 
     settings = Settings(Layout("txt"))
     with Sources(["-"]) as source:
-        for window in windows(source.rows(settings.layout), runtime, source, settings, TOGETHER):
+        for window in windows(source.rows(settings.layout), runtime, source, settings, Pace(TOGETHER)):
             yield window.texts
 
 

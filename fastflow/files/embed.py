@@ -15,7 +15,7 @@ from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, write
 from fastflow.files.settings import Settings, Summary
-from fastflow.files.windows import characters, looked_at, one_text, windows
+from fastflow.files.windows import Pace, characters, looked_at, one_text, windows
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -104,10 +104,17 @@ class Embedded:
     ) -> Summary:
         """Write the rows after the ``finished`` ones of an earlier run; pooled vectors come from ``store`` if there."""
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime._opened.backend.overlaps)
-        self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
-        progress = Progress("embed", None, "texts", shown, share=self._source.share())
-        write(self, writer, state, finished, progress)
+
+        def begun() -> Progress:
+            self._progress = Progress("embed", None, "texts", shown, share=self._source.share(), done=finished)
+            return self._progress
+
+        def count(texts: int) -> None:
+            self._progress.within(texts)
+
+        self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store, count)
+        write(self, writer, state, finished, begun)
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
@@ -160,14 +167,16 @@ class Embedded:
     def blocks(self) -> Iterator[tuple[Block, float | None]]:
         """See ``Made``."""
         s, unlike, counts = self._settings, self._unlike, self._counts
-        coming = windows(self._rows, self._runtime, self._source, s, WINDOW)
+        pace = Pace(WINDOW, self._runtime.backend == "cpu")
+        coming = windows(self._rows, self._runtime, self._source, s, pace)
         if self._run.started is not None:
             first = list(islice(coming, 1))  # nothing of the input is wrong so far
             self._run.started()
             coming = chain(first, coming)
         if not self._run.quiet:
             coming = looked_at(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
-        for (rows, texts, share), made in self._encoder.over(coming, self._source):
+        for (rows, texts, share), made in self._encoder.over(coming, self._source, pace.steady):
+            pace.done(len(rows))
             yield self._block(rows, texts, *made), share
             if unlike is not None and made.log_probs is not None:
                 unlike.look(texts, made.log_probs)

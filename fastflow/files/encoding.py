@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from fastflow.files.read.sources import Sources
 from fastflow.files.settings import Settings
 from fastflow.files.windows import Window
+from fastflow.opened import Count
 from fastflow.runtime import Runtime
+from fastflow.streaming import StreamOptions
 
 if TYPE_CHECKING:
     from fastflow.files.reuse.store import Store
@@ -48,10 +50,11 @@ class Encoder:
     """
 
     def __init__(
-        self, runtime: Runtime, settings: Settings, scored: bool, window: int, store: Store | None = None
-    ) -> None:
+        self, runtime: Runtime, settings: Settings, scored: bool, window: int, store: Store | None = None,
+        count: Count | None = None,
+    ) -> None:  # fmt: skip
         self._runtime, self._settings, self.scored, self._window = runtime, settings, scored, window
-        self._store = store
+        self._store, self._count = store, count
         self._before, self._cut = runtime.truncated, 0
         self._ranges = None if settings.ranges is None else settings.ranges.values
         self.reused = 0
@@ -61,11 +64,11 @@ class Encoder:
         """The texts that were cut at the model's limit, those that were not computed again among them."""
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
-    def over(self, windows: Iterator[Window], source: Sources) -> Iterator[tuple[Window, Made]]:
-        """Yield (window, vectors). Without a store, a file is one stream, so that tokenising overlaps with
-        computing; the stream cuts windows of its own.
+    def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, Made]]:
+        """Yield (window, vectors). Without a store, a file whose windows are ``steady`` is one stream, so that
+        tokenising overlaps with computing; the stream cuts windows of its own.
         """
-        if self._store is not None or source.identity is None:
+        if self._store is not None or source.identity is None or not steady:
             yield from ((window, self(window.texts)) for window in windows)
             return
         coming: deque[Window] = deque()
@@ -99,9 +102,10 @@ class Encoder:
             "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
             "batch_tokens": s.batch_tokens, "window": self._window, "ranges": self._ranges,
         }  # fmt: skip
-        if not self.scored:
-            return (Made(stored(z), None) for _, z in self._runtime.stream(texts, **options))
-        return (Made(stored(z), scores) for _, z, scores in self._runtime.stream_with_log_prob(texts, **options))
+        opened, scored = self._runtime._opened, self.scored
+        embed = opened.backend.embed_with_log_prob if scored else opened.embed
+        blocks = opened.stream(texts, StreamOptions(**options), embed, self._count)
+        return (Made(stored(z), scores[0] if scored else None) for _, (z, *scores) in blocks)
 
     def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
         """(B, D) pooled vectors; those that ``store`` lacks are computed and added to it."""

@@ -49,14 +49,17 @@ class Made(Protocol):
 
 
 def write(
-    made: Made, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
+    made: Made, writer: OutputFile | StandardOutput, state: State | None, finished: int, begun: Callable[[], Progress]
 ) -> None:
-    """Write every block of ``made`` after the ``finished`` rows of an earlier run; ``state`` follows each block."""
+    """Write every block of ``made`` after the ``finished`` rows of an earlier run; ``state`` follows each block.
+
+    ``begun`` gives the progress that is shown, once the finished rows were passed over.
+    """
     if not isinstance(writer, StandardOutput):
         for block in made.before(finished):
             writer.skip(block)
     writer.write(made.empty())  # an empty input still gives a file of the right width and dtype
-    with progress:
+    with begun() as progress:
         for block, share in made.blocks():
             writer.write(block)
             if state is not None and not isinstance(writer, StandardOutput):

@@ -80,8 +80,8 @@ def transform_file(
         state = State(target, vectors.identity, key | {"options": options})
         with kind(target, key) as writer, growing(writer, state, resume) as rows:
             transformed = Transformed(runtime, vectors, settings, rows)
-            progress = Progress("transform", len(vectors.matrix) - rows, "vectors", shown=not quiet)
-            write(transformed, writer, state, rows, progress)
+            progress = Progress("transform", len(vectors.matrix), "vectors", shown=not quiet, done=rows)
+            write(transformed, writer, state, rows, lambda: progress)
             return Summary(transformed.rows - rows, rows)
 
 

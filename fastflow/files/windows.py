@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from fastflow.files.unlike import Unlike
     from fastflow.runtime import Runtime
 
+FEWEST, SECONDS = 64, 1.0  # rows and time of a window whose size varies
+
 
 class Window(NamedTuple):
     """Rows that are embedded together; ``share`` of the inputs' bytes had been read with the last."""
@@ -25,11 +28,31 @@ class Window(NamedTuple):
     share: float | None
 
 
-def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, size: int) -> Iterator[Window]:
-    """``size`` rows after another, fewer if they are long or a pipe has no more for now; raises for a text that is too
-    long, if that is an error.
+class Pace:
+    """The rows of the next window: ``most``; or from FEWEST on as many as take about SECONDS, if ``most`` is not needed
+    for equal bits, so that progress shows early and an interruption loses little.
     """
-    for window in _windowed(rows, source, size):
+
+    def __init__(self, most: int, varies: bool = False) -> None:
+        self.steady, self._most = not varies, most
+        self.size = min(FEWEST, most) if varies else most
+        self._since = time.monotonic()
+
+    def done(self, rows: int) -> None:
+        """Note that a window of ``rows`` is computed."""
+        seconds, self._since = time.monotonic() - self._since, time.monotonic()
+        if not self.steady and rows >= self.size and seconds < SECONDS / 2:
+            self.size = min(self._most, 2 * self.size)
+        elif not self.steady and seconds > 2 * SECONDS:
+            self.size = max(min(FEWEST, self._most), self.size // 2)
+
+
+def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, pace: Pace) -> Iterator[Window]:
+    """As many rows after another as ``pace`` has, fewer if they are long or a pipe has no more for now.
+
+    Raises for a text that is too long, if that is an error.
+    """
+    for window in _windowed(rows, source, pace):
         texts = [one_text(row) for row in window]
         if s.truncate == "error" and len(cut := runtime.tokenizer([(s.prompt or "") + t for t in texts]).cut):
             _, path, record = window[cut[0]]
@@ -66,18 +89,14 @@ def characters(row: Row) -> int:
     return sum(len(value) for value in (*row.record.texts, *row.record.kept) if isinstance(value, str))
 
 
-def _windowed(rows: Iterator[Row], source: Sources, size: int) -> Iterator[list[Row]]:
+def _windowed(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[list[Row]]:
     """``windowed``, of the rows that are there: a window ends before its reader waits."""
-    ready = True
-    while ready:
-        ready = False
 
-        def there() -> Iterator[Row]:
-            nonlocal ready
-            for row in rows:
-                yield row
-                if source.waits():
-                    ready = True
-                    return
+    def there() -> Iterator[Row]:
+        for row in rows:
+            yield row
+            if source.waits():
+                return
 
-        yield from windowed(there(), size, characters)
+    while window := next(windowed(there(), pace.size, characters), None):
+        yield window

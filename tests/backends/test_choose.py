@@ -49,7 +49,7 @@ def test_who_cannot_run_it_refuses(other, monkeypatch):
     with pytest.raises(UsageError, match="dtype 'int8' does not run on the torch backend"):
         Runtime(other, dtype="int8")
     monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "torch" else object())
-    install = r"is not supported.*run pip install -e '\.\[train\]' in the fastflow checkout"
+    install = r"is not supported.*run pip install torch transformers"
     with pytest.raises(FastflowError, match=install):
         Runtime(other)
 

@@ -82,7 +82,7 @@ def test_vectors_of_another_shape_are_infinitely_far():
 
 def test_it_is_not_installed(saved, monkeypatch):
     monkeypatch.setattr(with_st, "find_spec", lambda name: None)
-    with pytest.raises(FastflowError, match=r"needs sentence_transformers, .* run pip install -e '\.\[st\]'"):
+    with pytest.raises(FastflowError, match=r"needs sentence_transformers, .* run pip install sentence-transformers"):
         compare(saved)
 
 

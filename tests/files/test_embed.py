@@ -18,6 +18,7 @@ from fastflow.files.embed import embed_file
 from fastflow.files.run import Run
 from fastflow.files.settings import Settings, Summary
 
+from support.builders import make_sentences
 from support.runs import before_block
 
 
@@ -137,3 +138,24 @@ def test_embedding_a_file_shows_its_share(runtime, corpus, target, monkeypatch):
     monkeypatch.setattr(module, "WINDOW", 64)
     embed_file(runtime, str(corpus), target, Settings())
     assert "256 texts (100 %), " in shown.getvalue()
+
+
+def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_path, monkeypatch, capsys):
+    lines = make_sentences(300, 3)
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    runtime, out = Runtime(model, "cpu", backend="cpu"), tmp_path / "o.npy"
+    embed, calls = runtime._opened.embed, []
+
+    def interrupted(*batch):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(embed(*batch))
+        return calls[-1]
+
+    monkeypatch.setattr(runtime._opened, "embed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(runtime, str(tmp_path / "in.txt"), out, Settings())
+    assert "192 finished rows" in capsys.readouterr().err  # 64 and 128
+    monkeypatch.undo()
+    assert embed_file(runtime, str(tmp_path / "in.txt"), out, Settings(), Run(True)).resumed == 192
+    assert np.array_equal(np.load(out), runtime.encode(lines))

@@ -179,7 +179,7 @@ def test_a_pipe_of_parquet(monkeypatch):
 def test_without_its_library_the_command_to_install_it_is_said(tmp_path, monkeypatch, name, extra):
     path = write(tmp_path / name, zstandard.compress(b"a\n"))
     monkeypatch.setitem(sys.modules, extra, None)
-    sentence = f"reading …needs {extra}, which is not installed: run pip install -e '.["
+    sentence = f"reading …needs {extra}, which is not installed: run pip install {extra}"
     refuses(read, path, sentence)
 
 

@@ -229,7 +229,7 @@ class Rows:
 def test_standard_output_keeps_no_state_and_progress_follows_the_share(capsys):
     shown, seconds = io.StringIO(), iter(range(0, 1000, 20))
     progress = Progress("rows", None, "rows", stream=shown, clock=lambda: float(next(seconds)), share=0.0)
-    write(Rows(), StandardOutput(), None, 0, progress)
+    write(Rows(), StandardOutput(), None, 0, lambda: progress)
     assert len(capsys.readouterr().out.splitlines()) == 17
     assert "rows: 17 rows" in shown.getvalue()
     assert "(24 %)" in shown.getvalue()

@@ -8,15 +8,16 @@ import pytest
 
 from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files import windows as module
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.files.settings import Settings
-from fastflow.files.windows import windows
+from fastflow.files.windows import Pace, windows
 
 
 def listed(runtime, paths, settings, size=2):
     with Sources([str(path) for path in paths]) as sources:
-        found = list(windows(sources.rows(settings.layout), runtime, sources, settings, size))
+        found = list(windows(sources.rows(settings.layout), runtime, sources, settings, Pace(size)))
     return [window.texts for window in found], [window.share for window in found]
 
 
@@ -57,3 +58,17 @@ def test_long_rows_end_a_window(model, tmp_path, monkeypatch):
     texts, _ = listed(Runtime(model), [path], Settings(Layout(keep=("note",))), 4)
     assert [[text[0] for text in window] for window in texts] == [["a", "b"], ["c"], ["d", "f"], ["g"]]
     assert all(sum(len(text) for text in window[:-1]) < 20 for window in texts)
+
+
+def test_the_size_of_a_window_follows_its_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    pace, sizes = Pace(1000, varies=True), []
+    for seconds in (0.1, 0.1, 0.1, 0.9, 5.0, 0.1, 0.1, 0.1, 0.1):
+        sizes.append(pace.size)
+        now[0] += seconds
+        pace.done(pace.size)
+    assert sizes == [64, 128, 256, 512, 512, 256, 512, 1000, 1000]
+    pace.done(3)  # the reader had no more for now
+    assert pace.size == 1000
+    assert (Pace(1000).size, Pace(10, varies=True).size) == (1000, 10)

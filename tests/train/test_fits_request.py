@@ -153,7 +153,7 @@ def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, t
     done = CliRunner().invoke(main, ["embed", str(tmp_path / "in.txt"), "--save-model", str(tmp_path / "m")])
     refused(done, "--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
     monkeypatch.setitem(sys.modules, "torch", None)
-    refused(embed(), "fastflow embed --fit needs torch, which is not installed: run pip install -e '.[train]'", 1)
+    refused(embed(), "fastflow embed --fit needs torch, which is not installed: run pip install torch transformers", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 

@@ -308,7 +308,7 @@ def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedd
         voice.say(
             f"encoder: continues after {done:,} of {len(texts):,} texts that an interrupted run left in the cache"
         )
-    with voice.progress("encoder", len(texts) - done, "texts") as progress:
+    with voice.progress("encoder", len(texts), "texts", done) as progress:
         for start in range(done, len(texts), WINDOW):  # a full disk raises here; a memory map would kill the process
             _write(handle, embedder(texts[start : start + WINDOW], progress.advance).tobytes())
             os.fsync(handle.fileno())

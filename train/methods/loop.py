@@ -127,7 +127,7 @@ def fit_flow(
     start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if fitting.resume and checkpoint else 0
     if keeper and not start:
         log(0, {keeper.what: keeper.look(0, flow)})
-    with fitting.voice.progress("flow", steps - start, "steps") as progress:
+    with fitting.voice.progress("flow", steps, "steps", start) as progress:
         for step, rows in enumerate(batch_rows(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
             with one_thread():
