@@ -18,7 +18,7 @@ from support.builders import wordpiece
 from support.sentence_dirs import theirs
 from support.static_dirs import TEXTS, TOKENIZERS, model2vec_dir, numbers, static_embedding_dir
 
-pytestmark = pytest.mark.filterwarnings("ignore:texts longer than")
+pytestmark = pytest.mark.filterwarnings("ignore:texts longer than", "ignore:words fall into")
 EQUAL = 1e-6  # largest difference, relative to the largest number of a vector above 1
 F16, F32, F64, I8 = np.float16, np.float32, np.float64, np.int8
 SHAPES = {
