@@ -29,6 +29,7 @@ from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workloads import of_model, synthetic
 from fastflow.kernels.threads import default_threads
+from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
@@ -41,6 +42,8 @@ def run_flow(
     """Run the suite on ``device`` (cpu or cuda); ``threads`` None: OMP_NUM_THREADS, else one for each core."""
     peers = frozenset(chosen(against, device, sizes.quick))
     threads = threads or (default_threads() if device == "cpu" else torch.get_num_threads())
+    if model is not None:
+        load_model(model)  # one that cannot be measured is refused before anything is
     results, counts = Results(), [threads] if device == "cuda" or sizes.quick or threads == 1 else [threads, 1]
     say("measuring the machine's ceilings")
     limits = {threads: cuda_ceilings()} if device == "cuda" else ceilings(counts, sizes.probe_s)

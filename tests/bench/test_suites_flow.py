@@ -12,7 +12,7 @@ from fastflow.bench.suites import candidates_flow, flow, flow_limits
 from fastflow.bench.suites.candidates_flow import FlowCandidate
 from fastflow.bench.suites.sizes import QUICK
 from fastflow.bench.suites.workloads import sentences, synthetic
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels import isa as instructions
 from fastflow.plan.in_place import products
 
@@ -31,6 +31,12 @@ def test_no_comparison_is_begun_after_the_end(hasty):
     assert [(entry["batch"], entry["reason"]) for entry in results.skipped] == [
         (batch, "the suite has used up its time") for batch in (1, 3)
     ]
+
+
+def test_a_model_of_vectors_is_refused_before_anything_is_measured(vector_model, monkeypatch):
+    monkeypatch.setattr(flow, "ceilings", lambda *_: pytest.fail("the ceilings were measured"))
+    with pytest.raises(UsageError, match="calibrates vectors and has no encoder"):
+        flow.run_flow(str(vector_model), None, QUICK, "cpu", 1, quiet)
 
 
 @pytest.mark.slow
