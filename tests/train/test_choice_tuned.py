@@ -123,13 +123,28 @@ def test_a_named_method_is_gentle_to_a_tuned_encoder_alone(spread, monkeypatch):
     options, doubt = gentle(str(spread), named, named)
     assert doubt.startswith(f"{DOUBT} (mean cosine of unrelated sentences {crowding(spread):.2f}): whiten,recolour and")
     assert options.colour == named.colour | {"spectrum": TUNED_SPECTRUM}
-    own = Options(method="flow", spectrum=0.3)
+    assert (options.pooling, options.token_weights) == ("last", "none")
+    own = Options(method="flow", spectrum=0.3, pooling="words", token_weights="sif")
     assert gentle(str(spread), own, own)[0] == own
     monkeypatch.setattr(tuned, "crowding", lambda encoder: CONE)
     assert gentle("e", named, named) == (named, None)
     monkeypatch.setattr(tuned, "crowding", None)  # nobody asks if nothing is calibrated, or auto has asked
     for quiet in (Options(), Options(method="none")):
         assert gentle("e", quiet, quiet) == (quiet, None)
+
+
+def test_a_named_method_calibrates_the_pooling_that_the_encoder_was_tuned_with(spread, tmp_path, sentences):
+    directory = make_directory(tmp_path / "st", spread, [pooling("cls"), NORMALIZE], length=12)
+    with pytest.warns(UserWarning, match=DOUBT):
+        fit = fastflow.fit(sentences, directory, method="nullspace:1")
+    assert [module.split(" ")[0] for module in fit.encoder.modules.names()] == ["Pooling", "Normalize"]
+    assert fit.encoder.head is not None
+    assert fit.encoder.max_length == 12
+    weighted = Options(token_weights="sif")
+    options, _ = gentle(str(directory), weighted, settle(str(directory), weighted)[0])
+    assert (options.method, options.pooling, options.token_weights, options.spectrum) == ("flow", "last", "sif", 0.0)
+    left = Options(method="whiten")
+    assert gentle(str(directory), left, settle(str(directory), left)[0], reference=True)[0].pooling == "last"
 
 
 def test_from_python_the_warning_is_in_the_report(spread, sentences):
@@ -148,17 +163,22 @@ def test_and_streamed(spread, corpus, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "kinds", "mode", "spectrum"),
+    ("options", "kinds", "pooling", "spectrum"),
     [
-        (("--method", "whiten"), ["whiten"], "weighted-mean", None),
-        (("--method", "whiten", "--token-weights", "none"), ["whiten"], "mean", None),
-        (("--method", "flow"), ["flow", "recolour"], "weighted-mean", 0.0),
-        (("--method", "whiten,recolour", "--spectrum", "0.4"), ["whiten", "recolour"], "weighted-mean", 0.4),
-        (("--method", "none", "--token-weights", "sif"), [], "weighted-mean", None),
+        (("--method", "whiten"), ["whiten"], ("mean", 3), None),
+        (
+            ("--method", "whiten", "--token-weights", "sif", "--pooling", "words"),
+            ["whiten"],
+            ("weighted-mean", -1),
+            None,
+        ),
+        (("--method", "flow"), ["flow", "recolour"], ("mean", 3), 0.0),
+        (("--method", "whiten,recolour", "--spectrum", "0.4"), ["whiten", "recolour"], ("mean", 3), 0.4),
+        (("--method", "none", "--token-weights", "sif"), [], ("weighted-mean", -1), None),
     ],
 )
 def test_what_is_named_is_done_all_the_same_gently_and_with_a_warning(
-    spread, corpus, tmp_path, options, kinds, mode, spectrum
+    spread, corpus, tmp_path, options, kinds, pooling, spectrum
 ):
     result = make_train(spread, corpus, tmp_path)(*options, "--stop", "budget")
     assert result.exit_code == 0, result.stderr
@@ -169,7 +189,7 @@ def test_what_is_named_is_done_all_the_same_gently_and_with_a_warning(
     )
     made = manifest(tmp_path / "m")
     assert [stage["kind"] for stage in made["calibration"]] == kinds
-    assert made["pooling"] == {"mode": mode, "layers": [-1]}
+    assert made["pooling"] == {"mode": pooling[0], "layers": [pooling[1]]}
 
 
 @pytest.mark.slow
@@ -180,7 +200,7 @@ def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, cor
     assert SAID not in result.stderr
     assert DOUBT in result.stderr
     made = manifest(tmp_path / "m")
-    assert made["pooling"] == {"mode": "weighted-mean", "layers": [-1]}
+    assert made["pooling"] == {"mode": "weighted-mean", "layers": [3]}
     assert list(made["training"]["choice"]["separability"]) == ["none", "flow"]
 
 

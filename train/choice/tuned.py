@@ -38,8 +38,8 @@ def caution(encoder: str | Path) -> str | None:
     return (
         "a calibration without labels was never found to help an encoder that was tuned for similarity, as this one "
         f"was (mean cosine of unrelated sentences {found:.2f}): whiten,recolour and flow cost all-MiniLM-L6-v2 1.0 to "
-        "2.7 points of Spearman with its own pooling, and 5.2 to 6.6 with token weights and embedding-first-last "
-        "(bench/results/tuned.md); compare with --method none on pairs of your own"
+        "2.7 points of Spearman (bench/results/tuned.md); compare with --method auto, which keeps it as it is, on "
+        "pairs of your own"
     )
 
 

@@ -61,7 +61,7 @@ def calibrate_corpus(
 ) -> Fit | None:
     """``calibrate`` on the corpus that ``reader`` reads with the encoder and settled options."""
     asked, (options, reason) = options, settle(encoder, options, run.reference)
-    options, doubt = gentle(encoder, asked, options)
+    options, doubt = gentle(encoder, asked, options, run.reference)
     frozen = prepare(encoder, options, run)
     if frozen.pooling.mode != "mean":  # token weights are of a mean, and recolour's defaults go by them
         options = replace(options, token_weights="none")
@@ -104,20 +104,34 @@ def settle(encoder: str, options: Options, reference: bool = False) -> tuple[Opt
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
     usual = {"method": method, "token_weights": "none" if reason or whole else "sif"}
-    usual["pooling"] = "last" if reason else POOLING
+    usual["pooling"] = _own_pooling(encoder, options, reference) if reason else POOLING
     settled: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
-    if reason and "pooling" in settled and not reference and options.max_length is None and has_modules(encoder):
-        settled["pooling"] = OF_MODULES
     if reason:
         settled |= {"background": None, "background_words": None}  # nothing is fitted, with the corpus or on it
     return replace(options, **settled), reason
 
 
-def gentle(encoder: str, asked: Options, settled: Options) -> tuple[Options, str | None]:
-    """``settled`` with a spectrum for a tuned encoder that is calibrated because it was ``asked``, and the warning."""
+def gentle(encoder: str, asked: Options, settled: Options, reference: bool = False) -> tuple[Options, str | None]:
+    """``settled`` with what suits a tuned encoder that is calibrated because it was ``asked``, and the warning.
+
+    That is its own pooling, no token weights and the encoder's spectrum, where none is named.
+    """
     if _unasked(asked) or settled.method == "none" or (doubt := caution(encoder)) is None:
         return settled, None
-    return replace(settled, spectrum=TUNED_SPECTRUM) if settled.spectrum is None else settled, doubt
+    own: dict[str, Any] = {}
+    if asked.pooling == "auto":
+        own["pooling"] = _own_pooling(encoder, asked, reference)
+    if asked.token_weights == "auto":  # noqa: S105
+        own["token_weights"] = "none"  # noqa: S105
+    if asked.spectrum is None:
+        own["spectrum"] = TUNED_SPECTRUM
+    return replace(settled, **own), doubt
+
+
+def _own_pooling(encoder: str, asked: Options, reference: bool) -> str:
+    """The pooling that a tuned encoder was tuned with: its modules if they can be run, else the last layer's mean."""
+    whole = not reference and asked.max_length is None and not asked.weighted and has_modules(encoder)
+    return OF_MODULES if whole else "last"
 
 
 def _unasked(options: Options) -> bool:
