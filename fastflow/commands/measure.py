@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ def report(
     metavar="MODEL",
     help="Model or Hugging Face encoder directory, for every suite.  [default: as listed above]",
 )
-@click.option("--suite", default="flow", metavar="NAME,...", help="Suites to run, or all.")
+@click.option("--suite", metavar="NAME,...", help="Suites to run, or all.  [default: texts a second of the model]")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a file a run.")
 @replaced_option("--out", "--output (-o)")
 @click.option(
@@ -212,7 +213,7 @@ def report(
 @DEVICE
 def bench(
     model: str | None,
-    suite: str,
+    suite: str | None,
     out: Path | None,
     skip: str,
     against: str | None,
@@ -224,6 +225,9 @@ def bench(
     device: str,
 ) -> None:
     """Time fastflow against other engines on this machine.
+
+    Without --suite: texts a second of the model on the CPU, in float32, bfloat16 and int8, and of the engines among
+    Sentence Transformers, fastembed and ONNX Runtime that are installed; under a minute. The suites measure more:
 
     The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
     installed is named and left out. zentorch shares no process with ctranslate2 and xllamacpp: give it a run of its own
@@ -251,11 +255,27 @@ def bench(
     def names(words: str) -> list[str]:
         return [word.strip() for word in words.split(",")]
 
+    if suite is None:
+        if out or skip or against or shape or quick or plot or device == "cuda":
+            raise UsageError(
+                "name a --suite for these options, such as --suite all; without one bench takes -m, --threads, --json"
+            )
+        from fastflow.bench.here import here, table
+
+        found = here(model or os.environ.get("FASTFLOW_MODEL"), threads)
+        if json_file != "-":
+            emit(table(found))
+        if json_file is not None:
+            write_json(json_file, found)
+        return
     if suite == "all":
         if out is None or model or against or shape or quick or json_file or plot:
             raise UsageError("--suite all takes -o DIR, --skip, --threads and --device, and no other option")
-        return run_every(out, names(skip) if skip else (), device, threads)
+        run_every(out, names(skip) if skip else (), device, threads)
+        return
     if out is not None or skip:
         raise UsageError("-o and --skip are for --suite all; one suite takes --json FILE")
     peers = None if against is None else names(against)
+    if json_file == "-":
+        raise UsageError("a suite prints its table: give --json FILE")
     run(model, names(suite), peers, quick, json_file, plot, device, threads, shape=shape)

@@ -1,0 +1,130 @@
+"""``fastflow bench`` without a suite: how fast is it here, in three to six rows and under a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import fastflow.train.choice
+from fastflow.bench.measure.timing import Effort, alternate
+from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.threads import default_threads
+from fastflow.model.kinds import VectorModel
+from fastflow.runtime import Runtime
+
+DTYPES = ("float32", "bfloat16", "int8")
+PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # in float32; the suites have more
+SENTENCES = Path(fastflow.train.choice.__path__[0]) / "probe.txt"
+CALL_S = 1.0  # of the slowest
+FEWEST, MOST = 32, 4096  # texts
+EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
+
+
+def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
+    """Texts a second of ``model`` in each dtype and of every installed peer, on this machine's CPU.
+
+    Returns model, work (what fastflow computes), threads, texts, rows (name, dtype, texts_per_s, ratio) and skipped,
+    sentences. ``ratio`` is to
+    Sentence Transformers, or without it to fastflow in float32. Raises a UsageError for a model without an encoder.
+    """
+    count = threads or default_threads()
+    calls, skipped = ours(model, count)
+    every = SENTENCES.read_text(encoding="utf-8").splitlines()
+    with_peers, left_out = peers(model, count, every)
+    calls |= with_peers
+    texts = repeated(every, min(size(embed, every) for embed in calls.values()))
+    timings = alternate({" ".join(who): partial(embed, texts) for who, embed in calls.items()}, EFFORT)
+    speeds = {who: len(texts) / timings[" ".join(who)].median_ms * 1e3 for who in calls}
+    base = next((who for who in speeds if who[0] == PEERS[0]), ("fastflow", "float32"))
+    rows = [
+        {"name": name, "dtype": dtype, "texts_per_s": speed, "ratio": speed / speeds[base]}
+        for (name, dtype), speed in speeds.items()
+    ]
+    info = Runtime(model, "cpu", "float32", count).info()
+    about = {
+        "model": info["model"], "work": f"{info['pooling']}, calibration {info['calibration']}", "threads": count,
+        "texts": len(texts), "against": base[0],
+    }  # fmt: skip
+    return {**about, "rows": rows, "skipped": skipped + left_out}
+
+
+def ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """``encode`` of the model in each dtype that it has here, and a sentence for each that it has not."""
+    calls: dict[tuple[str, str], Any] = {}
+    skipped = []
+    for dtype in DTYPES:
+        try:
+            runtime = Runtime(model, "cpu", dtype, threads)
+        except FastflowError as error:
+            if dtype == "float32":
+                raise
+            skipped.append(f"fastflow {dtype}: {error}")
+            continue
+        if isinstance(runtime._opened.model, VectorModel):
+            raise UsageError(f"{model} calibrates vectors: time it with fastflow bench --suite flow -m {model}")
+        calls["fastflow", dtype] = runtime.encode
+    return calls, skipped
+
+
+def peers(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """The installed ones of PEERS whose vectors of ``few`` agree with PyTorch's, and why the others are left out."""
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        return {}, ["the other engines: they are made with PyTorch and transformers, which are not installed"]
+    from fastflow.bench.peers.encoder import PEERS as NEEDED
+    from fastflow.bench.peers.encoder import excuse, missing, open_peers
+    from fastflow.bench.peers.text_engines import open_texts
+    from fastflow.bench.suites.texts import Check, on_padded, tokenizer_of
+    from fastflow.bench.suites.workbench import workbench
+
+    wanted = [(name, "float32") for name in PEERS]
+    needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name][0]) for name in PEERS}
+    left_out = [f"{name}: not installed (pip install {needs[name]})" for name, dtype in wanted if missing(name, dtype)]
+    calls: dict[tuple[str, str], Any] = {}
+    lost: list[dict[str, Any]] = []
+    with workbench(model) as bench:
+        subject = bench.named()
+        tokenize = tokenizer_of(subject)
+        check = Check(subject, few, tokenize)
+        found = [each for each in wanted if not missing(*each)]
+        candidates = [
+            *open_texts(subject, [each for each in found if each[0] != "onnxruntime"], threads, lost),
+            *(on_padded(each, tokenize) for each in open_peers(
+                subject, [each for each in found if each[0] == "onnxruntime"], threads, lost)),
+        ]  # fmt: skip
+        for candidate in candidates:
+            try:
+                check(candidate)
+            except Exception as error:  # other people's code raises anything
+                left_out.append(f"{candidate.name}: {excuse(candidate, error)}")
+                continue
+            calls[candidate.name, candidate.dtype] = lambda texts, c=candidate: c.prepare(texts)()
+    return calls, left_out + [f"{each['name']}: {each['reason']}" for each in lost]
+
+
+def size(embed: Any, texts: Sequence[str]) -> int:
+    """How many texts ``embed`` takes about CALL_S for."""
+    embed(texts)
+    start = perf_counter()
+    embed(texts)
+    return int(max(FEWEST, min(MOST, CALL_S * len(texts) / (perf_counter() - start))))
+
+
+def repeated(texts: Sequence[str], count: int) -> list[str]:
+    """``count`` texts, in turn."""
+    return [texts[i % len(texts)] for i in range(count)]
+
+
+def table(found: dict[str, Any]) -> str:
+    """The result of ``here`` for people."""
+    threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
+    lines = [f"model {found['model']}, {threads}, {found['texts']:,} short sentences: texts a second"]
+    if len({row["name"] for row in found["rows"]}) > 1:
+        lines.append(f"  fastflow computes {found['work']}; the others the encoder up to its last layer")
+    for row in found["rows"]:
+        who = f"{row['name']} {row['dtype']}"
+        lines.append(f"  {who:<30} {row['texts_per_s']:>9,.0f}  {row['ratio']:5.1f} x {found['against']}")
+    return "\n".join([*lines, *(f"left out: {reason}" for reason in found["skipped"])])

@@ -1,0 +1,53 @@
+"""``fastflow bench`` without a suite: rows for every dtype and installed peer, and what it leaves out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fastflow.bench import here as module
+from fastflow.bench.measure.timing import Effort
+from fastflow.bench.peers import encoder
+from fastflow.errors import UsageError
+
+from support.commands import assert_one_sentence, run
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    monkeypatch.setattr(module, "EFFORT", Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0))
+    monkeypatch.setattr(module, "MOST", 32)
+
+
+def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkeypatch):
+    monkeypatch.setattr(module, "PEERS", ("sentence-transformers", "fastembed"))
+    monkeypatch.setattr(encoder, "missing", lambda name, dtype: "absent" if name == "fastembed" else None)
+    found = module.here(str(bert), 1)
+    named = {(row["name"], row["dtype"]): row for row in found["rows"]}
+    assert {("fastflow", dtype) for dtype in ("float32", "bfloat16")} <= set(named)
+    assert (found["threads"], found["texts"], found["model"]) == (1, 32, str(bert))
+    base = named["sentence-transformers", "float32"]
+    assert found["against"] == "sentence-transformers"
+    for row in named.values():
+        assert row["ratio"] == pytest.approx(row["texts_per_s"] / base["texts_per_s"])
+    assert found["skipped"][-1] == "fastembed: not installed (pip install onnx fastembed)"
+    shown = module.table(found).splitlines()
+    assert shown[0] == f"model {bert}, 1 thread, 32 short sentences: texts a second"
+    assert len(shown) == 2 + len(found["rows"]) + len(found["skipped"])
+
+
+def test_without_pytorch_fastflow_is_timed_alone(model, monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    printed = json.loads(run("bench", "-m", model, "--threads", 1, "--json").stdout)
+    assert {row["name"] for row in printed["rows"]} == {"fastflow"}
+    assert printed["rows"][0]["ratio"] == 1.0
+    assert printed["skipped"][-1].startswith("the other engines: they are made with PyTorch")
+
+
+def test_what_it_does_not_take(vector_model):
+    with pytest.raises(UsageError, match="calibrates vectors: time it with fastflow bench --suite flow"):
+        module.here(str(vector_model))
+    for words in (["--quick"], ["--against", "fastembed"], ["--plot", "x.png"], ["--device", "cuda"]):
+        assert_one_sentence(run("bench", *words), 2, "name a --suite for these options")
+    assert_one_sentence(run("bench", "--suite", "flow", "--json"), 2, "a suite prints its table: give --json FILE")
