@@ -53,4 +53,7 @@ def test_a_forced_instruction_set_that_is_missing(tmp_path, monkeypatch):
 def test_info_names_the_table(tmp_path):
     info = Runtime(model2vec_dir(tmp_path / "m", dtype=np.float16, max_length=None), threads=1).info()
     assert (info["backend"], info["dtype"], info["dim"], info["max_length"]) == ("cpu", "float32", 37, None)
+    assert info["pooling"] == "masked mean of word embeddings without positions"
+    bag = Runtime(static_embedding_dir(tmp_path / "bag")).info()
+    assert (bag["pooling"], bag["modules"]) == (info["pooling"], ["StaticEmbedding"])
     assert any("rows in float16" in line for line in info["details"])

@@ -105,6 +105,15 @@ def test_static_embedding(tmp_path, file, fault, sentence):
     Runtime(good)
 
 
+def test_model2vec_has_a_row_for_each_entry(tmp_path):
+    """A StaticEmbedding may have more rows; model2vec refuses such a table."""
+    more = numbers((SIZE + 8, WIDTH))
+    own = spoil(model2vec_dir(tmp_path / "own", width=WIDTH), WEIGHTS, {"embeddings": more})
+    refuses(Runtime, own, f"the tokenizer has {SIZE} entries, and the table has {SIZE + 8} vectors")
+    bag = spoil(static_embedding_dir(tmp_path / "bag", width=WIDTH), BAG + WEIGHTS, {"embedding.weight": more})
+    assert Runtime(bag).dim == WIDTH
+
+
 def test_a_pickle_is_named(tmp_path):
     path = model2vec_dir(tmp_path / "m")
     (path / WEIGHTS).rename(path / "pytorch_model.bin")

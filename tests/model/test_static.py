@@ -90,6 +90,16 @@ def test_vectors_of_sentence_transformers(tmp_path, shape, kind):
     near(Runtime(path).encode(TEXTS), want)
 
 
+def test_model2vec_without_a_model_type(tmp_path):
+    """As its library saves a model made from arrays: next to a modules.json, and by its own rules."""
+    model2vec = pytest.importorskip("model2vec")
+    tokenizer = wordpiece()
+    made = model2vec.StaticModel(numbers((tokenizer.get_vocab_size(), 9)), tokenizer, normalize=True, max_length=6)
+    made.save_pretrained(tmp_path / "m")
+    assert "model_type" not in json.loads((tmp_path / "m" / "config.json").read_text())
+    near(Runtime(tmp_path / "m").encode(TEXTS), made.encode(TEXTS))
+
+
 def test_sentence_transformers_keeps_unknown_tokens_and_texts_whole(tmp_path):
     """And model2vec neither: the two libraries make different vectors of one table."""
     bag, own = static_embedding_dir(tmp_path / "bag"), model2vec_dir(tmp_path / "own", max_length=4)
