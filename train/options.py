@@ -15,7 +15,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
-BACKGROUND = (3_000, 10_000, 100_000)  # sentences: three a text within the first two, a third of a larger corpus
+BACKGROUND, SHARE = (3_000, 10_000), 4  # sentences: SHARE a text within these; compared in bench/results/own-texts.md
 FEWEST = 100  # texts for which auto fits a flow: the fewest that were compared (bench/results/default.md)
 POOLING = "words"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
 COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
@@ -156,8 +156,8 @@ class Options:
         "whole",
         "After a flow, or another method with recolour: fit to N sentences of random words of the language with the "
         "corpus, so that texts unlike it are embedded well too; 0: none. Token weights have a background of their own. "
-        f" [default: three a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, or a third of a larger corpus, at most "
-        f"{BACKGROUND[2]:,}; 0 if the corpus is not English and has no --background-words]",
+        f" [default: four a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts drawn "
+        "from a larger corpus; 0 if the corpus is not English and has no --background-words]",
         least=0,
         metavar="N",
     )
@@ -223,9 +223,18 @@ DEFAULTS = Options()
 
 
 def background_size(count: int) -> int:
-    """How many background sentences go with a corpus of ``count`` texts (compared in bench/results/default.md)."""
-    least, usual, most = BACKGROUND
-    return max(least, min(3 * count, usual), min(count // 3, most))
+    """How many background sentences go with a corpus of ``count`` texts."""
+    least, most = BACKGROUND
+    return max(least, min(SHARE * count, most))
+
+
+def fitted_size(count: int, background: int) -> int:
+    """How many of ``count`` texts are fitted with the usual ``background``; all if there is none.
+
+    A corpus of one field has its topics as leading directions. A fit that it outweighs takes them for what all texts
+    have in common, and equalises them.
+    """
+    return min(count, background // SHARE) if background else count
 
 
 def check_extra(purpose: str) -> None:

@@ -20,7 +20,7 @@ from fastflow.train.data.token_weights import first_of, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import recoloured
-from fastflow.train.options import Options, background_size
+from fastflow.train.options import Options, background_size, fitted_size
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
@@ -97,15 +97,34 @@ def background_of(corpus: Corpus, options: Options) -> Corpus:
     return replace(corpus, name="the background", texts=texts, count=count, pooled=None, moments=None)
 
 
+def fitted_count(corpus: Corpus, options: Options, background: int) -> int:
+    """How many texts are fitted with ``background`` sentences: all beside a number that was asked for."""
+    return fitted_size(corpus.count, background) if options.background is None else corpus.count
+
+
+def part_of(
+    corpus: Corpus, pooled: NDArray[np.float32], options: Options, background: int
+) -> tuple[Corpus, NDArray[np.float32]]:
+    """The part of the corpus that is fitted, and its embeddings: ``fitted_count`` texts drawn at random.
+
+    The statistics of a corpus that was read once are of all texts, and count as those of that many.
+    """
+    size = fitted_count(corpus, options, background)
+    if size == corpus.count:
+        return corpus, pooled
+    if corpus.moments is not None:
+        return replace(corpus, moments=corpus.moments.counted(size)), pooled
+    rows = np.sort(np.random.default_rng((options.seed, 1 << 35)).choice(corpus.count, size, replace=False))
+    return replace(corpus, texts=[corpus.texts[row] for row in rows], count=size), np.asarray(pooled[rows])
+
+
 def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
     """Describe the corpus to the user; returns warnings about it. Raises if nothing can be fitted.
 
     ``background``: its sentences.
     """
-    frozen, concerns = corpus.encoder, []
-    steps = _steps(corpus.count, options) and _steps(
-        corpus.count + background, options
-    )  # the corpus alone fills a batch
+    frozen, concerns, fitted = corpus.encoder, [], fitted_count(corpus, options, background)
+    steps = _steps(corpus.count, options) and _steps(fitted + background, options)  # the corpus alone fills a batch
     if corpus.count < 2:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
     if not options.stream:
@@ -127,7 +146,8 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
     for concern in concerns:
         voice.say(f"WARNING: {concern}")
     if background:
-        voice.say(f"background: {background} sentences of random words, to which the method is fitted too")
+        drawn = f" with {fitted} of the texts" if fitted < corpus.count else ""
+        voice.say(f"background: {background} sentences of random words, to which the method is fitted too{drawn}")
     elif options.background is None and recoloured(options.method, options.latent):
         voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
     if steps:

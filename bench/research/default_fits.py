@@ -17,7 +17,7 @@ from fastflow.model.tokens import Tokenizer
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Joined, Rows
 from fastflow.train.choice.separability import make_views
-from fastflow.train.data.background import background, sentences, words_of
+from fastflow.train.data.background import background, words_of
 from fastflow.train.data.corpus import clean, read_corpus
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, open_encoder
 from fastflow.train.data.token_weights import PRIOR, sif_weights, token_counts
@@ -25,8 +25,9 @@ from fastflow.train.methods.chain import fit
 from fastflow.train.methods.loop import Fitting, Schedule
 from fastflow.train.methods.names import parse_method
 from fastflow.train.methods.recolour import fit_recolour, joint_moments
-from fastflow.train.options import DEFAULTS, POOLING, background_size
+from fastflow.train.options import DEFAULTS, POOLING, Options
 from fastflow.train.progress import SILENT
+from fastflow.train.reading import Corpus, background_of, part_of
 
 CORPORA = {  # name -> file in corpora/, and paragraphs to draw (None: every line), cut into sentences
     "news": ("leipzig-eng-news-2016-10k.txt", None),
@@ -38,20 +39,32 @@ CORPORA = {  # name -> file in corpora/, and paragraphs to draw (None: every lin
 MOST = 10_000  # sentences of a corpus of paragraphs
 MAIN = {"pairs": "ap", "retrieval": "ndcg@10"}
 COLOUR = tuple(DEFAULTS.colour.values())
+ALL = (
+    3_000,
+    10_000,
+    100_000,
+)  # sentences with all texts: three a text within the first two, a third of a larger corpus
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A way to fit: ``prior`` times the corpus's frequencies those of the language count (None: every token counts 1).
 
-    ``colour`` is recolour's spectrum, mean share and demoted directions; ``background`` adds the random words.
+    ``colour`` is recolour's spectrum, mean share and demoted directions. ``background``: *outweighs* the corpus as in
+    fastflow-train, goes with *all* texts of it, or *none*.
     """
 
     pooling: str = POOLING
     prior: float | None = PRIOR
     method: str = "flow"
     colour: tuple[float, float, int] = COLOUR  # type: ignore[assignment]
-    background: bool = True
+    background: str = "outweighs"
+
+    def sentences(self, texts: int) -> int | None:
+        """How many sentences of random words are asked for with so many texts; None: fastflow-train decides."""
+        least, usual, most = ALL
+        counts = {"outweighs": None, "all": max(least, min(3 * texts, usual), min(texts // 3, most)), "none": 0}
+        return counts[self.background]
 
     @property
     def fitless(self) -> bool:
@@ -135,12 +148,14 @@ class Lab:
         """The stages before recolour, and the rows that they are fitted to: the corpus, then random words."""
         frozen = self.weighed(corpus, candidate.pooling, candidate.prior)
         texts = self.texts(corpus)
-        pooled, words = self.embed(frozen, texts), words_of(texts, self.words)
-        count = background_size(len(texts)) if candidate.background and words else 0
-        ground = self.embed(frozen, sentences(count, words)) if count and words else None
+        whole = Corpus(corpus, texts, len(texts), "", frozen, words_of(texts, self.words))
+        options = Options("flow", seed=seed, background=candidate.sentences(len(texts)) if whole.words else None)
+        beside = background_of(whole, options)
+        part, pooled = part_of(whole, self.embed(frozen, texts), options, beside.count)
+        ground = self.embed(frozen, beside.texts) if beside.count else None
         views = make_views(texts, frozen, seed=seed) if candidate.method == "flow" else None
         fitting = Fitting(Schedule(seed=seed), views=views, voice=SILENT)
-        shape = DEFAULTS.shape(len(texts), count)
+        shape = DEFAULTS.shape(part.count, beside.count)
         made = fit(parse_method(candidate.method), pooled, shape, fitting, background=ground)
         return list(made.stages), pooled if ground is None else Joined(pooled, ground)
 

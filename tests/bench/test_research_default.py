@@ -91,8 +91,11 @@ def test_the_page_has_every_candidate_set_and_margin():
     page = markdown({"command": "python -m study", "rows": rows})
     assert all(f"| {name} |" in page for name in (*TRIED, *CONFIRMING))
     assert "66.0 (65.0 to 67.0)" in page
-    assert "| own texts | +16.0 | +16.0 | +16.0 | +16.0 | -5.0 (trec) |" in page
-    assert "| news, 300 | +15.0 | +15.0 | +15.0 | +15.0 | +5.0 (SICK-R-test) |" in page
+    assert "| own texts | all texts | +16.0 | +16.0 | +16.0 | +16.0 | -5.0 (trec) |" in page
+    assert "| own texts | default | +15.0 | +15.7 | +15.0 | +15.0 | -5.0 (trec) |" in page
+    assert "| news, 300 | default | +15.0 | +15.0 | +15.0 | +15.0 | +5.0 (SICK-R-test) |" in page
+    assert "| mix | all texts |" in page
+    assert "| mix | default |" not in page
     json.dumps(rows)
 
 

@@ -53,11 +53,11 @@ def test_the_default_stands_in_the_quality_table():
     runs = [
         {"corpus": c, "candidate": k, "seed": seed, "set": name, "scores": [start + i, start + 10 + i]}
         for c in ("own texts", "snli", "news")
-        for k, seed, start in (("weights", 0, 40), ("default", 0, 50), ("default", 1, 52))
+        for k, seed, start in (("weights", 0, 40), ("all texts", 0, 50), ("all texts", 1, 52))
         for i, name in enumerate(SEVEN)
     ]
     rows = quality.weighted_rows({"seven": runs})
-    names = ("token weights alone", "the default of fastflow-train")
+    names = ("token weights alone", "the default on all texts")
     assert [row["name"] for row in rows] == [f"{name}, {place}" for place in ("target", "corpus") for name in names]
     assert [len(row["runs"]) for row in rows] == [1, 2, 1, 2]
     assert quality.summary(rows[0], "mean", "all") == "43.0"

@@ -8,6 +8,7 @@ import pytest
 import fastflow
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
+from fastflow.train import options as settings
 from fastflow.train.data.background import english
 from fastflow.train.data.background import sentences as background_sentences
 
@@ -46,6 +47,51 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
         assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
     last = [fit.stages[-1].params["matrix"] for fit in (beside, alone)]
     assert not np.allclose(*last, rtol=1e-2, atol=1e-3)
+
+
+@pytest.fixture
+def outweighed(monkeypatch):
+    """40 to 120 sentences of random words, so that 30 texts of a larger corpus are fitted."""
+    monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["flow", "whiten,recolour"])
+def test_a_larger_corpus_is_outweighed_by_the_sentences(bert, sentences, tmp_path, outweighed, method):
+    """It is fitted as if 30 of its texts, drawn at random, were the corpus."""
+    given = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16, "batch_size": 16}
+    lines = []
+    fit = fastflow.fit(sentences[:200], bert, method, progress=lines.append, **given)
+    assert "background: 120 sentences of random words, to which the method is fitted too with 30 of the texts" in lines
+    rows = np.sort(np.random.default_rng((0, 1 << 35)).choice(200, 30, replace=False))
+    part = fastflow.fit([sentences[row] for row in rows], bert, method, background=120, **given)
+    for one, other in zip(fit.stages, part.stages, strict=True):
+        assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
+    counts = [fit.training[name] for name in ("texts", "fitted", "background")]
+    assert counts == [200, 30, 120]
+    fit.save(tmp_path / "m")
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert ": 200 distinct texts, of which 30, and 120 sentences of random words |" in card
+    whole = fastflow.fit(sentences[:200], bert, method, background=120, **given)
+    assert whole.training["fitted"] == 200
+    assert not np.allclose(whole.stages[-1].params["matrix"], fit.stages[-1].params["matrix"], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_the_statistics_of_a_streamed_corpus_are_outweighed(bert, sentences, outweighed, monkeypatch):
+    """They are those of all texts, and count as those of 30."""
+
+    def mean(**more):
+        fit = fastflow.fit(sentences, bert, "whiten,recolour", stream=True, stop="budget", token_weights="none", **more)
+        return fit.stages[0].params["mean"], fit.training["fitted"]
+
+    (usual, some), (both, every) = mean(), mean(background=120)
+    assert (some, every) == (30, 256)
+    monkeypatch.setattr(settings, "SHARE", 1000)  # no text counts
+    alone, none = mean()
+    assert none == 0
+    assert np.abs(both - alone).max() > 1e-2
+    assert np.allclose((usual - alone) / (30 / 150), (both - alone) / (256 / 376), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -91,6 +91,16 @@ def test_demoted_directions_count_like_the_last_and_stand_behind_it():
         fitted(pooled, "whiten,recolour", demoted=16)
 
 
+def test_moments_that_are_counted_as_fewer_rows_weigh_as_those():
+    one, other = embeddings(200), embeddings(90, seed=1) + 3
+    light = moments(one).counted(45).merge(moments(other))
+    thin = moments(np.repeat(one, 9, axis=0)).merge(moments(np.repeat(other, 40, axis=0)))  # 1800 to 3600, as 45 to 90
+    assert (light.count, thin.count) == (135, 5400)
+    assert np.allclose(light.mean, thin.mean, rtol=1e-9)
+    assert np.allclose(light.covariance, thin.covariance, rtol=1e-9, atol=1e-12)
+    assert not np.allclose(light.mean, moments(one).merge(moments(other)).mean, rtol=1e-3)
+
+
 def test_moments_of_parts_merge_to_those_of_the_whole():
     pooled = embeddings()
     stages = [fit_whiten(moments(pooled))]

@@ -10,7 +10,7 @@ from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_size
+from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_size, fitted_size
 
 
 def test_the_command_takes_every_option_with_its_default_and_its_choices():
@@ -84,12 +84,14 @@ def test_a_flow_is_large_beside_the_background():
 
 
 @pytest.mark.parametrize(
-    ("texts", "sentences"),
-    [(2, 3000), (1000, 3000), (1001, 3003), (3333, 9999), (3334, 10_000), (30_000, 10_000), (30_003, 10_001),
-     (299_997, 99_999), (10**9, 100_000)],
+    ("texts", "sentences", "fitted"),
+    [(2, 3000, 2), (750, 3000, 750), (751, 3004, 751), (2500, 10_000, 2500), (2501, 10_000, 2500),
+     (10**9, 10_000, 2500)],
 )  # fmt: skip
-def test_the_background_is_three_sentences_a_text_or_a_third_of_a_large_corpus(texts, sentences):
+def test_the_background_outweighs_the_corpus_fourfold(texts, sentences, fitted):
     assert background_size(texts) == sentences
+    assert fitted_size(texts, sentences) == fitted
+    assert fitted_size(texts, 0) == texts
 
 
 def test_what_follows_a_flow_goes_by_the_token_weights_unless_it_is_named():

@@ -52,6 +52,12 @@ class Moments:
             self.count = total
         return self
 
+    def counted(self, count: int) -> Moments:
+        """The same mean and covariance, counted as those of ``count`` rows when merged with others."""
+        out = Moments(len(self.mean), self.unit)
+        out.count, out.mean, out.scatter = count, self.mean, self.scatter * (count / self.count)
+        return out
+
     def through(self, stage: Stage) -> Moments:
         """The statistics of the same stream after a closed-form stage, exactly: it is affine, so no second pass."""
         return self._mapped(*self._affine([stage]))

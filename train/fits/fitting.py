@@ -29,7 +29,7 @@ from fastflow.train.methods.loop import Fitting, Schedule, Source
 from fastflow.train.methods.names import parse_method, recoloured, shipped
 from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import FEWEST, POOLING, TUNED_SPECTRUM, Options
-from fastflow.train.reading import Corpus, Run, background_of, describe, embed, read
+from fastflow.train.reading import Corpus, Run, background_of, describe, embed, fitted_count, part_of, read
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.fit import Fit
@@ -168,13 +168,14 @@ def fit_and_choose(
     corpus: Corpus, pooled: NDArray[np.float32], options: Options, run: Run, automatic: bool, background: Corpus
 ) -> Choice:
     """The method fitted, or none where dropout views do not favour it; ``--stop budget`` takes no views."""
+    views: Views | None = None
+    if options.stop == "rule" and options.method != "none":
+        views = make_views(corpus.texts, corpus.encoder, options.device, options.seed)
+    corpus, pooled = part_of(corpus, pooled, options, background.count)
     texts = [*corpus.texts, *background.texts]
     live = _live(replace(corpus, texts=texts), options) if options.encoder_dropout and options.has_flow else None
     identity = cache_key(corpus.encoder, texts, options.device)
     of_background = embed(background, options, run) if background.count else None
-    views: Views | None = None
-    if options.stop == "rule" and options.method != "none":
-        views = make_views(corpus.texts, corpus.encoder, options.device, options.seed)
     with Scalars(run.log_dir) as log:
 
         def once(name: str) -> Fitted:
@@ -194,7 +195,8 @@ def record(
     """The manifest's entry ``training``."""
     entry = {
         "corpus": list(names), "texts": corpus.count, "corpus_sha256": corpus.sha256,
-        "background": background, "method": options.method, "schedule": vars(Schedule.of(options)),
+        "fitted": fitted_count(corpus, options, background), "background": background,
+        "method": options.method, "schedule": vars(Schedule.of(options)),
         "encoder_dropout": options.encoder_dropout,
         "streamed": options.stream, "sentences": options.sentences, "stop": options.stop,
         "choice": choice.record, "reasons": choice.reasons, **measures,

@@ -21,7 +21,8 @@ def card_of_texts(
     """The card of a model with an encoder; ``reference`` as for ``export``."""
     kind = "texts, read once" if training.get("streamed") else "distinct texts"
     beside = training.get("background")
-    words = f", and {beside} sentences of random words" if beside else ""
+    part = "" if (fitted := training.get("fitted", training["texts"])) == training["texts"] else f", of which {fitted}"
+    words = f"{part}, and {beside} sentences of random words" if beside else ""
     facts = {
         "encoder": f"{_whence(encoder, reference)} (sha256 {encoder.hash[:16]})",
         "pooling": encoder.pooling.describe(),
