@@ -146,8 +146,13 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
     for concern in concerns:
         voice.say(f"WARNING: {concern}")
     if background:
-        drawn = f" with {fitted} of the texts" if fitted < corpus.count else ""
-        voice.say(f"background: {background} sentences of random words, to which the method is fitted too{drawn}")
+        too = ", to which the method is fitted too"
+        if fitted < corpus.count:
+            drawn = f"to {fitted} of the texts, drawn at random"
+            too = "; the method is fitted to them and " + (
+                f"to all texts, which count as {fitted}" if options.stream else drawn
+            )
+        voice.say(f"background: {background} sentences of random words{too}")
     elif options.background is None and recoloured(options.method, options.latent):
         voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
     if steps:

@@ -144,8 +144,8 @@ nothing of note. By hand, the flow on some of the texts with 10,000 random sente
 | 1,000 | 57.4 | 76.2 | - | 60.9 |
 | weights alone | 53.6 | 73.9 | 66.6 | 61.7 |
 
-Of *mix*, which is broad, 2,500 texts with 10,000 random sentences gave 64.7, 49.1, 65.2 and 30.3 in the columns of the
-first of these tables, and all 49,974 with 16,658 gave 65.0, 48.7, 64.2 and 30.5."""
+Of *mix*, which is broad, 2,500 texts with 10,000 random sentences gave 64.7, 49.1, 65.2 and 30.3 in the same
+columns, and all 49,974 with 16,658 gave 65.0, 48.7, 64.2 and 30.5."""
 CONFIRMATION = """The other half of the sets. Nothing was chosen on them, but that the random words should weigh more on
 texts of one field was learnt from them. Of the default the figures are of seed 0; agnews and trec, fitted on their own
 texts, have three. 300 texts are all fitted, so there the default is *all texts*."""

@@ -40,8 +40,8 @@ FITLESS = {
     "raw, first-last": Candidate("first-last", None, "none"),
     "words, no weights": Candidate(prior=None, method="none"),
 }
-FITTED = {"weights": Candidate(method="none"), "soft whitening": Candidate(method="whiten,recolour"),
-          "default": Candidate()}  # fmt: skip
+FITTED = {"weights": Candidate(method="none"), "soft whitening": Candidate(method="whiten,recolour", background="all"),
+          "default": Candidate(background="all")}  # fmt: skip
 
 
 class Plan(NamedTuple):
@@ -80,7 +80,7 @@ def cells(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
 def candidate(name: str, words: str) -> Candidate:
     """The candidate ``name``, which without a list of words has the frequencies of its corpus and no random words."""
     found = (FITLESS | FITTED)[name]
-    return replace(found, prior=0.0, background=False) if words == NO_LIST and name in FITTED else found
+    return replace(found, prior=0.0, background="none") if words == NO_LIST and name in FITTED else found
 
 
 def write_lists(data: Path, folder: Path) -> dict[str, Path]:

@@ -99,7 +99,8 @@ Made by
 *words* is the list of words that decides token weights and random sentences, as `--background-words` gives it: none,
 the 16,000 English words of the package, German words counted on German novels of 1840-1920, or these in lower case and
 without punctuation. For German texts without a list the command takes none. *weights*: the word embeddings, weighted,
-no calibration. *soft whitening*: `whiten,recolour`. STS: Spearman x100, `all`. agnews-titles, trec, 10kGNAD: V-measure
+no calibration. *default*: that of fastflow-train, fitted to all texts of its corpus; it now draws 2,500. *soft
+whitening*: `whiten,recolour`. STS: Spearman x100, `all`. agnews-titles, trec, 10kGNAD: V-measure
 of k-means; *logistic*: accuracy of a logistic regression, 16 texts a class. cranfield, quora: nDCG@10. One seed.
 SECOND and GERMAN were made by `python -m fastflow.bench.research.pretrain`, whose words start from the mutual
 information of their corpus: small encoders, trained briefly, far below a published BERT."""

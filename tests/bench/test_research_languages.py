@@ -39,7 +39,7 @@ def test_lists_of_words(data, tmp_path, monkeypatch):
 
 
 def test_no_list_is_the_corpus_alone():
-    assert (candidate("default", NO_LIST).prior, candidate("default", NO_LIST).background) == (0, False)
+    assert (candidate("default", NO_LIST).prior, candidate("default", NO_LIST).background) == (0, "none")
     assert candidate("default", "German") == FITTED["default"]
     assert candidate("raw, first-last", NO_LIST) == FITLESS["raw, first-last"]
 

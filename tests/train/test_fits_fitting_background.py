@@ -62,7 +62,8 @@ def test_a_larger_corpus_is_outweighed_by_the_sentences(bert, sentences, tmp_pat
     given = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16, "batch_size": 16}
     lines = []
     fit = fastflow.fit(sentences[:200], bert, method, progress=lines.append, **given)
-    assert "background: 120 sentences of random words, to which the method is fitted too with 30 of the texts" in lines
+    to = "the method is fitted to them and to 30 of the texts, drawn at random"
+    assert f"background: 120 sentences of random words; {to}" in lines
     rows = np.sort(np.random.default_rng((0, 1 << 35)).choice(200, 30, replace=False))
     part = fastflow.fit([sentences[row] for row in rows], bert, method, background=120, **given)
     for one, other in zip(fit.stages, part.stages, strict=True):

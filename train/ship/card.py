@@ -21,7 +21,8 @@ def card_of_texts(
     """The card of a model with an encoder; ``reference`` as for ``export``."""
     kind = "texts, read once" if training.get("streamed") else "distinct texts"
     beside = training.get("background")
-    part = "" if (fitted := training.get("fitted", training["texts"])) == training["texts"] else f", of which {fitted}"
+    fitted, count = training.get("fitted", training["texts"]), "counted as" if training.get("streamed") else "of which"
+    part = "" if fitted == training["texts"] else f", {count} {fitted}"
     words = f"{part}, and {beside} sentences of random words" if beside else ""
     facts = {
         "encoder": f"{_whence(encoder, reference)} (sha256 {encoder.hash[:16]})",
