@@ -93,7 +93,10 @@ def weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Of default.json: the weights alone, and the default's flow on all texts, as rows of this table."""
     rows = []
     for corpus, label in (("own texts", "target"), ("snli", "corpus")):
-        for candidate, name in (("weights", "token weights alone"), ("all texts", "the default on all texts")):
+        for candidate, name in (
+            ("weights", "token weights alone"),
+            ("all texts", "the default of fastflow-train, but fitted to all texts"),
+        ):
             mine = [r for r in found["seven"] if (r["corpus"], r["candidate"]) == (corpus, candidate)]
             runs = []
             for seed in sorted({r["seed"] for r in mine}):

@@ -57,7 +57,7 @@ def test_the_default_stands_in_the_quality_table():
         for i, name in enumerate(SEVEN)
     ]
     rows = quality.weighted_rows({"seven": runs})
-    names = ("token weights alone", "the default on all texts")
+    names = ("token weights alone", "the default of fastflow-train, but fitted to all texts")
     assert [row["name"] for row in rows] == [f"{name}, {place}" for place in ("target", "corpus") for name in names]
     assert [len(row["runs"]) for row in rows] == [1, 2, 1, 2]
     assert quality.summary(rows[0], "mean", "all") == "43.0"
