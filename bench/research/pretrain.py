@@ -192,7 +192,8 @@ class Training:
         config = self.model.config.to_dict() | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
         config |= {"architectures": ["BertModel"], "dtype": "float16"}
         (self.out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
-        (self.out / "training.json").write_text(json.dumps(state | asdict(self.shape), indent=1))
+        settings = asdict(self.shape) | {"tokens_a_step": self.shape.tokens}
+        (self.out / "training.json").write_text(json.dumps(settings | state, indent=1))
 
 
 def train(run: Training, steps: int, minutes: float, half: bool) -> Iterator[str]:

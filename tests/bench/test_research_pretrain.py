@@ -122,6 +122,8 @@ def test_a_run_in_two_parts_ends_at_the_weights_of_a_whole_one(corpus, tmp_path,
     a, b = (load_file(folder / "model.safetensors") for folder in (whole, parts))
     assert all(torch.equal(a[name], b[name]) for name in a)
     one, two = (json.loads((folder / "training.json").read_text()) for folder in (whole, parts))
+    assert (one["step"], one["tokens_a_step"]) == (12, 256)
+    assert 6 * 256 < one["tokens"] < 12 * 256
     assert {k: v for k, v in one.items() if k != "seconds"} == {k: v for k, v in two.items() if k != "seconds"}
 
 
