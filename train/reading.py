@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.fragmentation import unsuited
 from fastflow.model.kinds import tokenizer_of
-from fastflow.train.data.background import Words, sentences, unlike, words_of
+from fastflow.train.data.background import Words, caseless, sentences, unlike, words_of
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
 from fastflow.train.data.moments import Moments, read_through
@@ -139,10 +139,11 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
             f"these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
             "sentences: if you will embed sentences, use --sentences"
         )
-    if warning := unsuited(tokenizer_of(frozen.directory, frozen.max_length), corpus.texts):
-        concerns.append(warning)
-    if options.background_words and corpus.words and (warning := unlike(corpus.words, corpus.texts)):
-        concerns.append(warning)
+    tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
+    found = [unsuited(tokenizer, corpus.texts)]
+    if options.background_words and corpus.words:
+        found += [unlike(corpus.words, corpus.texts), caseless(corpus.words, corpus.texts, tokenizer)]
+    concerns += [warning for warning in found if warning]
     for concern in concerns:
         voice.say(f"WARNING: {concern}")
     if background:

@@ -29,7 +29,7 @@ from fastflow.bench.research.study import write
 from fastflow.evaluation.evaluate import SEVEN, measure
 from fastflow.model.fragmentation import unsuited
 from fastflow.model.tokens import Tokenizer
-from fastflow.train.data.background import english, read_words, unlike
+from fastflow.train.data.background import caseless, english, read_words, unlike
 from fastflow.train.data.corpus import read_texts
 
 GERMAN_TEXTS = "tasks/corpora/eltec-deu-novels.txt.zst"
@@ -120,8 +120,11 @@ def warnings(lab: Lab, plan: Plan) -> list[str]:
         names = [corpus] if corpus != OWN else [sets[0].partition(", ")[0] for sets in plan.columns.values()]
         for name in dict.fromkeys(names):
             texts = lab.texts(name)
-            doubt = unlike(read_words(Path(lab.words)), texts) if lab.words else None
-            found += [f"{name}: {warning}" for warning in (unsuited(tokenizer, texts), doubt) if warning]
+            doubts = [unsuited(tokenizer, texts)]
+            if lab.words:
+                words = read_words(Path(lab.words))
+                doubts += [unlike(words, texts), caseless(words, texts, tokenizer)]
+            found += [f"{name}: {warning}" for warning in doubts if warning]
     return found
 
 

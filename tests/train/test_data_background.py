@@ -18,6 +18,7 @@ from fastflow.train.data.background import (
     MOST_WORDS,
     Words,
     background,
+    caseless,
     english,
     read_words,
     sentences,
@@ -220,6 +221,18 @@ def test_a_list_of_another_language_shows_by_its_common_words(tmp_path):
 )
 def test_texts_that_show_no_words_are_not_judged(texts):
     assert unlike(english(), texts) is None
+
+
+def test_a_list_in_lower_case_shows_with_an_encoder_that_has_capitals(encoders, packaged):
+    lower, cased = Words({"der": 700.0, "hund": 300.0}, LENGTH), opened(encoders("roberta"))[0]
+    assert caseless(lower, ["und ein Text:", "Der Hund läuft."], cased) == (
+        "--background-words has no capitals, and the encoder distinguishes Der from der: common words that begin a "
+        "sentence count as rare; give words counted in text as it is written"
+    )
+    assert caseless(lower, GERMAN, packaged[0]) is None, "the encoder makes one of their cases"
+    assert caseless(lower, ["der hund läuft."], cased) is None
+    assert caseless(Words({"der": 700.0, "Hund": 300.0}, LENGTH), GERMAN, cased) is None
+    assert caseless(Words({"犬": 700.0}, LENGTH), ["犬が走っている"], cased) is None
 
 
 @pytest.mark.data

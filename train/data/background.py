@@ -18,7 +18,7 @@ import random
 import re
 from collections.abc import Sequence
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,6 +110,20 @@ def unlike(words: Words, texts: Sequence[str]) -> str | None:
     return (
         f"the common words of --background-words are {share:.0%} of the words of these texts, where {usual:.0%} is "
         "usual: the list is of another language, or too short; give one of the corpus's language, or none"
+    )
+
+
+def caseless(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str | None:
+    """One sentence if a list in lower case goes with an encoder and ``texts`` that have capitals, None otherwise."""
+    if any(word != word.lower() for word in words.shares):
+        return None
+    first = (word[0] for text in islice(texts, LOOKED_AT) for word in WORD.finditer(text))
+    written = next((word for word in first if word[0].isupper() and word.lower() in words.shares), None)
+    if written is None or list(tokenize([written]).ids) == list(tokenize([written.lower()]).ids):
+        return None
+    return (
+        f"--background-words has no capitals, and the encoder distinguishes {written} from {written.lower()}: common "
+        "words that begin a sentence count as rare; give words counted in text as it is written"
     )
 
 
