@@ -202,8 +202,8 @@ def test_a_list_of_another_language_shows_by_its_common_words(tmp_path):
     assert unlike(german, GERMAN) is None
     assert unlike(english(), ours) is None
     assert unlike(english(), GERMAN) == (
-        "the common words of --background-words are 8% of the words of these texts, where 65% is usual: the list is "
-        "of another language, or too short; give one of the corpus's language, or none"
+        "the common words of --background-words are 8% of the words of the corpus, where 65% is usual: the list is "
+        "of another language, or too short; give one of the language of the corpus, or none"
     )
     assert "are 0% of the words" in unlike(german, ours)
     lower = Words({word.lower(): share for word, share in german.shares.items()}, LENGTH)

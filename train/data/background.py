@@ -108,8 +108,8 @@ def unlike(words: Words, texts: Sequence[str]) -> str | None:
     if share >= LIKE * usual:
         return None
     return (
-        f"the common words of --background-words are {share:.0%} of the words of these texts, where {usual:.0%} is "
-        "usual: the list is of another language, or too short; give one of the corpus's language, or none"
+        f"the common words of --background-words are {share:.0%} of the words of the corpus, where {usual:.0%} is "
+        "usual: the list is of another language, or too short; give one of the language of the corpus, or none"
     )
 
 
