@@ -16,16 +16,17 @@ from fastflow.version import __version__
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
     from fastflow.search import Hit, Index
-    from fastflow.train import fit
+    from fastflow.train import distill, fit
     from fastflow.train.ship.fit import Fit as Fit
 
 # Fit is left out: `from fastflow import *` would need the train extra
-__all__ = ["FastflowError", "FastflowWarning", "Hit", "Index", "Runtime", "UsageError", "__version__", "fit"]
+__all__ = ["FastflowError", "FastflowWarning", "Hit", "Index", "Runtime", "UsageError", "__version__", "distill", "fit"]
 LATER = {  # name -> the module that has it
     "Fit": "fastflow.train.ship.fit",
     "Hit": "fastflow.search",
     "Index": "fastflow.search",
     "Runtime": "fastflow.runtime",
+    "distill": "fastflow.train",
     "fit": "fastflow.train",
 }
 

@@ -60,6 +60,11 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "plan/test_fold.py": ("fastflow/plan/",),
     "report/test_page.py": ("fastflow/report/",),
     "serve/test_routes.py": ("fastflow/serve/",),
+    "train/test_distil_run.py": (
+        "fastflow/commands/distill.py",
+        "train/distil/python.py",
+        "train/distil/result.py",
+    ),
     "stages/test_rows.py": ("fastflow/stages/similarity.py", "fastflow/stages/texts.py"),
     "train/test_choice_separability.py": ("train/choice/held_out.py",),
     "train/test_data_sharded.py": ("train/data/moments.py",),

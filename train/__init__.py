@@ -16,6 +16,7 @@ from fastflow.train.options import DEFAULTS, Paths, check_extra
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fastflow.train.distil.result import Distilled
     from fastflow.train.ship.fit import Fit
 
 
@@ -121,3 +122,46 @@ def fit(
     from fastflow.train.python import fit_texts, options_of
 
     return fit_texts(texts, encoder, options_of(given), eval, progress, cache, log_dir)
+
+
+def distill(
+    model: str | os.PathLike[str],
+    texts: Iterable[str],
+    dim: int | None = None,
+    words: int = 0,
+    dtype: str = "float32",
+    penalty: float | None = None,
+    seed: int = DEFAULTS.seed,
+    progress: bool | Callable[[str], None] | None = None,
+) -> Distilled:
+    """Make a token table that follows a model, without labels: the model that ``fastflow distill`` makes of the texts.
+
+    It needs the ``train`` extra (torch, transformers, scipy).
+
+    Args:
+        model: The teacher: the path of any model that fastflow runs, or ``default``, the one in the package.
+        texts: An iterable of str in a fixed order, never paths; blank ones are left out.
+        dim: The numbers of a vector; None for as many as the teacher's.
+        words: How many of the most frequent words that the tokenizer cuts into pieces get rows of their own.
+        dtype: How the table is stored: float32, float16 or int8.
+        penalty: How closely the table stays at its prior. None: what follows the teacher best on held-out sentences.
+        seed: Chooses the sentences that are held out.
+        progress: As in ``fit``.
+
+    Returns:
+        A Distilled: ``report``, ``save(directory)``, ``runtime()``.
+
+    Raises:
+        UsageError: An option is wrong.
+        FastflowError: The teacher cannot run, or the texts are too few.
+
+    Example:
+        >>> texts = [f"A {colour} {animal}." for colour in ("red", "green", "blue") for animal in ("cat", "dog") * 40]
+        >>> fastflow.distill("default", texts).runtime().encode(texts[:3]).shape  # doctest: +SKIP
+        (3, 256)
+    """
+    check_extra("fastflow.distill")
+    from fastflow.train.distil.python import distil_texts
+
+    options = {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}
+    return distil_texts(model, texts, options, progress)

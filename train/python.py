@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SOURCE, VECTORS, DATASET = "texts given in Python", "vectors given in Python", "a dataset of Ray"
 UNASKED = {"encoder": "default", "stop": None}  # of arguments whose default is not that of Options
 COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie next to the model that the command makes
-ARGUMENTS = ("encoder", "eval", "cache", "log_dir", *(field.name for field in fields(Options)))
+OF_DISTIL = ("dim", "words", "dtype", "penalty")
+ARGUMENTS = ("encoder", "eval", "cache", "log_dir", *OF_DISTIL, *(field.name for field in fields(Options)))
 OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS)})(?![\w-])")
 
 
@@ -40,8 +41,8 @@ def with_arguments(message: str) -> str:
 
 
 @contextmanager
-def _named_as_arguments() -> Iterator[None]:
-    """Errors of a fit name the arguments of ``fit``."""
+def naming_arguments() -> Iterator[None]:
+    """Errors of a fit or a distillation name arguments, not options of the command."""
     try:
         yield
     except FastflowError as error:
@@ -68,15 +69,15 @@ def fit_texts(
 ) -> Fit:
     """``fastflow.train.fit``, whose arguments these are."""
     folder = None if cache is None else Path(cache)
-    run = Run(_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
-    with _named_as_arguments():
+    run = Run(voice_of(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
+    with naming_arguments():
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
             matrix = Matrix(texts, VECTORS)
             asked = {"encoder": encoder, "eval": pairs, "cache": cache} | options
             named = [name for name, value in asked.items() if value != UNASKED.get(name, getattr(DEFAULTS, name, None))]
             fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
         else:
-            fit = calibrate(_checked(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
+            fit = calibrate(checked_texts(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
     return _warned(fit)
 
 
@@ -89,8 +90,8 @@ def fit_sharded(
 ) -> Fit:
     """``fit_texts`` of the texts that every call of ``texts`` gives, read by ``workers``."""
     _check_names(options)
-    with _named_as_arguments():
-        fit = calibrate_sharded(texts, [DATASET], encoder, Options(**options), Run(_voice(progress)), workers)
+    with naming_arguments():
+        fit = calibrate_sharded(texts, [DATASET], encoder, Options(**options), Run(voice_of(progress)), workers)
     return _warned(fit)
 
 
@@ -110,13 +111,13 @@ def _warned(fit: Fit | None) -> Fit:
     return fit
 
 
-def _checked(texts: Any) -> Iterator[str]:
+def checked_texts(texts: Any, function: str = "fit") -> Iterator[str]:
     """The items of ``texts``; raises a UsageError for an argument without an order, and for an item that is no text."""
     unordered = isinstance(texts, str | bytes | os.PathLike | Set | Mapping)
     if unordered or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
         raise UsageError(
-            f"fit takes texts as a list or another iterable of str in a fixed order, not as {type(texts).__name__}; "
-            "files are read by fastflow-train, and vectors come as a NumPy array (N, D)"
+            f"{function} takes texts as a list or another iterable of str in a fixed order, not as "
+            f"{type(texts).__name__}; files are read by fastflow-train, and vectors come as a NumPy array (N, D)"
         )
     return (_text(text, index) for index, text in enumerate(texts))
 
@@ -138,7 +139,8 @@ def _paths(pairs: Any) -> list[Path]:
     return [Path(path) for path in given]
 
 
-def _voice(progress: Any) -> Voice:
+def voice_of(progress: Any) -> Voice:
+    """The Voice that the argument ``progress`` asks for."""
     if progress is None or progress is False:
         return SILENT
     if progress is True:

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,8 +27,45 @@ if TYPE_CHECKING:
     from fastflow.types import Report
 
 
+class Saving(ABC):
+    """Something fitted that becomes a model directory."""
+
+    @abstractmethod
+    def save(self, directory: str | os.PathLike[str]) -> str:
+        """Write the model to ``directory``, which must not exist; returns its fingerprint."""
+
+    def runtime(
+        self, device: str = "auto", dtype: str = "auto", threads: int | None = None, *, backend: str = "auto"
+    ) -> Runtime:
+        """Open the model without saving it: it lies in a temporary directory as long as the Runtime lives.
+
+        A pickle of the Runtime opens that directory too; save the model to keep it.
+
+        Args:
+            device: As in Runtime.
+            dtype: As in Runtime.
+            threads: As in Runtime.
+            backend: As in Runtime.
+
+        Returns:
+            A Runtime.
+
+        Raises:
+            FastflowError: As ``save`` and Runtime.
+        """
+        folder = tempfile.mkdtemp(prefix="fastflow-")
+        try:
+            self.save(Path(folder) / "model")
+            runtime = Runtime(Path(folder) / "model", device, dtype, threads, backend=backend)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(runtime, _remove, folder, os.getpid())
+        return runtime
+
+
 @dataclass(frozen=True, repr=False)
-class Fit:
+class Fit(Saving):
     """A fitted calibration with its encoder, the texts and pooled embeddings (n, D) it was fitted on, and measures.
 
     Fitted on vectors made elsewhere it has no encoder and no texts, and ``pooled`` are the vectors. ``training`` is the
@@ -120,35 +158,6 @@ class Fit:
         card = card_of_texts(self.encoder, self.stages, self.training, self.measures, reference_encoder)
         fitted = self.choice.fitted
         return export(out, self.encoder, fitted, self.training, card, self.texts, self.pooled, reference_encoder)
-
-    def runtime(
-        self, device: str = "auto", dtype: str = "auto", threads: int | None = None, *, backend: str = "auto"
-    ) -> Runtime:
-        """Open the model without saving it: it lies in a temporary directory as long as the Runtime lives.
-
-        A pickle of the Runtime opens that directory too; save the model to keep it.
-
-        Args:
-            device: As in Runtime.
-            dtype: As in Runtime.
-            threads: As in Runtime.
-            backend: As in Runtime.
-
-        Returns:
-            A Runtime.
-
-        Raises:
-            FastflowError: As ``save`` and Runtime.
-        """
-        folder = tempfile.mkdtemp(prefix="fastflow-")
-        try:
-            self.save(Path(folder) / "model")
-            runtime = Runtime(Path(folder) / "model", device, dtype, threads, backend=backend)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        weakref.finalize(runtime, _remove, folder, os.getpid())
-        return runtime
 
 
 def _remove(folder: str, process: int) -> None:

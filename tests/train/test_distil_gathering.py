@@ -1,0 +1,136 @@
+"""One pass: resumed as if never stopped, sentences held out by their hash, other runs refused."""
+
+import numpy as np
+import pytest
+
+from fastflow.errors import FastflowError
+from fastflow.train.distil import gathering
+from fastflow.train.distil.bags import Bags
+from fastflow.train.distil.gathering import Kept, gather
+from fastflow.train.distil.teacher import Teacher
+from fastflow.train.progress import SILENT, Voice
+
+from support.builders import make_sentences
+
+TEXTS = make_sentences(700)
+RUN = {"teacher": "t", "list of words": []}
+
+
+@pytest.fixture
+def teacher(model, monkeypatch):
+    monkeypatch.setattr(gathering, "SHARD", 100)
+    return Teacher(str(model))
+
+
+def gathered(teacher, texts=TEXTS, kept=None, seed=0):
+    bags = {target.name: Bags(teacher.tokenizer(), target.weights) for target in teacher.targets}
+    return gather(iter(texts), teacher, bags, seed, SILENT, kept)
+
+
+def stopping(teacher, calls, error=KeyboardInterrupt):
+    """``teacher`` that is interrupted at the ``calls``-th shard."""
+
+    class Stopped(Teacher):
+        def __init__(self):
+            self.__dict__.update(teacher.__dict__)
+            self.left = calls
+
+        def __call__(self, texts):
+            self.left -= 1
+            if not self.left:
+                raise error
+            return teacher(texts)
+
+    return Stopped()
+
+
+def same(a, b):
+    assert (a.texts, a.held, a.sha256) == (b.texts, b.held, b.sha256)
+    assert np.array_equal(a.counts, b.counts)
+    assert a.sums.keys() == b.sums.keys() == {"vectors", "pooled"}
+    for name, sums in a.sums.items():
+        for key, array in sums.arrays().items():
+            assert np.array_equal(array, b.sums[name].arrays()[key]), (name, key)
+
+
+def test_some_sentences_are_held_out(teacher):
+    found = gathered(teacher, [*TEXTS, *TEXTS])
+    assert 5 < len(found.held) < 60
+    assert found.texts == 2 * (len(TEXTS) - len(found.held))  # repeated texts count again, on their own side
+    assert set(gathered(teacher, seed=1).held) != set(found.held)
+    tokens = sum(len(row) for row in Bags(teacher.tokenizer()).ids([t for t in TEXTS if t not in found.held]))
+    assert found.counts.sum() == 2 * tokens
+
+
+def test_no_more_are_held_out_than_the_most(teacher, monkeypatch):
+    monkeypatch.setattr(gathering, "MOST", 5)
+    found = gathered(teacher, [*TEXTS, *TEXTS])
+    assert len(found.held) == 5
+    assert found.texts == 2 * (len(TEXTS) - 5)
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_resumed_is_the_whole(teacher, tmp_path, at):
+    whole, said = gathered(teacher), []
+    with pytest.raises(KeyboardInterrupt):
+        gathered(stopping(teacher, at), kept=Kept(tmp_path / "out", RUN, False, Voice(said.append)))
+    kept = Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False))
+    same(gathered(teacher, kept=kept), whole)
+    assert said[-1] == f"fastflow: continues after {100 * (at - 1)} texts that an interrupted run has gathered"
+    kept.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_leaves_what_was_saved_in_time(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(gathering, "EVERY", 0.0)
+    with pytest.raises(SystemError):
+        gathered(stopping(teacher, 4, SystemError), kept=Kept(tmp_path / "out", RUN, False, SILENT))
+    counting = stopping(teacher, 100)
+    same(gathered(counting, kept=Kept(tmp_path / "out", RUN, True, SILENT)), gathered(teacher))
+    assert 100 - counting.left == 7 - 3  # shards
+
+
+def interrupted(teacher, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        gathered(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
+    return tmp_path / "out.distilling"
+
+
+def test_another_run_or_corpus_is_refused(teacher, tmp_path):
+    path = interrupted(teacher, tmp_path)
+    with pytest.raises(FastflowError, match=r"distilling is from a run with another teacher; give the same again"):
+        gathered(teacher, kept=Kept(tmp_path / "out", RUN | {"teacher": "other"}, True, SILENT))
+    for texts in ([*TEXTS[1:], TEXTS[0]], TEXTS[:150]):
+        with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):
+            gathered(teacher, texts, kept=Kept(tmp_path / "out", RUN, True, SILENT))
+    assert path.exists()
+
+
+def test_without_resume_it_starts_again(teacher, tmp_path):
+    interrupted(teacher, tmp_path)
+    said = []
+    same(gathered(teacher, kept=Kept(tmp_path / "out", RUN, False, Voice(said.append, bars=False))), gathered(teacher))
+    assert "starts again and replaces" in said[0]
+
+
+def test_a_damaged_file_is_named(teacher, tmp_path):
+    path = interrupted(teacher, tmp_path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(FastflowError, match="is damaged; remove it to start again"):
+        gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
+
+
+def test_one_run_at_a_time(tmp_path):
+    with (
+        Kept.alone(tmp_path / "out"),
+        pytest.raises(FastflowError, match="is held by another run"),
+        Kept.alone(tmp_path / "out"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("texts", [[], TEXTS[:3]])
+def test_too_few_texts(teacher, texts):
+    with pytest.raises(FastflowError, match=f"the corpus holds {len(texts)} texts, too few to learn from some"):
+        gathered(teacher, texts)

@@ -1,0 +1,168 @@
+"""A distillation as a whole: the model that it becomes, its choices, its report; from Python and by the command."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fastflow
+from fastflow import FastflowError, Runtime
+from fastflow.errors import UsageError
+from fastflow.model.artifact import verify
+from fastflow.train.distil.run import Settings
+from fastflow.train.distil.teacher import unit
+
+from support.builders import VOCABULARY, make_model, make_sentences
+from support.commands import assert_one_sentence, run
+
+TEXTS = [*make_sentences(1500), *["A dogsing dogsing cat.", "The x1y2 x1y2 runs."] * 30]
+NEW = make_sentences(40, seed=9)
+
+
+def cosines(a, b):
+    return np.sum(a * b, axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+
+
+@pytest.fixture(scope="module")
+def teacher(bert, tmp_path_factory):
+    """A model whose pooled state depends on the company of a token, calibrated by a flow."""
+    return make_model(tmp_path_factory.mktemp("teacher") / "flow", bert, make_sentences(256), weighted=True)
+
+
+@pytest.fixture(scope="module")
+def plain(bert):
+    return fastflow.distill(bert, TEXTS)
+
+
+def test_it_follows_its_teacher(bert, plain):
+    with plain.runtime() as made, Runtime(bert) as teacher:
+        ours, theirs = made.encode(NEW), unit(teacher.encode(NEW))
+    middle = theirs.mean(axis=0)  # a small BERT with drawn weights gives all texts nearly the same vector
+    assert cosines(ours - middle, theirs - middle).mean() > 0.6
+    assert abs(cosines(ours - middle, theirs[::-1] - middle).mean()) < 0.2
+    found = plain.report
+    assert found["follows"]["held_out"] == pytest.approx(found["tables"][0]["cosine"], abs=2e-4)
+    assert found["tables"][0]["cosine"] > found["tables"][0]["prior"]
+    assert found["tables"][0]["cosine"] >= max(found["tables"][0]["tried"].values()) - 1e-3
+    assert set(found["follows"]) == {"held_out", "other", "words"}
+
+
+def test_equal_runs_give_equal_bits(bert, plain, tmp_path):
+    again = fastflow.distill(bert, iter(TEXTS))
+    assert again.save(tmp_path / "a") == plain.save(tmp_path / "b")
+
+
+def test_the_saved_model_is_whole(plain, tmp_path):
+    plain.save(tmp_path / "m")
+    assert verify(tmp_path / "m")[0].endswith("match their sha256")
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "| held-out sentences of the corpus | 0." in card
+    assert "also opens in model2vec" in card
+    np.testing.assert_array_equal(Runtime(tmp_path / "m").encode(NEW), plain.runtime().encode(NEW))
+    with pytest.raises(UsageError, match="exists already"):
+        plain.save(tmp_path / "m")
+
+
+def test_its_encoder_is_a_directory_of_its_own(plain, tmp_path):
+    plain.save(tmp_path / "m")
+    alone = Runtime(tmp_path / "m" / "0_Transformer").encode(NEW)
+    np.testing.assert_allclose(alone, Runtime(tmp_path / "m").encode(NEW), atol=1e-6)
+
+
+def test_a_calibrated_teacher_s_state_or_vectors(teacher):
+    made = fastflow.distill(teacher, TEXTS)
+    cosine = {table["target"]: table["cosine"] for table in made.report["tables"]}
+    assert set(cosine) == {"vectors", "pooled"}
+    assert made.report["target"] == max(cosine, key=cosine.get)
+    assert f"pooled {cosine['pooled']:.4f}" in made.report["reasons"][0]
+    assert (made.stages != ()) == (made.report["target"] == "pooled")
+    found = made.runtime().encode(made.texts)
+    assert cosines(found, Runtime(teacher).encode(made.texts)).mean() == pytest.approx(max(cosine.values()), abs=1e-3)
+
+
+def test_a_table_of_words_is_its_teacher(bert, tmp_path):
+    teacher = make_model(tmp_path / "t", bert, make_sentences(256), weighted=True, pooling="words")
+    made = fastflow.distill(teacher, TEXTS)
+    assert made.report["target"] == "pooled"
+    assert made.report["follows"]["held_out"] > 0.99
+    assert made.report["tables"][1]["prior"] > made.report["tables"][0]["prior"]
+    made.save(tmp_path / "m")
+    assert Runtime(tmp_path / "m").info()["calibration"] == Runtime(teacher).info()["calibration"]
+
+
+def test_fewer_dimensions_keep_the_widest(bert, plain):
+    with pytest.raises(UsageError, match="dim must be at most 32, the width of the teacher's vectors, not 33"):
+        fastflow.distill(bert, TEXTS, dim=33)
+    made = fastflow.distill(bert, TEXTS, dim=24)
+    found = made.runtime().encode(NEW)
+    assert found.shape == (40, 24)
+    full = plain.runtime().encode(NEW)
+    full, found = full - full.mean(axis=0), found - found.mean(axis=0)
+    assert np.trace(found.T @ found) > 0.97 * np.trace(full.T @ full)
+    assert "24 directions" in made.report["reasons"][-1]
+    assert made.report["follows"]["held_out"] > plain.report["follows"]["held_out"] - 0.05
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float16", 1e-5), ("int8", 1e-3)])
+def test_smaller_dtypes(bert, plain, tmp_path, dtype, near):
+    made = fastflow.distill(bert, TEXTS, dtype=dtype)
+    assert cosines(made.runtime().encode(NEW), plain.runtime().encode(NEW)).min() > 1 - near
+    made.save(tmp_path / "m")
+    plain.save(tmp_path / "whole")
+    weights = "0_Transformer/model.safetensors"
+    assert (tmp_path / "m" / weights).stat().st_size < 0.7 * (tmp_path / "whole" / weights).stat().st_size
+
+
+def test_words_get_rows(bert, teacher, plain):
+    for name in (bert, teacher):
+        made = fastflow.distill(name, TEXTS, words=1)
+        with made.runtime() as runtime:
+            ids = runtime.tokenize(["dogsing cat", "x1y2 cat", "dogsings cat"])
+            lengths = np.diff(ids.offsets)
+            assert ids.ids[0] == len(VOCABULARY)
+            assert lengths[0] == 2
+            assert lengths[1] == 5
+            assert lengths[2] > 3
+            assert runtime.encode(NEW).shape == (40, 32)
+    assert made.report["table"]["words"] == 1
+
+
+def test_options_of_python_are_arguments(bert):
+    for options, message in (
+        ({"dtype": "int4"}, "dtype must be float32, float16 or int8, not 'int4'"),
+        ({"words": -1}, "words must be a whole number of at least 0, not -1"),
+        ({"penalty": 0}, "penalty must be a number above 0, not 0"),
+        ({"dim": 0}, "dim must be a whole number of at least 1, not 0"),
+    ):
+        with pytest.raises(UsageError, match=f"^{message}"):
+            fastflow.distill(bert, TEXTS, **options)
+    with pytest.raises(UsageError, match="distill takes texts as a list"):
+        fastflow.distill(bert, "a text")
+    with pytest.raises(FastflowError, match="the corpus holds 2 texts"):
+        fastflow.distill(bert, TEXTS[:2])
+    assert Settings(penalty=0.5).penalty == 0.5
+
+
+def test_the_command(bert, tmp_path, monkeypatch):
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = run("distill", bert, "corpus.txt", "-o", "made", "--dtype", "int8", "--penalty", "0.1")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("held-out sentences of the corpus: mean cosine 0.")
+    assert len(done.stdout.splitlines()) == 3
+    assert "made: " in done.stderr.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "made"]
+    manifest = json.loads((tmp_path / "made" / "fastflow.json").read_text())
+    assert manifest["training"]["penalty"] == 0.1
+    assert manifest["training"]["corpus"] == ["corpus.txt"]
+    own = fastflow.distill(bert, TEXTS, dtype="int8", penalty=0.1)
+    np.testing.assert_array_equal(Runtime("made").encode(NEW), own.runtime().encode(NEW))
+    for arguments, code, message in (
+        (("corpus.txt", "-o", "made"), 2, "made exists already"),
+        (("-", "-o", "new", "--words", "3"), 2, "--words and --resume read the corpus again"),
+        (("corpus.txt", "-o", "new", "--dim", "99"), 2, "--dim must be at most 32"),
+        (("absent.txt", "-o", "new"), 1, "absent.txt cannot be opened"),
+    ):
+        assert_one_sentence(run("distill", bert, *arguments), code, message)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "made"]
+    assert_one_sentence(run("distill", tmp_path / "none", "corpus.txt", "-o", "new"), 1, "none")

@@ -1,0 +1,40 @@
+"""The sums of shards add up to those of the corpus."""
+
+import numpy as np
+import scipy.sparse as sparse
+
+from fastflow.train.distil.sums import Sums
+
+
+def drawn(count=120):
+    rng = np.random.default_rng(0)
+    x = rng.random((count, 12)) * (rng.random((count, 12)) < 0.3)
+    return sparse.csr_array(x), rng.normal(size=(count, 5)).astype(np.float32)
+
+
+def test_they_are_what_they_are_called():
+    x, y = drawn()
+    sums, dense = Sums.of(x, y), x.toarray()
+    np.testing.assert_allclose(sums.gram.toarray(), dense.T @ dense)
+    np.testing.assert_allclose(sums.cross, dense.T @ y.astype(np.float64))
+    np.testing.assert_allclose(sums.bag, dense.sum(axis=0))
+    np.testing.assert_allclose(sums.mean, y.mean(axis=0, dtype=np.float64))
+    np.testing.assert_allclose(sums.centred(), dense.T @ (y - y.mean(axis=0, dtype=np.float64)), atol=1e-12)
+
+
+def test_merged_shards_are_the_whole():
+    x, y = drawn()
+    whole, merged = Sums.of(x, y), Sums.of(x[:50], y[:50]).merge(Sums.of(x[50:51], y[50:51]))
+    merged = merged.merge(Sums.of(x[51:], y[51:]))
+    assert merged.count == whole.count == 120
+    for name in ("cross", "bag", "target"):
+        np.testing.assert_allclose(getattr(merged, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(merged.gram.toarray(), whole.gram.toarray(), rtol=1e-12)
+
+
+def test_arrays_give_the_same_bits_back():
+    sums = Sums.of(*drawn())
+    again = Sums.read({name: array.copy() for name, array in sums.arrays().items()})
+    assert again.count == sums.count
+    for name, array in sums.arrays().items():
+        assert np.array_equal(again.arrays()[name], array)

@@ -1,0 +1,96 @@
+"""texts -> bags of token ids: each text a row of shares of sum 1, special and unknown tokens left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+from fastflow.errors import UsageError
+from fastflow.model.tokens import UNKNOWN
+
+BLOCK = 4096  # texts tokenized together
+
+
+def special_ids(tokenizer: Any) -> list[int]:
+    """The ids that no bag holds: special tokens, and the unknown one."""
+    found = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return sorted(found | {i for i in map(tokenizer.token_to_id, UNKNOWN) if i is not None})
+
+
+class Bags:
+    """Texts -> bags. ``weights`` (V,) are those of the tokens in their mean, None for 1 each.
+
+    ``tokenizer`` is a ``tokenizers.Tokenizer`` that is limited already.
+    """
+
+    def __init__(self, tokenizer: Any, weights: NDArray[np.float32] | None = None) -> None:
+        self._tokenizer = tokenizer
+        self.size = tokenizer.get_vocab_size(with_added_tokens=True)
+        self.uniform, self.weights = weights is None, weights
+        counted = np.ones(self.size) if weights is None else weights.astype(np.float64)
+        counted[special_ids(tokenizer)] = 0
+        self._weights = counted
+
+    def ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The ids of each text that count."""
+        found = []
+        for start in range(0, len(texts), BLOCK):
+            for encoding in self._tokenizer.encode_batch_fast(texts[start : start + BLOCK], add_special_tokens=False):
+                ids = np.array(encoding.ids, np.int64)
+                found.append(ids[self._weights[ids] > 0])
+        return found
+
+    def of(self, ids: Sequence[NDArray[np.int64]]) -> sparse.csr_array:
+        """(n, V) float64; a text without a token is a row of zeros."""
+        lengths = np.array([len(row) for row in ids], np.int64)
+        flat = np.concatenate([np.empty(0, np.int64), *ids])
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        weights = self._weights[flat]
+        sums = np.add.reduceat(np.append(weights, 0.0), ends[:-1]) if len(ids) else np.empty(0)
+        share = weights / np.repeat(np.where(lengths > 0, sums, 1.0), lengths)
+        found = sparse.csr_array((share, flat, ends), shape=(len(ids), self.size))
+        found.sum_duplicates()
+        return found
+
+    def __call__(self, texts: Sequence[str]) -> sparse.csr_array:
+        """``of`` the ids of ``texts``."""
+        return self.of(self.ids(texts))
+
+
+def split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
+    """The ``count`` most frequent words of ``texts`` that fall into several pieces, the most frequent first.
+
+    A word is what the tokenizer cuts into pieces, as it has normalized it. Raises a UsageError for a tokenizer that is
+    no WordPiece.
+    """
+    from tokenizers.models import WordPiece
+
+    if not isinstance(tokenizer.model, WordPiece):
+        kind = type(tokenizer.model).__name__
+        raise UsageError(f"--words is for the tokenizers of BERT, WordPiece, and this one is {kind}: leave it out")
+    found: Counter[str] = Counter()
+    for text in texts:
+        normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+        found.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+    several = []
+    for word in sorted(found, key=lambda word: (-found[word], word)):  # equal counts in the order of the alphabet
+        if len(several) == count or found[word] < 2:
+            break
+        if word.isalnum() and len(tokenizer.model.tokenize(word)) > 1:
+            several.append(word)
+    return several
+
+
+def add_words(tokenizer: Any, words: Sequence[str]) -> None:
+    """Give ``words`` ids of their own after all others, as added tokens that match whole normalized words alone.
+
+    An entry of the vocabulary would also match the start of longer words, which would then be cut elsewhere.
+    """
+    from tokenizers import AddedToken
+
+    tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in words])

@@ -1,0 +1,83 @@
+"""The penalty of a ridge regression and the target of a table, chosen by held-out sentences and the teacher alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+from fastflow.train.distil import ridge
+from fastflow.train.distil.sums import Floats, Sums
+from fastflow.train.distil.teacher import Vectors, following
+from fastflow.train.progress import Voice
+
+PENALTIES = (5.0, 1.5, 0.5, 0.15, 0.05, 0.015, 0.005, 0.0015)
+FIRST = 4  # where the search begins in them
+SEARCH = 1e-2  # tolerance of the systems that are solved to compare penalties
+
+
+@dataclass(frozen=True)
+class Table:
+    """Token vectors (V, D), and how well they follow the teacher on held-out sentences: ``cosine``, ``prior``'s own."""
+
+    target: str
+    vectors: Floats
+    penalty: float
+    cosine: float
+    prior: float
+    tried: dict[float, float]  # penalty -> cosine
+
+
+@dataclass(frozen=True)
+class Held:
+    """Held-out sentences as ``bags`` (m, V), and the teacher's ``vectors`` (m, D') of them.
+
+    ``finish`` makes embeddings of the target's vectors.
+    """
+
+    bags: sparse.csr_array
+    vectors: Vectors
+    finish: Callable[[NDArray[np.float32]], Vectors]
+
+    def cosine(self, table: Floats) -> float:
+        """How well ``table`` (V, D) follows the teacher."""
+        return following(self.finish((self.bags @ table).astype(np.float32)), self.vectors)
+
+
+def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:
+    """The table about the prior ``start`` (V, D), by ``penalty``, or by the one of PENALTIES that follows best."""
+    right, tried = ridge.right_side(sums, start), dict[float, float]()
+    state: Floats | None = None
+
+    def rows(found: Floats) -> Floats:
+        return np.asarray(start + found + sums.mean)
+
+    def measured(at: int) -> float:
+        nonlocal state
+        chosen = PENALTIES[at]
+        if chosen not in tried:
+            state = ridge.solve(sums, right, chosen, state, SEARCH)
+            tried[chosen] = held.cosine(rows(state))
+            voice.say(f"table of the {target}: penalty {chosen:g}, held-out cosine {tried[chosen]:.4f}")
+        return tried[chosen]
+
+    voice.say(f"table of the {target}: solving for {right.shape[0]:,} tokens of {right.shape[1]} numbers")
+    best = penalty if penalty is not None else PENALTIES[climb(measured, FIRST, len(PENALTIES))]
+    solved = rows(ridge.solve(sums, right, best, state))
+    cosine = held.cosine(solved)
+    voice.say(f"table of the {target}: kept penalty {best:g}, held-out cosine {cosine:.4f}")
+    return Table(target, solved, best, cosine, held.cosine(start + sums.mean), tried)
+
+
+def climb(height: Callable[[int], float], at: int, count: int) -> int:
+    """The place of 0 to ``count`` - 1 from which ``height`` falls to both sides, going uphill from ``at``."""
+    for way in (1, -1):
+        moved = False
+        while 0 <= at + way < count and height(at + way) > height(at):
+            at, moved = at + way, True
+        if moved:
+            break
+    return at

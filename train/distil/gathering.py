@@ -1,0 +1,209 @@
+"""One pass over a corpus of any size: sums of its sentences with the teacher's vectors, and some sentences held out.
+
+Memory holds the sums, which grow with the vocabulary, and one shard. An interrupted pass leaves its sums in a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.files.write.locks import open_locked
+from fastflow.train.data.sharded import SHARD, key_of
+from fastflow.train.distil.bags import Bags
+from fastflow.train.distil.sums import Sums
+from fastflow.train.distil.teacher import Teacher
+from fastflow.train.progress import Voice
+
+SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, and MOST at most
+EVERY = 60.0  # seconds between two savings of the sums
+
+
+@dataclass
+class Gathered:
+    """Of ``texts`` sentences: a Sums for each target, how often each token occurs (V,), and the sentences held out.
+
+    ``sha256`` is over all sentences in order, those held out included.
+    """
+
+    sums: dict[str, Sums] = field(default_factory=dict)
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    texts: int = 0
+    held: list[str] = field(default_factory=list)
+    sha256: str = ""
+    whole: bool = True  # false while a shard is taken in
+
+    def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int) -> None:
+        """Take in a shard."""
+        self.whole = False
+        for name, found in sums.items():
+            self.sums[name] = self.sums[name].merge(found) if name in self.sums else found
+        self.counts = self.counts + counts if len(self.counts) else counts
+        self.texts += texts
+        self.whole = True
+
+
+class Kept:
+    """The file that an interrupted pass leaves next to ``out``; ``run`` is what must be equal for it to be continued.
+
+    Without ``resume`` what an earlier run left is replaced, and ``voice`` says so.
+    """
+
+    def __init__(self, out: Path, run: dict[str, Any], resume: bool, voice: Voice) -> None:
+        self.path = out.with_name(out.name + ".distilling")
+        self._run, self._resume, self._voice = json.loads(json.dumps(run)), resume, voice
+        self._due, self._saved = time.monotonic() + EVERY, 0
+
+    @staticmethod
+    @contextmanager
+    def alone(out: Path) -> Iterator[None]:
+        """A block in which no other run makes ``out``."""
+        lock = out.with_name(out.name + ".distilling.lock")
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            handle = open_locked(lock)
+        except OSError as error:
+            raise FastflowError(f"{lock} cannot be written: {error.strerror}; choose another place with -o") from error
+        if handle is None:
+            raise FastflowError(f"{lock} is held by another run; wait for it, or choose another output with -o")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            handle.close()
+
+    def remove(self) -> None:
+        """The model is whole, so nothing is left to continue."""
+        self.path.unlink(missing_ok=True)
+
+    def load(self) -> tuple[Gathered, str]:
+        """The sums of an earlier run and the digest of the texts up to them; nothing and '' if there are none."""
+        if not self.path.is_file():
+            return Gathered(), ""
+        if not self._resume:
+            self._voice.say(f"fastflow: starts again and replaces {self.path}; --resume would have continued it")
+            return Gathered(), ""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.path, "numpy") as file:
+                state = json.loads(file.metadata()["run"])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            run, digest, texts, names = state["run"], state["digest"], int(state["texts"]), list(state["targets"])
+            sums = {name: Sums.read({k.partition(".")[2]: a for k, a in arrays.items() if k.startswith(f"{name}.")})
+                    for name in names}  # fmt: skip
+            counts = arrays["counts"]
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise FastflowError(f"{self.path} is damaged; remove it to start again") from error
+        if run != self._run:
+            other = " and another ".join(name for name in self._run if run.get(name) != self._run[name])
+            raise FastflowError(
+                f"{self.path} is from a run with another {other}; give the same again, or remove it to start again"
+            )
+        self._saved = texts
+        self._voice.say(f"fastflow: continues after {texts:,} texts that an interrupted run has gathered")
+        return Gathered(sums, counts, texts), digest
+
+    def save(self, found: Gathered, digest: str, now: bool = False) -> None:
+        """Write the sums if it is time or ``now``; a reader finds the former file or this one."""
+        if found.texts == self._saved or not (now or time.monotonic() >= self._due):
+            return
+        from safetensors.numpy import save_file
+
+        arrays = {f"{name}.{key}": a for name, sums in found.sums.items() for key, a in sums.arrays().items()}
+        state = {"run": self._run, "digest": digest, "texts": found.texts, "targets": list(found.sums)}
+        growing = self.path.with_name(self.path.name + ".tmp")
+        try:
+            save_file({**arrays, "counts": found.counts}, growing, {"run": json.dumps(state)})
+            os.replace(growing, self.path)
+        except OSError as error:
+            raise FastflowError(f"{self.path} cannot be written: {error.strerror}; free some space") from error
+        finally:
+            growing.unlink(missing_ok=True)
+        self._saved, self._due = found.texts, time.monotonic() + EVERY
+
+
+def gather(
+    texts: Iterable[str], teacher: Teacher, bags: dict[str, Bags], seed: int, voice: Voice, kept: Kept | None
+) -> Gathered:
+    """Read ``texts`` once; ``bags`` by the names of targets. Raises a FastflowError if there are too few texts."""
+    found, wanted = (Gathered(), "") if kept is None else kept.load()
+    done, digest, read = found.texts, hashlib.sha256(), 0
+    try:
+        with voice.progress("teacher", None, "texts") as progress:
+            for shard in _shards(texts, found, seed, digest):
+                if read < done:
+                    read += len(shard)
+                    if read == done and digest.hexdigest() != wanted:
+                        raise _others(kept)
+                    continue
+                found.merge(*_sums(shard, teacher, bags))
+                read, found.sha256 = found.texts, digest.hexdigest()
+                progress.advance(len(shard))
+                if kept is not None:
+                    kept.save(found, found.sha256)
+    except KeyboardInterrupt:
+        if kept is not None and found.texts and found.whole:
+            kept.save(found, found.sha256 or wanted, now=True)
+            voice.say(f"fastflow: {found.texts:,} texts are gathered in {kept.path}; the same command with --resume "
+                      "continues after them")  # fmt: skip
+        raise
+    if read < done:
+        raise _others(kept)
+    found.sha256 = digest.hexdigest()
+    if found.texts < 2 or not found.held:
+        raise FastflowError(
+            f"the corpus holds {found.texts + len(found.held)} texts, too few to learn from some and to hold out "
+            "others; give at least a few hundred"
+        )
+    return found
+
+
+def _others(kept: Kept | None) -> FastflowError:
+    return FastflowError(
+        f"{kept.path if kept else 'the sums'} is from other texts, or another order of them; give the same corpus "
+        "again, or remove the file to start again"
+    )
+
+
+def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any) -> Iterator[list[str]]:
+    """``texts`` in lists of SHARD, without those that are held out, which go to ``found.held``.
+
+    ``digest`` is over all texts up to the end of the shard. A hash of the text chooses, so equal texts stay together.
+    """
+    shard: list[str] = []
+    held: set[str] = set()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+        if text in held:
+            continue
+        if len(held) < MOST and key_of(text, seed)[0] % SHARE == 0:
+            held.add(text)
+            found.held.append(text)
+            continue
+        shard.append(text)
+        if len(shard) == SHARD:
+            yield shard
+            shard = []
+    if shard:
+        yield shard
+
+
+def _sums(shard: Sequence[str], teacher: Teacher, bags: dict[str, Bags]) -> tuple[dict[str, Sums], Any, int]:
+    """The sums of a shard for each target, the counts (V,) of its tokens, and its length."""
+    vectors, ids = teacher(shard), next(iter(bags.values())).ids(shard)
+    size = next(iter(bags.values())).size
+    counts = np.bincount(np.concatenate([np.empty(0, np.int64), *ids]), minlength=size)
+    return {name: Sums.of(bag.of(ids), vectors[name]) for name, bag in bags.items()}, counts, len(shard)

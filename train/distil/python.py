@@ -1,0 +1,59 @@
+"""``fastflow.distill``: the arguments of a caller in Python, and the files of the command -> a distillation."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastflow.console import say
+from fastflow.errors import UsageError
+from fastflow.files.read.records import Layout
+from fastflow.train.data.corpus import read_texts
+from fastflow.train.distil.gathering import Kept
+from fastflow.train.distil.result import Distilled, lines, named
+from fastflow.train.distil.run import Settings, distil
+from fastflow.train.distil.teacher import Teacher
+from fastflow.train.progress import COMMAND
+from fastflow.train.python import SOURCE, checked_texts, naming_arguments, voice_of
+from fastflow.train.ship.export import check_out
+
+
+def distil_texts(
+    model: str | os.PathLike[str], texts: Any, options: dict[str, Any], progress: bool | Callable[[str], None] | None
+) -> Distilled:
+    """``fastflow.train.distill``, whose arguments these are."""
+    with naming_arguments():
+        found = list(checked_texts(texts, "distill"))
+        return distil(lambda: iter(found), [SOURCE], Teacher(os.fspath(model)), Settings(**options), voice_of(progress))
+
+
+def distil_files(model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, resume: bool) -> None:
+    """The body of ``fastflow distill``: files -> a model directory, and the lines printed about it."""
+    check_out(out, "-o")
+    if "-" in paths and (settings.words or resume):
+        raise UsageError("--words and --resume read the corpus again, which standard input cannot be: give a file")
+    started, keepers = time.monotonic(), list[Kept]()
+
+    def texts() -> Iterable[str]:
+        return read_texts(paths, layout)
+
+    def kept(run: dict[str, Any]) -> Kept:
+        keepers.append(Kept(out, run, resume, COMMAND))
+        return keepers[0]
+
+    with Kept.alone(out):
+        found = distil(texts, named(paths), Teacher(model), settings, COMMAND, None if "-" in paths else kept)
+        mark = found.save(out)
+        for keeper in keepers:
+            keeper.remove()
+    for reason in found.training["reasons"]:
+        say(reason)
+    click.echo("\n".join(lines(found.training)))
+    rows = found.training["table"]
+    say(f"{out}: {rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}, fingerprint {mark[:16]}, "
+        f"{time.monotonic() - started:.0f} s")  # fmt: skip

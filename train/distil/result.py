@@ -1,0 +1,111 @@
+"""The result of a distillation: its report, and the model that it becomes on disk or in a Runtime."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastflow.stages import calibration
+from fastflow.stages.calibration import Stage
+from fastflow.train.data.embeddings import FrozenEncoder
+from fastflow.train.methods.chain import Fitted
+from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.ship.export import check_out, export
+from fastflow.train.ship.fit import Saving
+
+SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of other subjects", "words": "single words"}
+
+
+@dataclass(frozen=True, repr=False)
+class Distilled(Saving):
+    """A table as an ``encoder`` in a folder that lives as long as this, with the teacher's ``stages`` after it, if any.
+
+    ``texts`` are the sentences held out, ``pooled`` (n, D) the encoder's vectors of them; ``training`` is the
+    manifest's entry.
+    """
+
+    encoder: FrozenEncoder
+    stages: tuple[Stage, ...]
+    training: dict[str, Any]
+    texts: list[str]
+    pooled: NDArray[np.float32]
+    folder: tempfile.TemporaryDirectory[str] = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Distilled: {self.training['teacher']['name']}, {self.training['texts']} texts>"
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """How the table was made and how well it follows its teacher, as data that json can write."""
+        return copy.deepcopy(self.training)
+
+    def save(self, directory: str | os.PathLike[str]) -> str:
+        """Write the model; its files are compared with PyTorch first.
+
+        Args:
+            directory: Where to write; must not exist.
+
+        Returns:
+            The fingerprint of the model.
+
+        Raises:
+            FastflowError: The model cannot be written, or computes other numbers than PyTorch; nothing is left behind.
+        """
+        out = Path(directory)
+        check_out(out, "directory")
+        flows = {i: _flow(stage) for i, stage in enumerate(self.stages) if stage.kind == "flow"}
+        fitted = Fitted(list(self.stages), flows)
+        return export(out, self.encoder, fitted, self.training, card(self), self.texts, self.pooled)
+
+
+def _flow(stage: Stage) -> Flow:
+    """The flow of a saved stage in PyTorch."""
+    flow = Flow(FlowConfig(**stage.settings))
+    flow.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in stage.params.items()})
+    return flow.eval()
+
+
+def lines(training: dict[str, Any]) -> list[str]:
+    """How well the table follows its teacher, a line each."""
+    return [f"{SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
+
+
+def card(distilled: Distilled) -> str:
+    """The model card."""
+    found = distilled.training
+    teacher, rows = found["teacher"], found["table"]
+    words = f", {rows['words']} of them whole words of the corpus" if rows["words"] else ""
+    facts = {
+        "teacher": f"{teacher['name']} (fingerprint {teacher['fingerprint'][:16]})",
+        "table": f"{rows['tokens']} tokens of {rows['dim']} numbers, {rows['dtype']}{words}",
+        "calibration": calibration.describe(distilled.stages),
+        "longest text": f"{distilled.encoder.max_length} tokens",
+        "corpus": f"{', '.join(found['corpus'])}: {found['texts']} texts",
+        "penalty": f"{found['penalty']:g}, chosen on {found['held_out']} held-out sentences",
+        "licence": "that of the teacher; the corpus's texts are not in it",
+    }
+    opens = "" if distilled.stages else " The folder 0_Transformer also opens in model2vec."
+    return "\n".join([
+        f"# A token table that follows {Path(teacher['name']).name}", "",
+        "Made by `fastflow distill`: a text's vector is the mean of its tokens' vectors, which a ridge regression "
+        f"fitted to the teacher's vectors of sentences, without labels.{opens}", "",
+        "| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items()), "",
+        *(f"- {reason}" for reason in found["reasons"]), "",
+        "| mean cosine to the teacher | |", "| --- | ---: |",
+        *(f"| {SETS[name]} | {value:.3f} |" for name, value in found["follows"].items()), "",
+        "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", "",
+    ])  # fmt: skip
+
+
+def named(paths: Sequence[str]) -> list[str]:
+    """The names of a corpus's files, as a model records them."""
+    return ["standard input" if path == "-" else Path(path).name for path in paths]

@@ -1,0 +1,90 @@
+"""The ridge regression about a prior: sums over sentences -> a table T (V, D) of token vectors.
+
+    T = T0 + argmin_D |X (T0 + D) - Y|^2 + penalty |D|^2        (X^T X + penalty I) D = X^T (Y - X T0)
+
+X (n, V) are bags of tokens, Y (n, D) the centred targets. The prior T0 is what the teacher makes of each token alone.
+It is centred, weighted by how rare the token is (SIF), and scaled by one number. A token that no sentence holds keeps
+its prior. The system is solved by conjugate gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.train.distil.sums import Floats, Sums
+
+RARE = 1e-3  # a of SIF: a token of share p counts a / (a + p) in the prior
+TOLERANCE = 1e-5  # of the residual of each column, relative to its right side
+MOST_STEPS = 500
+COLUMNS = 32  # solved together: their vectors stay in the cache
+
+
+def prior(alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> Floats:
+    """(V, D) T0 of ``alone`` (V, D), the teacher's vector of each token, zero for a token that no text can hold.
+
+    ``counts`` (V,) are the tokens of the corpus. ``uniform``: all tokens count 1 in the bags, so the rare ones get
+    their weight here.
+    """
+    usable = np.any(alone != 0, axis=1)
+    found = np.where(usable[:, None], alone - alone[usable].mean(axis=0, dtype=np.float64), 0.0)
+    if uniform:
+        share = counts / max(1, counts.sum())
+        found *= (RARE / (RARE + share))[:, None]
+    size = float((found * (sums.gram @ found)).sum())
+    return np.asarray(found * (float((found * sums.centred()).sum()) / size if size > 0 else 0.0))
+
+
+def right_side(sums: Sums, start: Floats) -> Floats:
+    """(V, D) X^T (Y - X T0), Y centred; ``start`` is T0."""
+    return np.asarray(sums.centred() - sums.gram @ start)
+
+
+def solve(
+    sums: Sums, right: Floats, penalty: float, start: Floats | None = None, tolerance: float = TOLERANCE
+) -> Floats:
+    """(V, D) the solution of (X^T X + ``penalty`` I) D = ``right``, from ``start`` on.
+
+    Every column's residual is at most ``tolerance`` times its right side. All arithmetic is float64.
+    """
+    out = np.empty_like(right)
+    inverse = 1.0 / (sums.gram.diagonal() + penalty)[:, None]
+    for first in range(0, right.shape[1], COLUMNS):
+        part = slice(first, first + COLUMNS)
+        begun = None if start is None else np.ascontiguousarray(start[:, part])
+        out[:, part] = _gradients(sums, np.ascontiguousarray(right[:, part]), penalty, inverse, begun, tolerance)
+    return out
+
+
+def _gradients(
+    sums: Sums, right: Floats, penalty: float, inverse: Floats, start: Floats | None, tolerance: float
+) -> Floats:
+    """``solve`` of some columns; a column that is solved takes no further step."""
+    found = np.zeros_like(right) if start is None else start.copy()
+    residual = right.copy() if start is None else right - (sums.gram @ found + penalty * found)
+    goal = tolerance * np.linalg.norm(right, axis=0)
+    direction = inverse * residual
+    size = (residual * direction).sum(axis=0)
+    for _ in range(MOST_STEPS):
+        open_ = np.linalg.norm(residual, axis=0) > goal
+        if not open_.any():
+            break
+        image = sums.gram @ direction + penalty * direction
+        step = _ratio(size, (direction * image).sum(axis=0), open_)
+        found += step * direction
+        residual -= step * image
+        better = inverse * residual
+        before, size = size, (residual * better).sum(axis=0)
+        direction = better + _ratio(size, before, open_) * direction
+    return found
+
+
+def _ratio(over: Floats, under: Floats, where: NDArray[np.bool_]) -> Floats:
+    return np.divide(over, under, out=np.zeros_like(over), where=where & (under > 0))
+
+
+def principal(sums: Sums, table: Floats, dim: int) -> Floats:
+    """(D, dim) the directions in which the table's sentence vectors vary most, the widest first."""
+    mean = sums.bag @ table / sums.count
+    scatter = table.T @ (sums.gram @ table) / sums.count - np.outer(mean, mean)
+    return np.ascontiguousarray(np.linalg.eigh(scatter)[1][:, ::-1][:, :dim])

@@ -1,0 +1,112 @@
+"""The teacher: any model that fastflow runs, as a function of texts and of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.model.artifact import load_model
+from fastflow.model.tokens import Tokens, load_tokenizer, lowercase_first
+from fastflow.runtime import Runtime
+
+BLOCK = 4096  # lists of ids that are computed together
+Vectors = NDArray[np.float32]
+
+
+class Target(NamedTuple):
+    """What a table may follow: the ``vectors`` of the teacher, or its ``pooled`` state with its calibration after it.
+
+    ``weights`` (V,) of the tokens in the mean, None for 1 each.
+    """
+
+    name: str
+    weights: NDArray[np.float32] | None
+
+
+class Teacher:
+    """The model ``name`` opened to teach; raises a FastflowError for one that has no encoder or cannot run."""
+
+    def __init__(self, name: str) -> None:
+        self.model = load_model(name)
+        self.runtime = Runtime(self.model)
+        self.name = "default" if self.model.path == load_model(None).path else str(self.model.path)
+
+    @cached_property
+    def targets(self) -> list[Target]:
+        """The vectors; and if the model calibrates, its pooled state."""
+        found = [Target("vectors", None)]
+        return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
+
+    def tokenizer(self) -> Any:
+        """Its ``tokenizers.Tokenizer``, cut where the teacher cuts a text, for tokens without the special ones."""
+        found = load_tokenizer(self.model.encoder)
+        if self.model.modules is not None and self.model.modules.transformer.do_lower_case:
+            lowercase_first(found)
+        found.no_padding()
+        found.enable_truncation(max(1, self.model.max_length - found.num_special_tokens_to_add(is_pair=False)))
+        return found
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, Vectors]:
+        """Target name -> (n, D) of ``texts``; vectors have length 1."""
+        return self._both(self.runtime.pool(texts))
+
+    def finish(self, target: str, found: Vectors) -> Vectors:
+        """(n, D') the embeddings of which ``found`` (n, D) are the target."""
+        return found if target == "vectors" else np.asarray(self.runtime.transform(found))
+
+    def alone(self, ids: Sequence[Sequence[int]]) -> dict[str, Vectors]:
+        """Target name -> (m, D): the teacher's vector of each list of ids, between the special tokens of a text."""
+        before, after = self._frame
+        parts = []
+        for start in range(0, len(ids), BLOCK):
+            rows = [[*before, *row, *after] for row in ids[start : start + BLOCK]]
+            offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+            flat = np.array([i for row in rows for i in row], np.int32)
+            pooled = self.runtime.pool_tokens(Tokens(flat, offsets, np.empty(0, np.int64)))
+            found = self._both(pooled)
+            if "pooled" in found and self.model.pooling.of_embeddings:
+                found["pooled"] = self._without_frame(np.asarray(pooled, np.float64), flat, offsets)
+            parts.append(found)
+        return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
+
+    def _without_frame(
+        self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]
+    ) -> Vectors:
+        """(m, D) the weighted means ``pooled`` less the special tokens, whose states are the same in every text."""
+        weights = self.model.pooling.weights
+        each = np.ones(len(ids)) if weights is None else weights[ids].astype(np.float64)
+        total = np.add.reduceat(each, offsets[:-1])[:, None]
+        frame = [*self._frame[0], *self._frame[1]]
+        share = float(len(frame) if weights is None else weights[frame].sum(dtype=np.float64))
+        empty = np.asarray(self.runtime.pool([""]), np.float64)
+        return np.asarray((pooled * total - empty * share) / np.maximum(total - share, 1e-12), np.float32)
+
+    def _both(self, pooled: Any) -> dict[str, Vectors]:
+        vectors = np.asarray(self.runtime.transform(pooled), np.float32)
+        found = {"vectors": unit(vectors)}
+        return found | {"pooled": np.asarray(pooled, np.float32)} if self.model.calibration else found
+
+    @cached_property
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The special ids before and after the tokens of a text."""
+        tokenize = self.runtime.tokenize
+        empty, one = (tokenize([text]).ids.tolist() for text in ("", "a"))
+        before = next((i for i, (x, y) in enumerate(zip(empty, one, strict=False)) if x != y), len(empty))
+        if one[len(one) - (len(empty) - before) :] != empty[before:]:
+            raise FastflowError(f"{self.model.encoder}: its tokenizer frames texts in a way that no token can be alone")
+        return empty[:before], empty[before:]
+
+
+def unit(vectors: NDArray[Any]) -> Vectors:
+    """Each row (n, D) divided by its L2 norm; zeros stay."""
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def following(found: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """The mean cosine of corresponding rows of (n, D) and (n, D)."""
+    return float((unit(found).astype(np.float64) * unit(wanted)).sum(axis=1).mean())
