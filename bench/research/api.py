@@ -16,6 +16,7 @@ import click
 
 import fastflow
 from fastflow.replacing import replace_text
+from fastflow.train.distil.result import Distilled
 from fastflow.train.options import Options
 from fastflow.train.python import COMMAND_ONLY
 from fastflow.train.ship.fit import Fit
@@ -24,7 +25,7 @@ HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
 ENTRY = re.compile(r"^    (\*{0,2}\w+): ", re.M)
 SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the call, and the class of its result
     ("Runtime", fastflow.Runtime, fastflow.Runtime), ("Index", fastflow.Index, fastflow.Index),
-    ("fit", fastflow.fit, Fit),
+    ("fit", fastflow.fit, Fit), ("distill", fastflow.distill, Distilled),
 )  # fmt: skip
 HEAD = """# The Python API
 

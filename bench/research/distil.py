@@ -1,4 +1,4 @@
-"""Tables distilled from two teachers: the prior alone, ridge without a prior, ridge about the prior; on some and on all.
+"""Tables distilled from teachers: the prior alone, ridge without a prior, ridge about the prior; on sizes of a corpus.
 
 python -m fastflow.bench.research.distil --data DIR --corpus FILE.txt... --teacher NAME=DIR... --cache DIR --out OUT
 """
@@ -107,7 +107,8 @@ HEAD = """# Distilled tables
 
 A table of token vectors that follows a teacher. *Held-out cosine* is the mean cosine to the teacher on sentences of the
 corpus that the regression did not see; penalties were chosen by it. *Seven sets* is the mean Spearman x100 of cosine,
-`all`, over STS12 to 16, STSb and SICK-R; then nDCG@10, x100, of the ridge about the prior. Nothing was chosen by these. Made by
+`all`, over STS12 to 16, STSb and SICK-R; then nDCG@10, x100, of the ridge about the prior. Nothing was chosen by these.
+Made by
 
     {command}
 

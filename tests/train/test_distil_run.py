@@ -15,6 +15,7 @@ from fastflow.train.distil.teacher import unit
 from support.builders import VOCABULARY, make_model, make_sentences
 from support.commands import assert_one_sentence, run
 
+pytestmark = pytest.mark.slow
 TEXTS = [*make_sentences(1500), *["A dogsing dogsing cat.", "The x1y2 x1y2 runs."] * 30]
 NEW = make_sentences(40, seed=9)
 
@@ -117,7 +118,7 @@ def test_words_get_rows(bert, teacher, plain):
     for name in (bert, teacher):
         made = fastflow.distill(name, TEXTS, words=1)
         with made.runtime() as runtime:
-            ids = runtime.tokenize(["dogsing cat", "x1y2 cat", "dogsings cat"])
+            ids = runtime.tokenizer(["dogsing cat", "x1y2 cat", "dogsings cat"])
             lengths = np.diff(ids.offsets)
             assert ids.ids[0] == len(VOCABULARY)
             assert lengths[0] == 2

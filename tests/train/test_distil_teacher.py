@@ -38,19 +38,19 @@ def test_a_token_alone_stands_between_the_special_ones(bert):
 def test_every_kind_of_tokenizer(encoders, family):
     teacher = Teacher(str(encoders(family)))
     size = teacher.tokenizer().get_vocab_size(with_added_tokens=True)
-    assert teacher.alone([[i] for i in range(size)])["vectors"].shape == (size, teacher.runtime.dim)
+    assert teacher.alone([[i] for i in range(size)])["vectors"].shape == (size, teacher.dim)
 
 
 def test_a_table_of_words_needs_no_regression(words_model):
     """The pooled state of such a model is a weighted mean of its tokens' own, special tokens aside."""
     teacher = Teacher(str(words_model))
     alone, weights = teacher.alone([[i] for i in range(len(VOCABULARY))])["pooled"], teacher.model.pooling.weights
-    tokens = teacher.runtime.tokenize(TEXTS)
+    tokens = teacher.opened.tokenizer(TEXTS)
     for row, pooled in enumerate(teacher(TEXTS)["pooled"]):
         ids = tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]]
         inner = ids[1:-1]
         own = (weights[inner, None] * alone[inner]).sum(axis=0)
-        empty = teacher.runtime.pool([""])[0] * weights[[ids[0], ids[-1]]].sum()
+        empty = teacher.opened.pool([""], None, None, None)[0] * weights[[ids[0], ids[-1]]].sum()
         np.testing.assert_allclose((own + empty) / weights[ids].sum(), pooled, atol=1e-5)
 
 

@@ -84,7 +84,7 @@ def distil(
 
     voice.say(f"teacher: {teacher.name}, {calibration.describe(teacher.model.calibration)}")
     student = student_of(teacher, cleaned, settings, voice)
-    identity = {"teacher": teacher.runtime.fingerprint, "list of words": student.words, "seed": settings.seed,
+    identity = {"teacher": teacher.model.fingerprint, "list of words": student.words, "seed": settings.seed,
                 "cut into sentences": settings.sentences, "targets": list(student.bags)}  # fmt: skip
     keeper = None if kept is None else kept(identity)
     found = gather(cleaned(), teacher, student.bags, settings.seed, voice, keeper)
@@ -95,7 +95,7 @@ def distil(
 
 def check_dim(settings: Settings, teacher: Teacher) -> None:
     """Raise a UsageError for a --dim that the teacher's vectors do not have."""
-    width = teacher.runtime.dim
+    width = teacher.dim
     if settings.dim is not None and settings.dim > width:
         raise UsageError(f"--dim must be at most {width}, the width of the teacher's vectors, not {settings.dim}")
 
@@ -184,7 +184,7 @@ def finished(
     embedder = Embedder(encoder, "cpu")
     training = {
         "corpus": list(names), "texts": found.texts, "corpus_sha256": found.sha256, "held_out": len(found.held),
-        "teacher": {"name": teacher.name, "fingerprint": teacher.runtime.fingerprint},
+        "teacher": {"name": teacher.name, "fingerprint": teacher.model.fingerprint},
         "table": {"tokens": len(vectors), "dim": vectors.shape[1], "dtype": settings.dtype,
                   "words": len(student.words)},
         "target": best.target, "penalty": best.penalty, "seed": settings.seed, "sentences": settings.sentences,

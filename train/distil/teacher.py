@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens, load_tokenizer, lowercase_first
-from fastflow.runtime import Runtime
+from fastflow.opened import Opened
+from fastflow.streaming import StreamOptions
 
 BLOCK = 4096  # lists of ids that are computed together
 Vectors = NDArray[np.float32]
@@ -33,7 +34,8 @@ class Teacher:
 
     def __init__(self, name: str) -> None:
         self.model = load_model(name)
-        self.runtime = Runtime(self.model)
+        self.opened = Opened(self.model, "auto", "auto", None, "auto", False)
+        self.dim = self.model.truncate_dim or self.opened.width
         self.name = "default" if self.model.path == load_model(None).path else str(self.model.path)
 
     @cached_property
@@ -53,11 +55,11 @@ class Teacher:
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Vectors]:
         """Target name -> (n, D) of ``texts``; vectors have length 1."""
-        return self._both(self.runtime.pool(texts))
+        return self._both(self._pool(texts))
 
     def finish(self, target: str, found: Vectors) -> Vectors:
         """(n, D') the embeddings of which ``found`` (n, D) are the target."""
-        return found if target == "vectors" else np.asarray(self.runtime.transform(found))
+        return found if target == "vectors" else self._calibrated(found)
 
     def alone(self, ids: Sequence[Sequence[int]]) -> dict[str, Vectors]:
         """Target name -> (m, D): the teacher's vector of each list of ids, between the special tokens of a text."""
@@ -67,7 +69,7 @@ class Teacher:
             rows = [[*before, *row, *after] for row in ids[start : start + BLOCK]]
             offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
             flat = np.array([i for row in rows for i in row], np.int32)
-            pooled = self.runtime.pool_tokens(Tokens(flat, offsets, np.empty(0, np.int64)))
+            pooled = self.opened.pool_tokens(Tokens(flat, offsets, np.empty(0, np.int64)))
             found = self._both(pooled)
             if "pooled" in found and self.model.pooling.of_embeddings:
                 found["pooled"] = self._without_frame(np.asarray(pooled, np.float64), flat, offsets)
@@ -83,18 +85,23 @@ class Teacher:
         total = np.add.reduceat(each, offsets[:-1])[:, None]
         frame = [*self._frame[0], *self._frame[1]]
         share = float(len(frame) if weights is None else weights[frame].sum(dtype=np.float64))
-        empty = np.asarray(self.runtime.pool([""]), np.float64)
+        empty = np.asarray(self._pool([""]), np.float64)
         return np.asarray((pooled * total - empty * share) / np.maximum(total - share, 1e-12), np.float32)
 
+    def _pool(self, texts: Sequence[str]) -> NDArray[Any]:
+        return self.opened.pool(texts, None, None, None)
+
+    def _calibrated(self, pooled: Any) -> Vectors:
+        return np.asarray(self.opened.transform(pooled, StreamOptions()), np.float32)
+
     def _both(self, pooled: Any) -> dict[str, Vectors]:
-        vectors = np.asarray(self.runtime.transform(pooled), np.float32)
-        found = {"vectors": unit(vectors)}
+        found = {"vectors": unit(self._calibrated(pooled))}
         return found | {"pooled": np.asarray(pooled, np.float32)} if self.model.calibration else found
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
         """The special ids before and after the tokens of a text."""
-        tokenize = self.runtime.tokenize
+        tokenize = self.opened.tokenizer
         empty, one = (tokenize([text]).ids.tolist() for text in ("", "a"))
         before = next((i for i, (x, y) in enumerate(zip(empty, one, strict=False)) if x != y), len(empty))
         if one[len(one) - (len(empty) - before) :] != empty[before:]:
