@@ -36,7 +36,7 @@ from fastflow.model.architecture import is_model2vec
 from fastflow.model.artifact import DEFAULT, load_model
 from fastflow.model.static import open_table
 from fastflow.model.static_write import write_static
-from fastflow.model.tokens import load_tokenizer
+from fastflow.model.tokenizer_files import load_tokenizer
 from fastflow.runtime import Runtime
 
 PEERS = ("model2vec", "sentence-transformers", "tokenizers-numpy")

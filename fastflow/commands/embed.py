@@ -179,8 +179,6 @@ def embed(
 
         embed_on_ray(click.get_current_context())
         return
-    if json_file == "-" and output is None:
-        raise UsageError("standard output has the embeddings: give --json FILE, or -o OUT")
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
     paths = expanded(inputs)
@@ -189,7 +187,7 @@ def embed(
 
         options["ranges"] = read_ranges(ranges, options["precision"])
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
-    _check_together(settings, fit, save_model, prompt_name)
+    _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
     if settings.shard is not None:
         from fastflow.commands.shards import arguments  # few runs make a part
@@ -230,8 +228,12 @@ def embed(
         write_json(json_file, {**vars(done), "seconds": round(seconds, 3), **about})
 
 
-def _check_together(settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None) -> None:
-    """Raise a UsageError for options of ``fastflow embed`` that exclude each other."""
+def _check_together(
+    settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None, twice: bool
+) -> None:
+    """Raise a UsageError for options that exclude each other; ``twice``: two of them write to standard output."""
+    if twice:
+        raise UsageError("standard output has the embeddings: give --json FILE, or -o OUT")
     if save_model is not None and not fit:
         raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
     if fit and prompt_name is not None:
