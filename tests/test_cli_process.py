@@ -101,13 +101,18 @@ def small_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))
 
 
+def tiny_disk() -> None:
+    """The same at 4 kB, before the first window is written."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_disk_that_is_full_before_the_first_row_leaves_nothing_behind(model, corpus, tmp_path, run_python, suffix):
     target = tmp_path / "out" / f"x{suffix}"
     target.parent.mkdir()
     target.write_bytes(b"of an earlier run")
-    done = run_python(MAIN, "embed", corpus, "-m", model, "-o", target, "--quiet", preexec_fn=small_disk)
+    done = run_python(MAIN, "embed", corpus, "-m", model, "-o", target, "--quiet", preexec_fn=tiny_disk)
     assert_failed_plainly(done, rf"x{re.escape(suffix)} cannot be written: File too large; free some space or .* -o")
     assert list(target.parent.iterdir()) == [target]
     assert target.read_bytes() == b"of an earlier run"

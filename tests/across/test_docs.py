@@ -118,7 +118,11 @@ def program_failures(folder: Path, page: Path, training: bool = False) -> list[s
         if ("fastflow.fit(" in program or "import ray" in program) and not training:
             continue
         # Ray warns of settings of its own, and a fit of vectors that are calibrated already
-        strict = [] if "import ray" in program or "fit(vectors)" in program else ["-W", "error"]
+        strict = (
+            []
+            if "import ray" in program or "fit(vectors)" in program
+            else ["-W", "error", "-W", "ignore:words fall into"]
+        )
         found.append(failure(folder, [sys.executable, *strict, "-c", program]))
     return [each for each in found if each]
 

@@ -128,7 +128,11 @@ def test_held_out_vectors_are_not_trained_on():
     assert any(not np.array_equal(a, other.stages[0].params[name]) for name, a in fits[0].stages[0].params.items())
 
 
-OTHERS = {"pooling": "last", "token_weights": "none"}  # than the default, which nobody need have given
+OTHERS = {
+    "pooling": "last",
+    "token_weights": "none",
+    "device": "cuda",
+}  # than the default, which nobody need have given
 FLAGS = "--encoder default|--pooling first-last|--token-weights none|--max-length 64|--encoder-dropout|--eval .|"
 FLAGS += "--sentences|--stream|--device cpu|--cache c|--reference-encoder|--text-field a|--format txt|--delimiter ,|"
 FLAGS += "--no-header|--errors strict"
