@@ -274,7 +274,7 @@ class Tokenizer:
             ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)
             unknown = [self._native.vocabulary.get(name) for name in UNKNOWN]
         else:
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self._checked(self._tokenizer.encode_batch_fast, texts, False)
             unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]
             ids = np.array([i for encoding in encodings for i in encoding.ids], np.int32)
         return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())

@@ -48,6 +48,8 @@ from pathlib import Path
 from support.builders import VOCABULARY, make_encoder, make_model, make_sentences
 from safetensors.torch import load_file, save_file
 from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
+from support.static_dirs import model2vec_dir, static_embedding_dir
+import numpy as np
 out, texts = Path(sys.argv[1]), make_sentences(96)
 small = {"num_hidden_layers": 2, "max_position_embeddings": 66}
 bert = make_encoder(out / "bert", **small)
@@ -79,6 +81,11 @@ prompts = {"prompts": {"query": "the dog: "}, "default_prompt_name": "query", "t
 make_directory(out / "st-prompts", bert, [pooling("cls", "max"), NORMALIZE], lower=True, **prompts)
 residual = dense(8, "GELU", residual=True)
 make_directory(out / "st-mpnet", out / "mpnet", [pooling("mean"), residual], folder="0_Transformer")
+model2vec_dir(out / "table", width=16, clusters=30, weights=np.float32, normalize=True)
+table = model2vec_dir(out / "table-int8", width=16, dtype=np.int8, weights=np.float32)
+make_model(out / "table-flow", table, texts, pooling="words", max_length=None, weighted=True, ordered=True)
+bag = {"out_features": 8, "activation_function": "torch.nn.modules.activation.Tanh"}
+static_embedding_dir(out / "table-bag", [("Dense", bag), ("Normalize", {})], width=16, dtype=np.float16)
 """
 
 

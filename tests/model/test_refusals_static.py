@@ -137,3 +137,11 @@ def test_a_row_that_is_not_finite_names_the_text(tmp_path, backend):
     assert np.isfinite(runtime.encode(["the cat"])).all()
     refuses(runtime.encode, ["the cat", "the dog"], "text 1 gives NaN or infinity")
     refuses(verify, path, f"row {VOCABULARY.index('dog')} of the table holds NaN or infinity")
+
+
+def test_a_vocabulary_that_lacks_its_unknown_token(tmp_path):
+    """The library raises an error of its own for the first word that it does not know."""
+    path = model2vec_dir(tmp_path / "m")
+    spoil(path, TOKENIZER, lambda tree: tree["model"].update(unk_token="[NONE]"))
+    texts = ["жук на дереве у реки, and a dog near the river"] * 40
+    refuses(Runtime(path).encode, texts, "the tokenizer cannot take a text: … Missing [UNK] token")

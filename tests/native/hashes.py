@@ -23,6 +23,8 @@ from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.flow import cpu
+from fastflow.kernels.table.cpu import CpuTable
+from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
 from fastflow.plan.fold import fold
 
 from support import stages as make
@@ -114,6 +116,19 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
         del cpu_encoder.DTYPES[form]
 
 
+def tables(isa: str) -> Iterator[tuple[str, str]]:
+    """(combination, hash) of the mean of a table's rows on ``isa``: the same on every instruction set."""
+    rng = np.random.default_rng(40)
+    for dtype in STORED:
+        for width in WIDTHS:
+            rows = (40 * rng.normal(size=(300, width))).astype(dtype)
+            scales, weights = rng.uniform(0.1, 2, (2, 300)).astype(np.float32)
+            ids = rng.integers(0, 300, sum(WIDTHS)).astype(np.int32)
+            for run in (RUN, WHOLE):
+                table = CpuTable(Table(rows, scales, run=run), weights, threads=1, isa=isa)
+                yield f"{isa}, table, {dtype}, {width} wide, run {run}", digest(table(ids, np.cumsum([0, *WIDTHS])))
+
+
 def inputs() -> Iterator[tuple[str, str]]:
     """(input, hash): if these differ, nothing can be said of the kernels."""
     plans = [plan for _, dim, stages in calibrations() for plan in fold(stages, dim)]
@@ -127,7 +142,9 @@ def hashes() -> Iterator[tuple[str, str]]:
     yield from inputs()
     for isa, (_, usable, _, _) in instructions.isas().items():
         if usable:
-            yield from () if isa in instructions.TILES else flows(isa)  # there the flow is that of AVX-512
+            if isa not in instructions.TILES:  # which have those of AVX-512
+                yield from flows(isa)
+                yield from tables(isa)
             yield from encoders(isa)
 
 
