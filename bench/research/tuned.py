@@ -35,12 +35,12 @@ SETS = (*CHOOSING, *CONFIRMING)
 NEWS = "news, 5000"
 FITTED = {OWN: "the set's own texts", NEWS: "5,000 sentences of news"}
 _, SHARE, DEMOTED = COLOURS["none"].values()  # of recolour without token weights
-OWN_POOLING = Candidate(pooling=OF_MODULES, prior=None, method="none", background=False)
+OWN_POOLING = Candidate(pooling=OF_MODULES, prior=None, method="none", background="none")
 
 
 def coloured(method: str, spectrum: float) -> Candidate:
     """``method`` with recolour on the encoder's own pooling."""
-    return Candidate(OF_MODULES, None, method, (spectrum, SHARE, DEMOTED))  # type: ignore[arg-type]
+    return Candidate(OF_MODULES, None, method, (spectrum, SHARE, DEMOTED), "all")  # type: ignore[arg-type]
 
 
 CANDIDATES = {
@@ -51,7 +51,7 @@ CANDIDATES = {
     "soft whitening, spectrum 0.5": coloured("whiten,recolour", 0.5),
     "flow, spectrum 0": coloured("flow", 0.0),
     "flow, spectrum 0.5": coloured("flow", 0.5),
-    "default of an untuned encoder": Candidate(),
+    "default of an untuned encoder": Candidate(background="all"),
 }
 
 
