@@ -6,6 +6,7 @@ python -m fastflow.bench.research.distil --data DIR --corpus FILE.txt... --teach
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def measured(
     alone, wanted = priors(teacher, student), teacher(found.held)["vectors"]
     for target, bags in student.bags.items():
         sums = found.sums[target]
-        held = Held(bags(found.held), wanted, lambda z, target=target: teacher.finish(target, z))
+        held = Held(bags(found.held), wanted, partial(teacher.finish, target))
         start = ridge.prior(alone[target], found.counts, sums, bags.uniform)
         without = fit_table(target, sums, np.zeros_like(start), held, None, COMMAND)
         about = fit_table(target, sums, start, held, None, COMMAND)

@@ -77,7 +77,7 @@ def split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
     for text in texts:
         normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
         found.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
-    several = []
+    several: list[str] = []
     for word in sorted(found, key=lambda word: (-found[word], word)):  # equal counts in the order of the alphabet
         if len(several) == count or found[word] < 2:
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,7 +144,7 @@ def fit_tables(
     wanted, out = teacher(found.held)["vectors"], []
     for name, bags in student.bags.items():
         start = ridge.prior(alone[name], found.counts, found.sums[name], bags.uniform)
-        held = Held(bags(found.held), wanted, lambda rows, name=name: teacher.finish(name, rows))
+        held = Held(bags(found.held), wanted, partial(teacher.finish, name))
         out.append(fit_table(name, found.sums[name], start, held, penalty, voice))
     return out
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.tokens import Tokens, load_tokenizer, lowercase_first
+from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
+from fastflow.model.tokens import Tokens
 from fastflow.opened import Opened
 from fastflow.streaming import StreamOptions
 
@@ -57,9 +58,9 @@ class Teacher:
         """Target name -> (n, D) of ``texts``; vectors have length 1."""
         return self._both(self._pool(texts))
 
-    def finish(self, target: str, found: Vectors) -> Vectors:
+    def finish(self, target: str, found: NDArray[Any]) -> Vectors:
         """(n, D') the embeddings of which ``found`` (n, D) are the target."""
-        return found if target == "vectors" else self._calibrated(found)
+        return np.asarray(found, np.float32) if target == "vectors" else self._calibrated(found)
 
     def alone(self, ids: Sequence[Sequence[int]]) -> dict[str, Vectors]:
         """Target name -> (m, D): the teacher's vector of each list of ids, between the special tokens of a text."""
