@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
+from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, Streamed, trial
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import FastflowError, UsageError
@@ -156,15 +157,13 @@ def test_the_vector_of_a_spoilt_special_token_is_recorded(bert, fork, tmp_path, 
 
 
 def test_a_prompt_before_a_special_token_is_another_text(bert, fork):
-    with Runtime(bert, dtype="int8") as rt:
-        kept = rt._backend.int8
-        tokens = load_model(bert).tokenizer()(["[SEP]", "x"])
-        rows = np.zeros((2, 32), np.float32)
-        kept.restore(tokens._replace(skip=1), rows)
-        assert not rows.any()
-        kept.restore(tokens, rows)
-        assert rows[0].any()
-        assert not rows[1].any()
+    model = load_model(bert)
+    kept, tokens, rows = CpuBackend(model, "int8", "cpu", 1).int8, model.tokenizer()(["[SEP]", "x"]), np.zeros((2, 32))
+    kept.restore(tokens._replace(skip=1), rows)
+    assert not rows.any()
+    kept.restore(tokens, rows)
+    assert rows[0].any()
+    assert not rows[1].any()
 
 
 def test_a_record_of_another_encoder_is_refused(bert, tmp_path):
