@@ -67,7 +67,7 @@ def test_a_candidate_is_fitted_as_the_command_fits_it(tmp_path, data, bert, meth
     lab = Lab(str(bert), data)
     frozen, stages = lab.fitted("news", Candidate(method=method), 0)
     corpus = str(data / "corpora" / "leipzig-eng-news-2016-10k.txt")
-    options = ["--encoder", str(bert), "--out", str(tmp_path / "m"), "--method", name, "--cache", str(tmp_path / "c")]
+    options = ["--encoder", str(bert), "-o", str(tmp_path / "m"), "--method", name, "--cache", str(tmp_path / "c")]
     assert CliRunner().invoke(train, [corpus, *options], catch_exceptions=False).exit_code == 0
     from fastflow import Runtime
 
