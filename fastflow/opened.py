@@ -24,10 +24,12 @@ from fastflow.values import MOST
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fastflow.kernels.embed.cpu import Texts
     from fastflow.model.likelihood import Likelihood
 
 Embed = Callable[..., tuple[NDArray[Any], ...]]
 Count = Callable[[int], None]
+PLAIN = StreamOptions()
 ENGLISH = "the model in the package is English only"
 
 
@@ -60,6 +62,10 @@ class Opened:
                     self._tokenizer.threads = threads
         self.model, self.packaged = opening.model, model is None
         self.seen, self.truncated = Seen(), 0
+        self._whole: Texts | None = None
+        if isinstance(self._calibrator, Backend) and self._tokenizer is not None:
+            self._whole = self._calibrator.in_one_call(self._tokenizer)
+        self._plain = self.model.truncate_dim is None and not self.model.prompts.resolve()
 
     @property
     def closed(self) -> bool:
@@ -143,6 +149,8 @@ class Opened:
         ``count`` takes the number of texts of every batch that is done.
         """
         o = o.settled(self.width, self.model)
+        if embed == self.embed and self._whole and o.truncate_dim is None and (o.pooled or not o.prompt):
+            return self._wholes(o.texts(in_order(iterable), self._look_at), o, count)
         windows = o.windows(in_order(iterable), self.tokenizer, self._look_at)
         several = not isinstance(iterable, Sized) or len(iterable) > o.size
         if several and self.backend.overlaps:
@@ -150,6 +158,43 @@ class Opened:
 
             windows = ahead(windows)
         return self._blocks(windows, o, embed, count)
+
+    def at_once(self, texts: list[str], o: StreamOptions) -> NDArray[Any] | None:
+        """The embeddings of ``texts`` if one compiled call makes them: with no option, of at most a window of texts."""
+        if self._whole is None or not self._plain or o.ranges is not None or o != PLAIN or not 0 < len(texts) <= o.size:
+            return None
+        checked = [check_text(text, i) for i, text in enumerate(texts)]
+        if self.seen.open:
+            self._look_at(checked)
+        return check_finite(self._embed_texts(checked, False), "text")
+
+    def _wholes(
+        self, windows: Iterator[list[str]], o: StreamOptions, count: Count | None
+    ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
+        """As ``_blocks``, of windows of texts, each in one compiled call."""
+        start, spread, prompt = 0, self.model.spread_of(self.width, None), o.prompt
+        for texts in windows:
+            given = [prompt + text for text in texts] if prompt else texts
+            z = check_finite(self._embed_texts(given, o.normalize_embeddings), "text", start)
+            if count is not None:
+                count(len(texts))
+            yield start, (quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges),)
+            start += len(texts)
+
+    def _embed_texts(self, texts: list[str], normalize: bool) -> NDArray[Any]:
+        """(B, D') embeddings in one compiled call; step by step if a text is cut before that or has an error."""
+        backend, tokenizer = self.backend, self.tokenizer  # raises if it is closed
+        if self._whole is not None and (tokenizer.longest == MOST or max(map(len, texts)) <= tokenizer.longest):
+            try:
+                z, cut = self._whole(texts, normalize)
+            except ValueError:  # the steps name the text
+                pass
+            else:
+                self._count_truncated(cut)
+                return z
+        tokens = tokenizer(texts)
+        self._count_truncated(len(tokens.cut))
+        return backend.embed(tokens, self._batches(tokens, None, None), normalize)
 
     def _blocks(
         self, windows: Iterator[Tokens], o: StreamOptions, embed: Embed, count: Count | None

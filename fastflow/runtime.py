@@ -163,6 +163,8 @@ class Runtime(Prompting, Familiar, Embedder):
         o = StreamOptions(
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, prompt_name=prompt_name, ranges=ranges
         )
+        if not show_progress_bar and (found := self._opened.at_once(texts, o)) is not None:
+            return found[0] if single else found if convert_to_numpy else list(found)
         with Progress("embed", len(texts), "texts", shown=bool(show_progress_bar)) as progress:
             blocks = [z for _, (z, *_) in self._opened.stream(texts, o, self._opened.embed, progress.advance)]
         out = np.concatenate(blocks) if blocks else self._opened.nothing(o)

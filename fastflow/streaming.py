@@ -70,10 +70,15 @@ class StreamOptions(NamedTuple):
         """The texts of a window."""
         return WINDOW if self.window is None else self.window
 
+    def texts(self, texts: Iterator[str], seen: Callable[[list[str]], object]) -> Iterator[list[str]]:
+        """A window of ``texts`` after another, each of which ``seen`` gets."""
+        for window in windowed((check_text(t, i) for i, t in enumerate(texts)), self.size, len):
+            seen(window)
+            yield window
+
     def windows(
         self, texts: Iterator[str], tokenize: Tokenizer, seen: Callable[[list[str]], object]
     ) -> Iterator[Tokens]:
         """The tokens of a window of texts after another, the prompt before each; ``seen`` gets them without it."""
-        for window in windowed((check_text(t, i) for i, t in enumerate(texts)), self.size, len):
-            seen(window)
+        for window in self.texts(texts, seen):
             yield tokenize.prompted(window, self.prompt or "", self.pooled)

@@ -55,6 +55,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "kernels/test_search.py": ("kernels/search/",),
     "kernels/test_tokens.py": ("kernels/tokens/",),
     "kernels/test_table.py": ("kernels/table/",),
+    "kernels/test_embed.py": ("kernels/embed/",),
     "kernels/test_triton.py": ("kernels/launch.py", "kernels/encoder/triton", "kernels/flow/triton"),
     "model/test_refusals_model.py": ("fastflow/model/",),
     "plan/test_fold.py": ("fastflow/plan/",),

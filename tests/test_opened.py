@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import fastflow
-from fastflow.errors import UsageError
+from fastflow.errors import FastflowError, FastflowWarning, UsageError
+from fastflow.model.static_write import write_static
+from fastflow.streaming import StreamOptions
+
+from support.builders import make_model
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +46,76 @@ def test_a_width_that_the_model_lacks_is_refused(flow, dim):
 
 def test_the_tokens_of_a_batch(flow):
     assert flow.backend.batch_tokens >= 1024
+
+
+KINDS = [("words", "flow"), ("words", "none"), ("words", "whiten:7"), ("first-last", "none")]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+def joined(request, tmp_path_factory, bert, sentences):
+    """A model by its pooling and calibration, and whether one compiled call can embed with it."""
+    pooling, method = request.param
+    made = make_model(tmp_path_factory.mktemp("joined") / "m", bert, sentences, method, pooling=pooling)
+    return fastflow.Runtime(made, "cpu", backend="cpu"), pooling == "words"
+
+
+def in_steps(runtime, texts, normalize=False, prompt=""):
+    opened = runtime._opened
+    return opened.embed_tokens(opened.prompted(texts, prompt), normalize)
+
+
+def test_one_call_has_the_bits_of_the_steps(joined, sentences):
+    runtime, whole = joined
+    assert (runtime._opened.at_once(sentences[:3], StreamOptions()) is not None) == whole
+    texts = [*sentences[:150], "", "the " * 300]
+    want = in_steps(runtime, texts)
+    with pytest.warns(FastflowWarning, match="longer than 64 tokens are cut"):
+        assert np.array_equal(runtime.encode(texts), want)
+    assert runtime.truncated == 1
+    assert np.array_equal(runtime.encode(texts[7]), want[7])
+    assert np.array_equal(np.stack(runtime.encode(texts[:40], convert_to_numpy=False)), want[:40])
+    assert np.array_equal(runtime.encode(texts, normalize_embeddings=True), in_steps(runtime, texts, True))
+    assert np.array_equal(runtime.encode(texts, prompt="a dog "), in_steps(runtime, texts, prompt="a dog "))
+    assert np.array_equal(
+        runtime.encode(texts, truncate_dim=5),
+        runtime._opened.embed_tokens(runtime._opened.prompted(texts), truncate_dim=5),
+    )
+    blocks = list(runtime.stream(iter(texts), window=33))
+    assert [start for start, _ in blocks] == list(range(0, len(texts), 33))
+    assert np.array_equal(np.concatenate([z for _, z in blocks]), want)
+
+
+def test_errors_of_one_call_name_the_text(joined):
+    runtime, _ = joined
+    with pytest.raises(FastflowError, match="holds half a surrogate pair"):
+        runtime.encode(["the dog", "\ud800"])
+    with pytest.raises(FastflowError, match="text 1 is int"):
+        runtime.encode(["the dog", 5])
+    with pytest.raises(UsageError, match="ranges"):
+        runtime.encode(["the dog"], ranges=np.ones((2, 3)))
+    assert runtime.encode([]).shape == (0, runtime.dim)
+
+
+def test_a_closed_model_embeds_no_text_in_one_call(tmp_path, bert, sentences):
+    runtime = fastflow.Runtime(make_model(tmp_path / "m", bert, sentences, "none", pooling="words"), backend="cpu")
+    runtime.close()
+    with pytest.raises(FastflowError, match="closed"):
+        runtime.encode("the dog")
+
+
+def test_a_table_of_model2vec_is_cut_by_characters_before_the_call(tmp_path, bert):
+    """model2vec cuts a long text by characters, and leaves out unknown tokens after it cuts by tokens."""
+    directory = tmp_path / "static"
+    tokenizer = bert / "tokenizer.json"
+    count = len(json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"])
+    write_static(
+        directory,
+        Tokenizer.from_file(str(tokenizer)),
+        np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32),
+    )
+    runtime = fastflow.Runtime(directory, backend="cpu")
+    limit = runtime._opened.tokenizer.longest
+    texts = ["the dog", "", "z" * limit, "the dog " * limit, "[UNK] the", "日本"]
+    assert runtime._opened.at_once(texts[:2], StreamOptions()) is not None
+    assert np.array_equal(runtime.encode(texts), in_steps(runtime, texts))
+    assert runtime.truncated == 1

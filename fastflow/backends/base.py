@@ -5,16 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan, execute_with_log_det
 from fastflow.model.kinds import Calibrated, Model
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.density import Densities, Density, density_of, log_normal
+
+if TYPE_CHECKING:
+    from fastflow.kernels.embed.cpu import Texts
 
 Floats = NDArray[np.floating[Any]]
 
@@ -77,6 +80,10 @@ class Backend(Calibrator):
         """``threads``: None for all the machine allows. Raises a FastflowError for a model that cannot run here."""
         super().__init__(model, model.pooled_dim, dtype, device)
         self._pooling, self._head = model.pooling, model.head
+
+    def in_one_call(self, tokenizer: Tokenizer) -> Texts | None:
+        """Texts -> embeddings in one compiled call, with the bits of the steps; None if the model needs more steps."""
+        return None
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Floats:

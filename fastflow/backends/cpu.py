@@ -14,7 +14,7 @@ from fastflow.kernels.encoder.texts import folded
 from fastflow.kernels.flow.plan import Plan
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Calibrated, Model
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.model.weights import MappedWeights
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
@@ -23,8 +23,10 @@ from fastflow.stages.truncation import Truncation
 
 if TYPE_CHECKING:
     from fastflow.backends.trials import Tried
+    from fastflow.kernels.embed.cpu import Texts
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.encoder.reference import EncoderShape
+    from fastflow.kernels.table.cpu import CpuTable
     from fastflow.model.int8 import Int8
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
@@ -101,6 +103,14 @@ class CpuCalibration:
             if len(self._cuts) > CUTS:
                 del self._cuts[next(iter(self._cuts))]
         return found
+
+    def in_one_call(self, tokenizer: Tokenizer, pooling: CpuEncoder | CpuTable) -> Texts | None:
+        """The tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
+        if (words := tokenizer.compiled) is None:
+            return None
+        from fastflow.kernels.embed.cpu import Texts
+
+        return Texts(words, pooling, self._flow, tokenizer.max_length, tokenizer.ended, tokenizer.left_out)
 
 
 class CpuCalibrator(Calibrator):
@@ -188,6 +198,10 @@ class CpuBackend(CpuCalibrator, Backend):
             raise weights.not_finite(error.name, error.part) from None
         except ValueError as error:  # as in CpuCalibration
             raise UsageError(str(error)) from error
+
+    def in_one_call(self, tokenizer: Tokenizer) -> Texts | None:
+        """Texts -> embeddings in one compiled call, of an encoder none of whose layers is computed."""
+        return self._calibration.in_one_call(tokenizer, self._encoder) if self._pooling.of_embeddings else None
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""

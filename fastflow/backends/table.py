@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,10 @@ from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.table import reference
 from fastflow.model.kinds import Model
 from fastflow.model.static import open_table
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokens import Tokenizer, Tokens
+
+if TYPE_CHECKING:
+    from fastflow.kernels.embed.cpu import Texts
 
 
 class CpuTable(CpuCalibrator, Backend):
@@ -44,6 +47,10 @@ class CpuTable(CpuCalibrator, Backend):
             f"token table of {len(table.rows)} rows in {table.rows.dtype} and calibration, compiled for "
             f"{self._table.isa}, {self._table.threads} threads"
         )
+
+    def in_one_call(self, tokenizer: Tokenizer) -> Texts | None:
+        """Texts -> embeddings in one compiled call, of a table without modules after it."""
+        return None if self._head else self._calibration.in_one_call(tokenizer, self._table)
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors; 0 for a text without tokens."""

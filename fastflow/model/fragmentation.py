@@ -65,6 +65,11 @@ class Seen:
         self.texts: list[str] = []
         self._left, self._few = LOOKED_AT, True
 
+    @property
+    def open(self) -> bool:
+        """Whether there is room for more."""
+        return self._left > 0
+
     def add(self, texts: Iterable[str]) -> bool:
         """Keep ``texts`` while there is room, and return whether there are now ENOUGH for the first time.
 

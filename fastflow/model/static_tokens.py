@@ -23,18 +23,17 @@ class StaticTokenizer(Tokenizer):
     by tokens, and leaves unknown tokens out after that. A StaticEmbedding keeps them, and cuts if tokenizer.json does.
     """
 
-    _ended = False
+    ended = False
 
     def __init__(self, directory: Path, max_length: int) -> None:
         rules, table = read_rules(directory), open_table(directory)
         self._open(directory)
         self.max_length = max_length if rules.model2vec else min(max_length, self._limit())
-        self._unknown: int | None = None
         if rules.model2vec:
             with self._used():
-                self._unknown = _unknown(self._tokenizer) if self._native is None else self._native.unknown
+                self.left_out = _unknown(self._tokenizer) if self._native is None else self._native.unknown
         self._check_dropout()
-        self._by_characters = rules.model2vec
+        self.longest = self.max_length if rules.model2vec else MOST
         self._check_size(table.vocabulary, exact=rules.model2vec and table.mapping is None)
 
     def _limit(self) -> int:
@@ -63,14 +62,14 @@ class StaticTokenizer(Tokenizer):
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Tokenize ``texts``; raises a FastflowError for one that the tokenizer cannot take."""
         kept = list(texts)
-        cut = [i for i, text in enumerate(texts) if self._by_characters and len(text) > self.max_length]
+        cut = [i for i, text in enumerate(texts) if len(text) > self.longest]
         cut = [i for i in cut if len(texts[i]) > self._characters]
         for i in cut:
             kept[i] = texts[i][: self._characters]
         tokens = super().__call__(kept)
         if cut:
             tokens = tokens._replace(cut=np.union1d(tokens.cut, cut).astype(np.int64))
-        return tokens if self._unknown is None else _without(tokens, self._unknown)
+        return tokens if self.left_out is None else _without(tokens, self.left_out)
 
     def prompt_tokens(self, prompt: str) -> int:
         """The tokens of ``prompt`` alone."""

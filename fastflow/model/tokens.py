@@ -19,6 +19,7 @@ from fastflow.model.tokenizer_files import NotNativeError, Saved, lowercase_firs
 from fastflow.values import MOST, panics, reason
 
 if TYPE_CHECKING:
+    from fastflow.kernels.tokens.cpu import WordPiece
     from fastflow.model.long_texts import LongTexts
     from fastflow.model.wordpiece import Native
 
@@ -86,7 +87,9 @@ class Tokenizer:
     """
 
     threads: int | None = None
-    _ended = True  # texts get special tokens at their ends
+    ended = True  # texts get special tokens at their ends
+    left_out: int | None = None  # the id that is left out of a text after the cut
+    longest = MOST  # characters of a text that is not cut before it is tokenized
 
     def __init__(self, directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> None:
         self.max_length = max_length
@@ -170,6 +173,11 @@ class Tokenizer:
         return {i: known[i].content for i in sorted(known) if known[i].special}
 
     @property
+    def compiled(self) -> WordPiece | None:
+        """The compiled WordPiece, if it runs."""
+        return None if self._native is None else self._native.wordpiece
+
+    @property
     def special(self) -> list[str]:
         """The special tokens as they are written, in the order of their ids."""
         return list(self._specials.values())
@@ -199,7 +207,7 @@ class Tokenizer:
         if self._native is None:
             return self._by_library(texts)
         try:
-            return Tokens(*self._native.wordpiece.tokenize(texts, self.max_length, self._ended, self.threads))
+            return Tokens(*self._native.wordpiece.tokenize(texts, self.max_length, self.ended, self.threads))
         except ValueError as error:
             raise no_utf8(texts) from error
 
@@ -229,7 +237,7 @@ class Tokenizer:
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:
         """The library's encodings, cut at ``max_length``; raises a FastflowError for a text that it cannot take."""
-        return self._checked(self._tokenizer.encode_batch_fast, texts, self._ended)
+        return self._checked(self._tokenizer.encode_batch_fast, texts, self.ended)
 
     def _checked(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
         try:

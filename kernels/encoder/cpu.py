@@ -168,7 +168,7 @@ class CpuEncoder:
             release()
         memory, *tables = program.arrays(self.threads, release)
         self.nbytes = memory.nbytes
-        self._encoder = Encoder(
+        self.compiled = Encoder(
             memory, *tables, positions, words, token_weights, heads=shape.heads, head=program.head, hidden=shape.hidden,
             outputs=program.outputs, position_rows=shape.positions, position_start=shape.position_start,
             pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
@@ -181,14 +181,14 @@ class CpuEncoder:
         one without tokens, with too many, or with an id outside the vocabulary.
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
-        self._encoder.run(ids, offsets, pooled, None, self.threads, skip)
+        self.compiled.run(ids, offsets, pooled, None, self.threads, skip)
         return pooled
 
     def states(self, ids: Array, offsets: Array) -> dict[int, Array]:
         """Hidden states of the wanted layers, {layer: (N, D)} float32."""
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         kept = np.empty((len(self.layers), len(ids), self.hidden), np.float32)
-        self._encoder.run(ids, offsets, pooled, kept, self.threads)
+        self.compiled.run(ids, offsets, pooled, kept, self.threads)
         return dict(zip(self.layers, kept, strict=True))
 
 

@@ -31,7 +31,7 @@ class CpuFlow:
         number, _, vector, tile = isas()[self.isa]
         p = Program(plans, vector, tile)
         self.inputs, self.outputs = p.inputs, p.outputs
-        self._flow = Flow(
+        self.compiled = Flow(
             *p.arrays(), inputs=p.inputs, outputs=p.outputs, result=p.result, stride=p.stride, block=p.block,
             cost=min(p.cost, 2**31 - 1), isa=number,
         )  # fmt: skip
@@ -56,5 +56,5 @@ class CpuFlow:
             raise ValueError(
                 f"out must be C-contiguous, writable float32 of shape {(len(x), keep)}, not {z.dtype} {z.shape}"
             )
-        self._flow.run(x, z, normalize, self.threads)
+        self.compiled.run(x, z, normalize, self.threads)
         return z

@@ -36,7 +36,7 @@ class CpuTable:
         self.threads = default_threads() if threads is None else threads
         self.isa = instructions.isa(isa)
         self._width = table.rows.shape[1]
-        self._table = Compiled(
+        self.compiled = Compiled(
             raw(table.rows), STORED.index(table.rows.dtype), self._width, table.scales, weights, table.mapping,
             table.run, isas()[self.isa][0],
         )  # fmt: skip
@@ -47,5 +47,5 @@ class CpuTable:
         Raises ValueError, naming the text, for an id outside the table.
         """
         out = np.empty((len(offsets) - 1, self._width), np.float32)
-        self._table.run(ids, offsets, out, self.threads)
+        self.compiled.run(ids, offsets, out, self.threads)
         return out

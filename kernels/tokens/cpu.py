@@ -26,7 +26,7 @@ class WordPiece:
             ((content.encode(), number) for content, number in rules.added), key=lambda token: -len(token[0])
         )
         ends = (np.array(ids, np.int32) for ids in (rules.before, rules.after))
-        self._compiled = _cpu.WordPiece(vocabulary, rules.steps, unknown, rules.longest, added, *ends)
+        self.compiled = _cpu.WordPiece(vocabulary, rules.steps, unknown, rules.longest, added, *ends)
 
     def tokenize(
         self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
@@ -37,7 +37,7 @@ class WordPiece:
         this many, None for ``default_threads()``.
         Raises ValueError for a text with half a surrogate pair or too low a limit, TypeError for what is no text.
         """
-        ids, offsets, states = self._compiled.tokenize(list(texts), limit, special, threads or default_threads())
+        ids, offsets, states = self.compiled.tokenize(list(texts), limit, special, threads or default_threads())
         if (half := np.flatnonzero(states == _cpu.HALF)).size:
             raise ValueError(f"text {half[0]} holds half a surrogate pair")
         return ids, offsets, np.flatnonzero(states == _cpu.CUT)

@@ -1,0 +1,111 @@
+/* A thread takes a few texts through all steps, so that their ids and pooled vectors stay in its caches, and the weights of
+   the flow are read once for all of them. */
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "embed.h"
+
+enum { TEXTS = 32 };  /* that a thread takes through all steps: two tiles of rows of the flow; 32 kB of 256 numbers each */
+enum { WORTH = 16 };  /* texts that are worth another thread: about 50 microseconds of short ones */
+
+typedef struct {
+    const ff_embedder *e;
+    const ff_text *texts;
+    int64_t many;
+    float *out;
+    int8_t *states;
+    int normalize;
+    _Atomic int64_t next;
+    _Atomic int failed;
+} job;
+
+typedef struct {
+    int32_t *ids;
+    int64_t room;  /* ids that fit */
+    int64_t offsets[TEXTS + 1];
+    float *pooled;
+} desk;
+
+/* Room for the ids of `count` more texts; 0 if there is none. */
+static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count)
+{
+    int64_t room = 1, ends = e->special ? e->words->before_count + e->words->after_count : 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t most = texts[i].length > e->limit ? e->limit : ends + FF_EACH * texts[i].length;
+        room += most < e->limit ? most : e->limit;
+    }
+    if (room <= d->room)
+        return 1;
+    free(d->ids);
+    d->ids = malloc((size_t)room * sizeof *d->ids);
+    d->room = d->ids ? room : 0;
+    return d->ids != NULL;
+}
+
+/* Fill in the ids and offsets of `count` texts; 0 if one has none that can be pooled. */
+static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count, int8_t *states)
+{
+    int64_t at = 0;
+    d->offsets[0] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t found = 0, kept = 0;
+        int32_t *ids = d->ids + at;
+        states[i] = (int8_t)ff_tokenize(e->words, &texts[i], e->limit, e->special, ids, &found);
+        if (states[i] == FF_HALF)
+            return 0;
+        for (int64_t k = 0; k < found; k++)
+            if (ids[k] != e->left_out)
+                ids[kept++] = ids[k];
+        d->offsets[i + 1] = at += kept;
+    }
+    return 1;
+}
+
+/* Write the pooled vectors of `count` texts; the number of a text that cannot be pooled, -1 if all can, -2 without memory. */
+static int64_t pool_few(desk *d, const ff_embedder *e, int64_t count)
+{
+    int64_t bad;
+    if (e->table) {
+        if ((bad = ff_table_check(e->table, d->ids, d->offsets, count)) < 0)
+            ff_table_run(e->table, d->ids, d->offsets, count, d->pooled, 1);
+        return bad;
+    }
+    ff_texts given = {.ids = d->ids, .offsets = d->offsets, .texts = count, .pooled = d->pooled};
+    if ((bad = ff_check_texts(e->encoder, &given)) >= 0)
+        return bad;
+    return ff_encoder_run(e->encoder, &given, 1) ? -2 : -1;
+}
+
+static void embed_texts(void *context, int thread)
+{
+    job *j = context;
+    const ff_embedder *e = j->e;
+    const ff_flow *flow = e->flow;
+    desk d = {.pooled = malloc(sizeof(float) * TEXTS * (size_t)flow->inputs)};
+    (void)thread;
+    for (int64_t first; d.pooled && (first = atomic_fetch_add(&j->next, TEXTS)) < j->many;) {
+        const int64_t count = j->many - first < TEXTS ? j->many - first : TEXTS;
+        int64_t bad = -2;
+        if (make_room(&d, e, j->texts + first, count)) {
+            if (!tokenize_few(&d, e, j->texts + first, count, j->states + first))
+                continue;
+            bad = pool_few(&d, e, count);
+        }
+        if (bad >= 0)
+            j->states[first + bad] = FF_NO_ROW;
+        else if (bad == -2 || ff_flow_run(flow, d.pooled, j->out + first * flow->outputs, count, flow->outputs, j->normalize, 1))
+            atomic_store(&j->failed, 1);
+    }
+    if (!d.pooled)
+        atomic_store(&j->failed, 1);
+    free(d.ids);
+    free(d.pooled);
+}
+
+int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, int8_t *states, int normalize, int threads)
+{
+    const int64_t worth = 1 + many / WORTH;
+    job j = {e, texts, many, out, states, normalize, 0, 0};
+    ff_run(embed_texts, &j, threads < worth ? threads : (int)worth);
+    return j.failed ? -1 : 0;
+}

@@ -1,0 +1,1 @@
+"""Texts to embeddings in one call: ``reference`` defines it, ``cpu`` has it compiled."""

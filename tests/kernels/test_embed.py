@@ -1,0 +1,156 @@
+"""Texts to embeddings in one compiled call: its definition in float64, and the bits of the three calls joined."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fastflow.kernels.embed import cpu, reference
+from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.encoder.reference import WORDS
+from fastflow.kernels.flow.cpu import CpuFlow
+from fastflow.kernels.table.cpu import CpuTable
+from fastflow.kernels.table.reference import Table, pool
+from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
+from fastflow.kernels.tokens.reference import WordPiece as Definition
+from fastflow.kernels.tokens.rules import Rules
+from fastflow.plan.fold import fold
+
+from support import stages as make
+from support.packed import random_encoder
+
+WORDS_KNOWN = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", *(f"##{c}" for c in "abcdefghij"), ".", "ab", "##cd"]
+VOCABULARY = {piece: i for i, piece in enumerate(WORDS_KNOWN)}
+UNKNOWN, WIDTH, OUT = 1, 24, 20
+COUNTS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
+"""Numbers of texts around the blocks and tiles that a thread takes."""
+TEXTS = ["", "abcd", "a b. c", "zz", "zz a", "É a\tb", "j" * 300, "ab " * 40, "日本 a", "[SEP] a"]
+LIMIT = 16
+RULES = Rules(
+    True, True, True, True, False, "[UNK]", 100, tuple((t, VOCABULARY[t]) for t in WORDS_KNOWN[:4]), (2,), (3,)
+)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return WordPiece(Vocabulary(json.dumps(VOCABULARY).encode()), RULES)
+
+
+@pytest.fixture(scope="module")
+def plans():
+    rng = np.random.default_rng(0)
+    stages = [make.flow(rng, WIDTH, 2, 2, 8), make.whiten(rng, WIDTH, OUT)]
+    return fold(stages, WIDTH)
+
+
+def table(dtype=np.float32):
+    rows = np.random.default_rng(1).normal(size=(len(VOCABULARY), WIDTH)) * 20
+    return Table(rows.astype(dtype), None, None)
+
+
+def encoder(isa=None):
+    """The embedding layer with the mean position, pooled alone."""
+    weights, shape = random_encoder(0, 1, WIDTH, 4, 32)
+    return CpuEncoder(weights, shape, "mean", (WORDS,), isa=isa, threads=1)
+
+
+POOLINGS = {"table": lambda isa: CpuTable(table(), isa=isa), "words": encoder}
+
+
+def flow_of(plans, isa=None, threads=1):
+    return CpuFlow([plan.astype(np.float32) for plan in plans], threads, isa)
+
+
+def some(count, seed=0):
+    """Texts of every kind, and of random words, in a random order."""
+    rng = np.random.default_rng(seed)
+    drawn = ["".join(rng.choice(list("abcdefghij .z"), rng.integers(0, 60))) for _ in range(count)]
+    return [str(text) for text in rng.permutation([*TEXTS, *drawn])[:count]]
+
+
+def in_steps(words, pooling, flow, texts, normalize=False, special=True, left_out=None):
+    ids, offsets, cut = words.tokenize(texts, LIMIT, special)
+    kept = ids != left_out
+    offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+    return flow(pooling(ids[kept], offsets), normalize), len(cut)
+
+
+def test_the_compiled_call_is_the_definition(words, plans, float_isa):
+    definition = reference.Texts(
+        Definition(VOCABULARY, RULES), lambda *texts: pool(table(), *texts, None, np.float64), plans, LIMIT
+    )
+    compiled = cpu.Texts(words, CpuTable(table(), isa=float_isa), flow_of(plans, float_isa), LIMIT)
+    for normalize in (False, True):
+        (want, cut), (found, found_cut) = definition(some(80), normalize), compiled(some(80), normalize)
+        assert found_cut == cut > 0
+        assert np.linalg.norm(found - want) <= 1e-6 * np.linalg.norm(want)
+        assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+@pytest.mark.parametrize("count", COUNTS)
+def test_it_has_the_bits_of_the_three_calls(words, plans, float_isa, name, count):
+    pooling, flow, texts = POOLINGS[name](float_isa), flow_of(plans, float_isa), some(count, seed=count)
+    for normalize in (False, True):
+        want, cut = in_steps(words, pooling, flow, texts, normalize)
+        found, found_cut = cpu.Texts(words, pooling, flow, LIMIT)(texts, normalize)
+        assert found_cut == cut
+        assert found.shape == (count, OUT)
+        assert (found.view(np.int32) == want.view(np.int32)).all()
+
+
+def test_without_ends_and_without_an_id(words, plans):
+    pooling, flow = CpuTable(table()), flow_of(plans)
+    texts = [*some(70, seed=3), "zz"]  # no id is left of the last one
+    want, cut = in_steps(words, pooling, flow, texts, special=False, left_out=UNKNOWN)
+    found, found_cut = cpu.Texts(words, pooling, flow, LIMIT, False, UNKNOWN)(texts)
+    assert (found.view(np.int32) == want.view(np.int32)).all()
+    assert found_cut == cut > 0
+    assert (found != cpu.Texts(words, pooling, flow, LIMIT, False)(texts)[0]).any()
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_bits_depend_on_neither_company_order_nor_threads(words, plans, name):
+    pooling, texts = POOLINGS[name](None), some(200, seed=5)
+    whole, _ = cpu.Texts(words, pooling, flow_of(plans), LIMIT)(texts)
+    several = cpu.Texts(words, pooling, flow_of(plans, threads=3), LIMIT)
+    order = np.random.default_rng(6).permutation(len(texts))
+    assert (several(texts)[0] == whole).all()
+    assert (several([texts[i] for i in order])[0] == whole[order]).all()
+    assert all((several([texts[i]])[0] == whole[i]).all() for i in range(40))
+
+
+def test_a_long_text_between_short_ones(words, plans):
+    pooling, flow = CpuTable(table()), flow_of(plans)
+    texts = ["a", "ab. " * 50_000, "b"]
+    ids, offsets, _ = words.tokenize(texts, 10**9, True)
+    found, cut = cpu.Texts(words, pooling, flow, cpu.MOST)(texts)
+    assert cut == 0
+    assert (found == flow(pooling(ids, offsets))).all()
+
+
+@pytest.mark.parametrize("place", [0, 40])
+def test_a_text_that_no_step_can_take_is_an_error(words, plans, place):
+    few = Table(table().rows[:-1], None, None)  # has no row for the last piece
+    compiled = cpu.Texts(words, CpuTable(few), flow_of(plans), LIMIT)
+    texts = ["a"] * 70
+    assert np.isfinite(compiled(texts)[0]).all()
+    for bad in ("\ud800", "abcd"):
+        texts[place] = bad
+        with pytest.raises(ValueError, match="half a surrogate pair, or a token that the pooling has no row for"):
+            compiled(texts)
+    with pytest.raises(TypeError, match="text 1 is int, not str"):
+        compiled(["a", 1])
+
+
+def test_steps_that_do_not_fit_are_refused(words, plans):
+    flow = flow_of(plans)
+    with pytest.raises(ValueError, match="the pooling has 23 numbers, and the flow takes 24"):
+        cpu.Texts(words, CpuTable(Table(np.ones((30, 23), np.float32), None, None)), flow, LIMIT)
+    with pytest.raises(ValueError, match="1 ids are fewer than those at the ends of a text"):
+        cpu.Texts(words, CpuTable(table()), flow, 1)
+    compiled = cpu.Texts(words, CpuTable(table()), flow, LIMIT).compiled
+    with pytest.raises(ValueError, match=r"out must be \(1, 20\), not \(2, 20\)"):
+        compiled.run(["a"], np.empty((2, OUT), np.float32), False, 1)
+    with pytest.raises(ValueError, match="a pooling is a Table or an Encoder"):
+        type(compiled)(words.compiled, None, flow.compiled, LIMIT, True, -1)
