@@ -44,19 +44,22 @@ FITTED = {"weights": Candidate(method="none"), "soft whitening": Candidate(metho
           "default": Candidate(background="all")}  # fmt: skip
 
 
+Columns = dict[str, tuple[str, ...]]
+
+
 class Plan(NamedTuple):
     """The figures of an encoder: column -> its sets; corpus -> the lists of words that are tried on it."""
 
-    columns: dict[str, tuple[str, ...]]
+    columns: Columns
     corpora: dict[str, tuple[str, ...]]
     fitless: tuple[str, ...] = tuple(FITLESS)
 
 
-ENGLISH = {
+ENGLISH: Columns = {
     "STS, mean of 7": SEVEN, "agnews-titles": ("agnews-titles",), "trec": ("trec",), "cranfield": ("cranfield",),
     "quora": ("quora-duplicates",),
 }  # fmt: skip
-GERMAN = {
+GERMAN: Columns = {
     "STSb-test": ("STSb-test-de",), "10kGNAD, V": ("10kgnad-test-de",),
     "10kGNAD, logistic": ("10kgnad-test-de, logistic",),
 }  # fmt: skip
