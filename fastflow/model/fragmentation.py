@@ -24,7 +24,10 @@ UNKNOWN = 0.05  # share of pieces
 class Vocabulary(Protocol):
     """The part of a tokenizer that is used here."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """Its entries."""
+        ...
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
         """How many pieces ``words`` fall into, and how many are the unknown token."""
