@@ -13,7 +13,7 @@ from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
 from fastflow.kernels.tokens.rules import Rules
 from fastflow.model.tokenizer_files import NotNativeError
 
-VOCABULARY = re.compile(rb'(?<!\\)"vocab"\s*:\s*(?=\{)')  # a key: a quote inside a string has a backslash before it
+KEY, COLON = b'"vocab"', re.compile(rb"\s*:\s*(?=\{)")
 EMPTY = "{}"  # in the place of the vocabulary
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 NORMALIZER = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
@@ -33,7 +33,7 @@ class Native(NamedTuple):
 
 def read_native(data: bytes, lower: bool) -> Native:
     """The tokenizer of a tokenizer.json; ``lower``: texts are lowercased first. Raises NotNativeError."""
-    places = [match.end() for match in VOCABULARY.finditer(data)]
+    places = _vocabularies(data)
     if len(places) != 1:
         raise NotNativeError("its model is not WordPiece")
     try:
@@ -52,6 +52,17 @@ def read_native(data: bytes, lower: bool) -> Native:
         raise NotNativeError("its JSON is nested too deep") from None
     except ValueError as error:
         raise NotNativeError(str(error)) from error
+
+
+def _vocabularies(data: bytes) -> list[int]:
+    """The places at which the value of a field vocab begins, if it is an object."""
+    places, at = [], data.find(KEY)
+    while at >= 0:
+        after = COLON.match(data, at + len(KEY))
+        if after and data[at - 1 : at] != b"\\":  # a quote inside a string has a backslash before it
+            places.append(after.end())
+        at = data.find(KEY, at + 1)
+    return places
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ ATTACKS = TESTS / "attacks"
         "inputs.py --count 150 --seed 1",
         "outputs.py --count 250 --seed 1",
         "models.py --count 60 --seed 1",
+        "tokens.py --lines 20000 --seed 1 .",
     ],
 )
 def test_no_fault_is_found(command):

@@ -257,6 +257,13 @@ def test_a_large_vocabulary_has_every_piece():
     assert all(found.get(piece) == (None if piece.startswith("##") else i) for piece, i in pieces.items())
 
 
+def test_pieces_of_one_slot_and_one_upper_half_of_a_hash_differ_by_their_letters():
+    found = Vocabulary(b'{"[UNK]":1,"collided":2}')
+    assert [found.get(piece) for piece in ("collided", "cwymfooz", "cdmqf91j")] == [2, None, None]
+    both = Vocabulary(b'{"cwymfooz":3,"collided":2,"cdmqf91j":4}')
+    assert [both.get(piece) for piece in ("collided", "cwymfooz", "cdmqf91j")] == [2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
