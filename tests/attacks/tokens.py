@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fastflow.model.artifact import DEFAULT
 from fastflow.model.wordpiece import read_native
 
-from support.unicode import changed, mixed
+from support.unicode import ORDERED, changed, mixed
 
 BATCH = 500  # texts in a call
 ENDINGS = (".txt", ".tsv", ".jsonl", ".csv", ".md", ".po", ".json")
@@ -54,19 +54,22 @@ MPNET = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # and its mask takes the 
 def files() -> dict[str, tuple[bytes, bool]]:
     """name -> (tokenizer.json, lowercased first): BERT's vocabulary by each of RULES, and MPNet's added tokens."""
     bert = json.loads((DEFAULT / "0_Transformer" / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = bert["model"]["vocab"]
+    for i, mark in enumerate(dict.fromkeys(ORDERED)):  # pieces of marks, or every word with one would be unknown
+        vocabulary[f"##{mark}"] = vocabulary.pop(f"[unused{i}]")
     out = {}
     for name, (change, first) in RULES.items():
         tree = bert | {"normalizer": bert["normalizer"] | change}
         out[name] = json.dumps(tree, ensure_ascii=len(out) % 2 == 0).encode(), first
     pieces = bert["model"]["vocab"]
-    vocabulary = MPNET | {piece: i + len(MPNET) for piece, i in pieces.items()} | {"<mask>": len(pieces) + len(MPNET)}
+    renumbered = MPNET | {piece: i + len(MPNET) for piece, i in pieces.items()} | {"<mask>": len(pieces) + len(MPNET)}
     token = bert["added_tokens"][0]
     added = [
-        token | {"content": name, "id": vocabulary[name], "lstrip": name == "<mask>"} for name in (*MPNET, "<mask>")
+        token | {"content": name, "id": renumbered[name], "lstrip": name == "<mask>"} for name in (*MPNET, "<mask>")
     ]
     ends = {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True}
     tree = bert | {"added_tokens": added, "post_processor": ends | {"add_prefix_space": False}}
-    tree["model"] = bert["model"] | {"vocab": vocabulary, "max_input_chars_per_word": 16}
+    tree["model"] = bert["model"] | {"vocab": renumbered, "max_input_chars_per_word": 16}
     out["mpnet"] = json.dumps(tree).encode(), False
     return out
 

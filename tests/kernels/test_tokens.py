@@ -59,6 +59,10 @@ MARKS = (
     "##\u11ab",
     "i\u0307",
     "##\u302e",
+    "##\u302f",
+    "##\u1b44",
+    "##\U0001d165",
+    "##ん",
 )
 LONG = (
     "w" * 15,
@@ -155,7 +159,20 @@ def test_edges(module, rules):
 @BODIES
 def test_what_unicode_does_to_one_character_and_the_next(module):
     """Marks that are kept are put in order, but not over some that are dropped; letters of two lower cases."""
-    marks = ["\u302e", "\u1b44", "\U0001d165", "\u0334", "\u0f73", "\u0f71", "\ufe0f", "\u0f93", "\x01", "\u0301", "a"]
+    marks = [
+        "\u302e",
+        "\u302f",
+        "\u1b44",
+        "\U0001d165",
+        "\u0334",
+        "\u0f73",
+        "\u0f71",
+        "\ufe0f",
+        "\u0f93",
+        "\x01",
+        "\u0301",
+        "a",
+    ]
     texts = [f"か{''.join(group)}ん" for group in product(marks, repeat=3)]
     texts += [
         "İ",
