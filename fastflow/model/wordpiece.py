@@ -133,15 +133,19 @@ def _ends(processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if [each for each in single if isinstance(each, str)] != ["A"]:
         raise ValueError("its template does not have a text once")
     place = single.index("A")
-    before, after = single[:place], single[place + 1 :]
-    return tuple(i for ids in before for i in ids), tuple(i for ids in after for i in ids)  # type: ignore[return-value]
+    return _joined(single[:place]), _joined(single[place + 1 :])
+
+
+def _joined(pieces: list[Any]) -> tuple[int, ...]:
+    return tuple(i for ids in pieces for i in ids)
 
 
 def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tuple[int, ...] | str]:
     """The ids of each special token, the letter of each text."""
     out: list[tuple[int, ...] | str] = []
     for piece in pieces:
-        name, value = next(iter(piece.items()), ("", None)) if is_a(piece, dict) and len(piece) == 1 else ("", None)
+        alone = is_a(piece, dict) and len(piece) == 1
+        name, value = next(iter(piece.items())) if alone else ("", {})
         fields(value, "piece of the template", id=str, type_id=int)
         if name == "Sequence" and value["id"] in ("A", "B"):
             out.append(value["id"])
@@ -189,4 +193,6 @@ def fields(value: Any, place: str, **types: type | None) -> None:
 
 def is_a(value: Any, wanted: type) -> bool:
     """Whether a JSON value has a type; true is no number, and numbers are ids or sizes, which have 31 bits."""
-    return type(value) is wanted and (wanted is not int or 0 <= value < 2**31)
+    if wanted is int:
+        return type(value) is int and 0 <= value < 2**31
+    return type(value) is wanted

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import Vocabulary
+from fastflow.kernels._cpu import Vocabulary as Vocabulary
 from fastflow.kernels.threads import default_threads
 from fastflow.kernels.tokens.rules import Rules
 
