@@ -91,7 +91,7 @@ PARQUET = [
     ("x.parquet", b"plain text, no table", {}, "x.parquet is no Parquet file, or damaged: "),
 ]
 MANY = "".join(f"line {i} of a file\n" for i in range(20_000)).encode()
-GZ, ZST = gzip.compress(MANY), zstandard.compress(MANY)
+GZ, ZST = gzip.compress(MANY, mtime=0), zstandard.compress(MANY)
 CUT, DAMAGED = "cannot be read: the file is cut short; fetch it again", "is damaged; fetch it again"
 PACKED = [
     ("x.txt.gz", GZ[:-50], {}, f"x.txt.gz, line …: {CUT}"),
