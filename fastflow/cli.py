@@ -16,7 +16,7 @@ TASKS = {  # what people want to do -> the commands for it, each with its summar
     },
     "Make a model": {
         "train": "Calibrate a frozen encoder on a corpus (also fastflow-train).",
-        "distill": "Make a token table that follows a model.",
+        "distill": "Make a token table of a model.",
         "transform": "Calibrate vectors that were made elsewhere.",
     },
     "Look at a model, and measure": {

@@ -102,7 +102,7 @@ def _subject(bench: Workbench) -> Static:
 
 
 def _known(subject: Static, texts: Sequence[str]) -> list[str]:
-    """The texts that have a token, none of them unknown, and are not cut."""
+    """The texts that have tokens, all known, and are not cut."""
     tokenize, raw = load_model(subject.path).tokenizer(), load_tokenizer(subject.path)
     lengths = np.diff(tokenize(texts).offsets)
     plain = [len(raw.encode(text, add_special_tokens=False)) for text in texts]

@@ -196,7 +196,7 @@ def embed(
         given, output = arguments(), output and part_path(output, settings.shard)
     elif output is not None and os.path.isdir(output):  # False for a name that no file can have
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
-    replaced = output is not None and output.is_file()
+    replaced = output is not None and os.path.isfile(output)  # False of a name that no file can have
     check_target(output, paths, settings, resume, cache)
     check_inputs(output, paths, settings, resume)
     if settings.shard is not None and output is not None:
@@ -231,7 +231,7 @@ def embed(
 def _check_together(
     settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None, twice: bool
 ) -> None:
-    """Raise a UsageError for options that exclude each other; ``twice``: two of them write to standard output."""
+    """Raise a UsageError for options that exclude each other; ``twice``: two options write to standard output."""
     if twice:
         raise UsageError("standard output has the embeddings: give --json FILE, or -o OUT")
     if save_model is not None and not fit:
@@ -341,7 +341,7 @@ def transform(
 
     options["ranges"] = read_ranges(ranges, options["precision"])
     runtime = open_runtime(model, device, dtype, threads, quiet)
-    start, replaced = time.monotonic(), output.is_file()
+    start, replaced = time.monotonic(), os.path.isfile(output)
     done = transform_file(runtime, vectors, output, TransformOptions(**options), resume, quiet)
     if not quiet:
         rate = done.vectors / max(time.monotonic() - start, 1e-9)

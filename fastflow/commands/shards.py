@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     """
     from fastflow.files.parts.merging import merge as join
 
-    replaced = output.is_file()
+    replaced = os.path.isfile(output)
     found = join(folder, output)
     if not quiet:
         joined = f"{counted(found[0].total, 'rows')} of {counted(len(found), 'parts')}"

@@ -117,7 +117,7 @@ def without_accents(text: str) -> str:
 
 
 def lowered(c: str) -> str:
-    """The lower case of a character, which for one of them is two."""
+    """The lower case of a character; one character has two."""
     return "i\u0307" if c == "\u0130" else chr(character(ord(c))[2])
 
 

@@ -87,7 +87,7 @@ def units(block: str) -> list[str]:
 def plain(text: str) -> str:
     """Without targets of links, code and what looks like a version or a name of a set."""
     text = re.sub(r"`[^`]*`", "`", re.sub(r"\]\([^)]*\)", "]", text))
-    return re.sub(r"STS1\d(?:-1\d)?|(?:Ray|Python|Transformers|Zen|transformers) \d[\d.]*", "", text)
+    return re.sub(r"STS1\d(?:-1\d)?|(?:Ray|Python|Transformers|Zen|transformers|model2vec) \d[\d.]*", "", text)
 
 
 def claims(unit: str, table: bool) -> list[str]:

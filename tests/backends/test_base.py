@@ -12,6 +12,7 @@ from fastflow.backends.info import describe
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
+from fastflow.opened import Opened
 
 
 class Counting(Backend):
@@ -99,10 +100,12 @@ def test_stopping_half_way_makes_one_too_many_at_most():
 
 
 def test_a_model_of_texts_is_described_as_it_runs(model):
-    loaded = replace(load_model(model), note="assumed")
-    runs = ReferenceBackend(loaded, "float64", "cpu", 2)
+    opened = Opened(None, "cpu", "float64", 2, "reference", False)
+    opened.model = loaded = replace(load_model(model), note="assumed")
+    opened._calibrator = runs = ReferenceBackend(loaded, "float64", "cpu", 2)
     runs.details.append("a detail")
-    found = describe(loaded, runs, False)
+    opened.packaged, opened.tokenizer.max_length = False, loaded.max_length
+    found = describe(opened)
     wanted = {
         "model": str(model), "takes": "texts", "fingerprint": loaded.fingerprint, "backend": "reference",
         "device": "cpu", "dtype": "float64", "dim": 32, "pooled_dim": 32, "max_length": 64,
@@ -112,4 +115,5 @@ def test_a_model_of_texts_is_described_as_it_runs(model):
     assert {name: found[name] for name in wanted} == wanted
     found["details"].append("mine")
     assert runs.details == ["a detail"], "a copy: what a caller changes is not the backend's"
-    assert describe(loaded, runs, True)["model"] == "default"
+    opened.packaged = True
+    assert describe(opened)["model"] == "default"

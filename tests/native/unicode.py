@@ -47,7 +47,7 @@ def steps() -> dict[str, Callable[[str], str]]:
 
 
 def orders(strip: Callable[[str], str]) -> tuple[dict[int, int], set[int]]:
-    """The classes of the marks that ``strip`` keeps, and the stripped characters over which none of them moves.
+    """The classes of the marks that ``strip`` keeps, and the stripped characters over which no mark moves.
 
     Marks between two characters of class 0 are put into the sequence of their classes.
     """

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
@@ -59,6 +60,7 @@ def test_all_modules_with_pooling_model(tmp_path, sentences):
 
 
 def test_dropout_makes_views(table, sentences):
+    torch.manual_seed(0)
     embedder = Embedder(open_encoder(str(table), "words", None), "cpu", dropout=True, rate=0.1)
     one, other = (embedder(sentences[:8]) for _ in range(2))
     assert np.abs(one - other).max() > 0.01

@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Held:
-    """Held-out sentences as ``bags`` (m, V), and the teacher's ``vectors`` (m, D') of them.
+    """Held-out sentences as ``bags`` (m, V), and the teacher's ``vectors`` (m, D').
 
     ``finish`` makes embeddings of the target's vectors.
     """

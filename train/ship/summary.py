@@ -46,7 +46,7 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
 def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
     """``evaluate`` before and after the calibration; if tokens are weighted also ``raw``, with equal weights.
 
-    Of the encoder in the package also ``packaged``, the model in the package, which is a calibration of it.
+    Of the encoder in the package also ``packaged``, the model in the package, which calibrates the same encoder.
     """
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]

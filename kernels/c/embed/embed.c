@@ -1,5 +1,5 @@
 /* A thread takes a few texts through all steps, so that their ids and pooled vectors stay in its caches, and the weights of
-   the flow are read once for all of them. */
+   the flow are read once for all texts. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
