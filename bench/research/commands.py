@@ -35,9 +35,17 @@ def page() -> str:
     for name, command in (("fastflow", fastflow), ("fastflow-train", train)):
         outer = _context(command, None, name)
         out.append(_section(outer))
-        known = command.commands if isinstance(command, click.Group) else {}
-        out += [_section(_context(known[sub], outer, sub)) for sub in sorted(known) if not known[sub].hidden]
+        out += [_section(_context(sub, outer, called)) for called, sub in _commands(outer) if not sub.hidden]
     return "\n".join(out)
+
+
+def _commands(context: click.Context) -> list[tuple[str, click.Command]]:
+    """The commands of a group by name, those that are imported later too; of another command none."""
+    group = context.command
+    if not isinstance(group, click.Group):
+        return []
+    found = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
+    return [(name, command) for name, command in found if command is not None]
 
 
 def _context(command: click.Command, parent: click.Context | None, name: str) -> click.Context:

@@ -57,7 +57,7 @@ class Candidate:
     pooling: str = POOLING
     prior: float | None = PRIOR
     method: str = "flow"
-    colour: tuple[float, float, int] = COLOUR  # type: ignore[assignment]
+    colour: tuple[float, float, int] = COLOUR
     background: str = "outweighs"
 
     def sentences(self, texts: int) -> int | None:

@@ -36,7 +36,7 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
         engines = [
             EncoderCandidate(
                 "fastflow", dtype, "triton", lambda ids, mask, rt=runtime._opened.backend: packed(rt, ids, mask)
-            )  # type: ignore[misc]
+            )
             for dtype, runtime in ours(subject)
         ]
         for peer in open_peers(subject, families, WHERE, sizes.quick, results.skipped):

@@ -185,13 +185,13 @@ def _candidates(subject: Static, families: Sequence[str], threads: int, results:
 def _model2vec(path: Path) -> Callable[[Sequence[str]], Array]:
     from model2vec import StaticModel
 
-    return StaticModel.from_pretrained(path).encode  # type: ignore[no-any-return]
+    return StaticModel.from_pretrained(path).encode
 
 
 def _sentence(path: Path) -> Callable[[Sequence[str]], Array]:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(path), device="cpu", local_files_only=True).encode  # type: ignore[no-any-return]
+    return SentenceTransformer(str(path), device="cpu", local_files_only=True).encode
 
 
 def _numpy(path: Path) -> Callable[[Sequence[str]], Array]:

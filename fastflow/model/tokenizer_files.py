@@ -63,7 +63,7 @@ def lowercase_first(tokenizer: Any) -> None:
     found: Any = tokenizer.normalizer
     parts: list[Any] = [] if found is None else [found]
     if isinstance(found, normalizers.Sequence):
-        parts = [found[i] for i in range(len(found))]  # type: ignore[index, arg-type]
+        parts = [found[i] for i in range(len(found))]
     if not any(isinstance(part, normalizers.Lowercase) for part in parts):
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 

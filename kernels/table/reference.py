@@ -63,7 +63,7 @@ def pool(
 def _sum(vectors: Array, run: int) -> Array:
     """(D,): the sum of ``vectors`` (n, D), of runs in order; ``reduce`` adds rows in order, ``reduceat`` does not."""
     parts = [vectors[i : i + run] for i in range(0, len(vectors), min(run, len(vectors)))]
-    return np.add.reduce([np.add.reduce(part, axis=0) for part in parts], axis=0)  # type: ignore[no-any-return]
+    return np.add.reduce([np.add.reduce(part, axis=0) for part in parts], axis=0)
 
 
 def _blocks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
