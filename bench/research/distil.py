@@ -5,7 +5,10 @@ python -m fastflow.bench.research.distil --data DIR --corpus FILE.txt... --teach
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.bench.research.study import table, write
+from fastflow.bench.research.study import read, table, write
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
+from fastflow.runtime import Runtime
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.distil import ridge
 from fastflow.train.distil.choosing import Held, fit_table
@@ -25,7 +29,10 @@ from fastflow.train.distil.sums import Floats
 from fastflow.train.distil.teacher import Teacher, following
 from fastflow.train.progress import COMMAND
 
-TASKS = ("quora-duplicates", "cranfield", "scifact")  # retrieval, by nDCG@10
+CLUSTERS = ("banking77", "clinc150", "agnews-titles")  # V-measure
+FOUND = ("quora-duplicates", "cranfield")  # retrieval, nDCG@10
+PRIOR, WITHOUT, ABOUT = METHODS = ("prior alone", "ridge without a prior", "ridge about the prior")
+FIELDS = ("teacher", "texts", "target", "method")  # what tells a row from another
 
 
 class Cached(Teacher):
@@ -48,68 +55,82 @@ class Cached(Teacher):
 
 
 def part(files: Sequence[Path], count: int) -> list[str]:
-    """``count`` texts of all files, as many of each as it has of the whole."""
+    """``count`` texts of all files, as many of each as it has of the whole, mixed."""
     found = [list(read_texts([str(file)])) for file in files]
     share = min(1.0, count / sum(map(len, found)))
-    return [text for texts in found for text in texts[: round(share * len(texts))]]
+    texts = [text for texts in found for text in texts[: round(share * len(texts))]]
+    random.Random(0).shuffle(texts)
+    return texts
 
 
 def measured(
-    name: str, teacher: Teacher, texts: list[str], tasks: Sequence[Any], most: bool
-) -> list[dict[str, Any]]:  # fmt: skip
-    """A row for each method and target; tasks other than scored pairs only for the last method, with ``most``."""
-    student, rows = student_of(teacher, lambda: texts, Settings(), COMMAND), []
+    name: str, teacher: Teacher, texts: list[str], methods: Sequence[str], tasks: Sequence[Any]
+) -> Iterator[dict[str, Any]]:
+    """A row for each target and method."""
+    student = student_of(teacher, lambda: texts, Settings(), COMMAND)
     found = gather(texts, teacher, student.bags, 0, COMMAND, None)
     alone, wanted = priors(teacher, student), teacher(found.held)["vectors"]
     for target, bags in student.bags.items():
         sums = found.sums[target]
         held = Held(bags(found.held), wanted, partial(teacher.finish, target))
         start = ridge.prior(alone[target], found.counts, sums, bags.uniform)
-        without = fit_table(target, sums, np.zeros_like(start), held, None, COMMAND)
-        about = fit_table(target, sums, start, held, None, COMMAND)
-        for method, vectors, penalty in (
-            ("prior alone", start + sums.mean, None),
-            ("ridge without a prior", without.vectors, without.penalty),
-            ("ridge about the prior", about.vectors, about.penalty),
-        ):
-            made = _encoder(teacher, target, bags, vectors)
+        for method in methods:
+            began, penalty, vectors = time.monotonic(), None, start + sums.mean
+            if method != PRIOR:
+                begin = start if method == ABOUT else np.zeros_like(start)
+                fitted = fit_table(target, sums, begin, held, None, COMMAND)
+                penalty, vectors = fitted.penalty, fitted.vectors
+            seconds, made = time.monotonic() - began, _encoder(teacher, target, bags, vectors)
             row = {"teacher": name, "texts": found.texts, "target": target, "method": method, "penalty": penalty,
-                   "held": following(made(found.held), wanted)}  # fmt: skip
-            last = most and method == "ridge about the prior"
-            rows.append(row | figures(made, [task for task in tasks if task.name in SEVEN or last]))
-            COMMAND.say(str(rows[-1]))
-    return rows
+                   "held": following(made(found.held), wanted), "seconds": seconds, "gib": peak()}  # fmt: skip
+            yield row | figures(made, tasks)
 
 
 def _encoder(teacher: Teacher, target: str, bags: Any, vectors: Floats) -> Any:
     return lambda texts: teacher.finish(target, (bags(texts) @ vectors).astype(np.float32))
 
 
-def figures(made: Any, tasks: Sequence[Any]) -> dict[str, float]:
+def whole(name: str, directory: str, tasks: Sequence[Any]) -> dict[str, Any]:
+    """The row of a finished model."""
+    made = figures(Runtime(directory).encode, tasks)
+    return {"teacher": "", "texts": None, "target": "", "method": name, "penalty": None, "held": None,
+            "seconds": None, "gib": None} | made  # fmt: skip
+
+
+def peak() -> float:
+    """GiB of memory that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def figures(made: Callable[[Sequence[str]], Any], tasks: Sequence[Any]) -> dict[str, float]:
     """The mean of the seven sets, ``all``, and the main measure of each other task."""
     found = {task.name: measure(task, made(task.texts)) for task in tasks}
     out = {"seven": float(np.mean([values["all"] for name, values in found.items() if name in SEVEN]))}
-    return out | {name: found[name]["ndcg@10"] for name in TASKS if name in found}
+    return out | {name: next(iter(found[name].values())) for name in (*CLUSTERS, *FOUND)}
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The page."""
-    heads = ["teacher", "sentences", "follows its", "method", "penalty", "held-out cosine", "seven sets", *TASKS]
-    cells = [
-        [row["teacher"], f"{row['texts']:,}", row["target"], row["method"],
-         "" if row["penalty"] is None else f"{row['penalty']:g}", f"{row['held']:.4f}", f"{row['seven']:.2f}",
-         *("" if row.get(name) is None else f"{row[name]:.1f}" for name in TASKS)]
-        for row in result["rows"]
-    ]  # fmt: skip
+    heads = ["teacher", "sentences", "follows its", "method", "penalty", "held-out cosine", "seconds", "peak GiB",
+             "seven sets", *CLUSTERS, *FOUND]  # fmt: skip
+    forms = {"texts": ",", "penalty": "g", "held": ".4f", "seconds": ".0f", "gib": ".1f"}
+    names = ("teacher", "texts", "target", "method", *list(forms)[1:], "seven", *CLUSTERS, *FOUND)
+
+    def cell(name: str, value: Any) -> str:
+        return "" if value is None else value if isinstance(value, str) else format(value, forms.get(name, ".1f"))
+
+    cells = [[cell(name, row[name]) for name in names] for row in result["rows"]]
     return HEAD.format(command=result["command"]) + table(heads, cells) + "\n"
 
 
 HEAD = """# Distilled tables
 
 A table of token vectors that follows a teacher. *Held-out cosine* is the mean cosine to the teacher on sentences of the
-corpus that the regression did not see; penalties were chosen by it. *Seven sets* is the mean Spearman x100 of cosine,
-`all`, over STS12 to 16, STSb and SICK-R; then nDCG@10, x100, of the ridge about the prior. Nothing was chosen by these.
-Made by
+corpus that the regression did not see; penalties were chosen by it. *Seconds* are those of solving, every penalty that
+was tried included, on one core of a machine in use; *peak* is the memory of the whole process. *Seven sets* is the mean
+Spearman x100 of cosine, `all`, over STS12 to 16, STSb and SICK-R; then V-measure of three sets and nDCG@10 of two,
+x100. Nothing was chosen by these. Rows without a teacher are finished models. The corpus holds SNLI, from which some
+sentences of STSb and SICK-R come, without its labels. Made, a few methods at a time, by
 
     {command}
 
@@ -118,25 +139,49 @@ Made by
 
 @click.command()
 @click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and tasks/.")
-@click.option("--corpus", "files", required=True, multiple=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--teacher", "teachers", required=True, multiple=True, metavar="NAME=DIR")
-@click.option("--size", "sizes", multiple=True, type=int, default=(10_000, 1_000_000), help="Sentences, at most.")
+@click.option("--corpus", "files", multiple=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--teacher", "teachers", multiple=True, metavar="NAME=DIR")
+@click.option("--model", "models", multiple=True, metavar="NAME=DIR", help="A finished model, for comparison.")
+@click.option("--size", "sizes", multiple=True, type=int, default=(5_000, 90_000), help="Sentences, at most.")
+@click.option("--method", "methods", multiple=True, type=click.Choice(METHODS), default=METHODS)
 @click.option("--cache", required=True, type=click.Path(path_type=Path), help="Keeps the teachers' vectors.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds its rows to OUT.md and OUT.json.")
 def main(
-    data: Path, files: tuple[Path, ...], teachers: tuple[str, ...], sizes: tuple[int, ...], cache: Path, out: Path
+    data: Path,
+    files: tuple[Path, ...],
+    teachers: tuple[str, ...],
+    models: tuple[str, ...],
+    sizes: tuple[int, ...],
+    methods: tuple[str, ...],
+    cache: Path,
+    out: Path,
 ) -> None:
     """Measure the tables of every teacher on every size of the corpus."""
-    places = [data / "sts" / f"{name}.tsv" for name in SEVEN] + [data / "tasks" / "retrieval" / name for name in TASKS]
-    tasks, rows = find_tasks(places), list[dict[str, Any]]()
+    places = [data / "sts" / f"{name}.tsv" for name in SEVEN] + [data / "tasks/retrieval" / name for name in FOUND]
+    tasks = find_tasks([*places, *(data / "tasks/classes" / f"{name}.tsv" for name in CLUSTERS)])
+    for name, _, directory in (given.partition("=") for given in models):
+        add(out, whole(name, directory, tasks))
     for name, _, directory in (given.partition("=") for given in teachers):
         teacher = Cached(name, directory, files, cache)
         for size in sizes:
-            rows += measured(name, teacher, part(files, size), tasks, size == max(sizes))
-    named = " ".join([*(f"--corpus {file.name}" for file in files), *(f"--teacher {given}" for given in teachers)])
-    command = f"python -m fastflow.bench.research.distil --data .../data {named} --cache CACHE --out {out}"
-    write(out, {"command": command, "rows": rows}, markdown)
+            for row in measured(name, teacher, part(files, size), methods, tasks):
+                add(out, row)
 
+
+def add(out: Path, row: dict[str, Any]) -> None:
+    """Put ``row`` into the page, in place of an earlier one of the same case."""
+    place = out.with_suffix(".json")
+    rows = [row, *(read(place)["rows"] if place.exists() else [])]
+    cases = {tuple(one[field] for field in FIELDS): one for one in reversed(rows)}
+    ordered = sorted(cases, key=lambda case: (case[0], case[1] or 0, case[2], case[3]))
+    write(out, {"command": COMMAND_LINE, "rows": [cases[case] for case in ordered]}, markdown)
+    COMMAND.say(str(row))
+
+
+COMMAND_LINE = (
+    "python -m fastflow.bench.research.distil --data .../data --corpus FILE.txt... --teacher NAME=DIR... "
+    "--model NAME=DIR... --cache CACHE --out bench/results/distill"
+)
 
 if __name__ == "__main__":
     main()

@@ -167,3 +167,11 @@ def test_the_command(bert, tmp_path, monkeypatch):
         assert_one_sentence(run("distill", bert, *arguments), code, message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "made"]
     assert_one_sentence(run("distill", tmp_path / "none", "corpus.txt", "-o", "new"), 1, "none")
+
+
+def test_model2vec_itself_gives_the_vectors(plain, tmp_path):
+    model2vec = pytest.importorskip("model2vec")
+    plain.save(tmp_path / "m")
+    theirs = model2vec.StaticModel.from_pretrained(tmp_path / "m" / "0_Transformer").encode(NEW)
+    ours = Runtime(tmp_path / "m").encode(NEW)
+    np.testing.assert_allclose(unit(theirs), unit(ours), atol=1e-5)
