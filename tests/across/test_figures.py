@@ -1,4 +1,4 @@
-"""Figures of the README's tables: each is found, rounded, in the report that it comes from."""
+"""Figures of the tables of speed and quality: each is found, rounded, in the report that it comes from."""
 
 import json
 import re
@@ -11,17 +11,20 @@ from fastflow.bench.research.study import read
 
 from support.places import ROOT
 
-PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
-TABLE = PAGE.partition("\n## Speed\n")[2].partition("\n## ")[0]
-ROWS = [line.strip("| \n").split(" | ") for line in TABLE.splitlines() if "](bench/results/" in line]
-QUALITY = re.findall(r"^\| ([^|]+) \| ([\d. /]+) \| ([\d. /]*)\|$", PAGE, re.MULTILINE)
+DOCS = ROOT / "docs"
+SPEED = (DOCS / "speed.md").read_text(encoding="utf-8")
+ROWS = [
+    line.strip("| \n").split(" | ") for line in SPEED.splitlines() if line.startswith("| ") and "](../bench/" in line
+]
+METHODS = (DOCS / "methods.md").read_text(encoding="utf-8")
+QUALITY = re.findall(r"^\| ([^|]+) \| ([\d. /]+) \| ([\d. /]*)\|$", METHODS, re.MULTILINE)
 FIGURE = re.compile(r"(?<![\w.,-])\d+(?:\.\d+)?(?![\w,.]*\d|\w)")
 CASE = ("suite", "subject", "batch", "tokens", "threads")
 
 
 def linked(cell: str) -> list[dict]:
     """The reports that a cell links to; of a table, the JSON of the same name."""
-    paths = [ROOT / path for path in re.findall(r"\]\((\S+?)\)", cell)]
+    paths = [DOCS / path for path in re.findall(r"\]\((\S+?)\)", cell)]
     return [json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) for path in paths]
 
 
@@ -43,9 +46,9 @@ def numbers(ratio: dict) -> list[float]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_every_figure_is_in_a_linked_report(row):
-    case, speeds, sources = row
+    case, *speeds, sources = row
     known = set().union(*(measured(report) for report in linked(sources)))
-    figures = FIGURE.findall(speeds)
+    figures = [figure for cell in speeds for figure in FIGURE.findall(cell)]
     assert figures
     for figure in [*figures, *re.findall(r"\((\d+) µs\)", case)]:
         digits = len(figure.partition(".")[2])
@@ -70,3 +73,17 @@ def test_every_figure_of_quality_is_the_mean_over_seeds(row):
 
 def test_the_table_of_quality_is_read():
     assert len(QUALITY) == 8
+
+
+def test_the_readme_compares_by_the_figures_of_the_study():
+    """Every number of the README's table is in compared.json, rounded."""
+    study = read(ROOT / "bench" / "results" / "compared.json")
+    known = {row["texts_per_s"] for row in study["rows"]} | {row["first_vector_s"] for row in study["rows"]}
+    known |= {package["installed_mb"] for package in study["packages"]}
+    page = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Compared with\n")[2].partition("\n## ")[0]
+    rows = [line for line in page.splitlines() if re.match(r"\| [a-z]", line)]
+    figures = [cell.replace(",", "") for row in rows for cell in re.findall(r"(?<= )[\d.,]*\d(?= \|)", row)]
+    assert len(figures) == 15
+    for figure in figures:
+        digits = len(figure.partition(".")[2])
+        assert any(f"{value:.{digits}f}" == figure for value in known), figure

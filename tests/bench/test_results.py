@@ -34,7 +34,7 @@ def test_every_file_is_in_the_table_and_the_table_names_no_other():
     assert {path.name for path in KEPT} == inside
     outside = listed() - inside
     assert {f"{machine}/" for machine in MACHINES} <= outside, "a folder for each machine"
-    assert "../../docs/speed-quality.png" in outside
+    assert "../../docs/compared.png" in outside
     assert all((RESULTS / name).exists() for name in outside)
 
 
