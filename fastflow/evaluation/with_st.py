@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
+from fastflow.model.architecture import is_static
 from fastflow.model.sentence_transformers import read_modules
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import paired_cosine
@@ -70,7 +71,8 @@ def probe_texts() -> list[str]:
 def compare(path: Path) -> Agreement:
     """The agreement of every prompt that the directory stores; raises if it or Sentence Transformers is missing."""
     if (modules := read_modules(path)) is None:
-        raise FastflowError(f"{path} was not saved by Sentence Transformers: it has no modules.json")
+        why = "it is a table of model2vec" if is_static(path) else "it has no modules.json"
+        raise FastflowError(f"{path} was not saved by Sentence Transformers: {why}")
     if find_spec("sentence_transformers") is None:
         raise missing_extra("st", "sentence_transformers", "vectors were not compared: --with st")
     from sentence_transformers import SentenceTransformer

@@ -17,6 +17,7 @@ from fastflow.evaluation.with_st import Agreement, compare, probe_texts
 
 from support.builders import VOCABULARY, make_encoder
 from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
+from support.static_dirs import model2vec_dir
 
 
 @pytest.fixture
@@ -89,6 +90,12 @@ def test_it_is_not_installed(saved, monkeypatch):
 def test_a_directory_of_another_kind(bert, monkeypatch):
     with pytest.raises(FastflowError, match=r"was not saved by Sentence Transformers: it has no modules\.json"):
         compare(bert)
+
+
+def test_a_table_of_model2vec_is_named_as_one(tmp_path):
+    table = model2vec_dir(tmp_path / "table")
+    with pytest.raises(FastflowError, match="was not saved by Sentence Transformers: it is a table of model2vec"):
+        compare(table)
 
 
 def test_the_real_one(saved):

@@ -134,11 +134,13 @@ def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> st
         )
     scores = {head: found[name]["average"]["all"] for name, head in columns(source).items() if name in found}
     own = scores.pop("calibrated")
-    best = max(scores, key=lambda head: scores[head])
-    said = "Level" if own == scores[best] else "Better" if own > scores[best] else "Worse"
-    few = sum(row["pairs"] for row in found["after"]["rows"])
-    doubt = " With so few pairs, several points may be chance." if few < FEW else ""
-    return f"{said}: Spearman {own:.4g} calibrated, {scores[best]:.4g} by the best other, {best}.{doubt}"
+    best = max(scores.values())
+    said = "Level" if own == best else "Better" if own > best else "Worse"
+    pairs = sum(row["pairs"] for row in found["after"]["rows"])
+    if pairs < FEW:
+        said += f", perhaps by chance with {pairs} pairs"
+    others = sorted(scores.items(), key=lambda item: -item[1])
+    return f"{said}: Spearman {own:.4g} calibrated; {', '.join(f'{score:.4g} {head}' for head, score in others)}."
 
 
 def notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
