@@ -44,7 +44,7 @@ done
 diff "$work/gcc.hashes" "$work/clang.hashes"
 
 echo "== clang, the tests"
-(cd "$work/empty" && PYTHONPATH="$work/clang.installed" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/kernels/test_*_cpu*.py tests/kernels/test_search.py tests/kernels/test_tokens.py)
+(cd "$work/empty" && PYTHONPATH="$work/clang.installed" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/kernels/test_*_cpu*.py tests/kernels/test_search.py tests/kernels/test_tokens.py tests/kernels/test_table.py tests/kernels/test_embed.py)
 
 echo "== arm64"
 aarch64-linux-gnu-gcc $flags -static tests/native/products.c $sources -pthread -lm -o "$work/products.arm64"

@@ -28,6 +28,6 @@ import fastflow.kernels._cpu as built
 maps = open("/proc/self/maps").read()
 assert "installed" in built.__file__ and "libasan" in maps, built.__file__
 PROGRAM
-"$python" -m pytest -q -p no:cacheprovider tests/kernels/test_*_cpu*.py tests/kernels/test_search.py tests/kernels/test_tokens.py "$@" \
+"$python" -m pytest -q -p no:cacheprovider tests/kernels/test_*_cpu*.py tests/kernels/test_search.py tests/kernels/test_tokens.py tests/kernels/test_table.py tests/kernels/test_embed.py "$@" \
     --deselect tests/kernels/test_flow_cpu.py::test_calls_keep_no_memory \
     --deselect tests/kernels/test_encoder_cpu_invariance.py::test_memory_does_not_grow
