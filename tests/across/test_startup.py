@@ -55,7 +55,7 @@ def test_memory_is_that_of_the_packed_weights(middling, bert, run_python, dtype,
     grown = json.loads(done.stdout)
     packed = share * (middling / "model.safetensors").stat().st_size
     batch = 32 * MIB  # of stored weights that may be mapped at a time
-    assert grown["VmRSS"] <= packed + 12 * MIB
+    assert grown["VmRSS"] <= packed + 14 * MIB
     assert grown["VmRSS"] >= 0.8 * packed  # the count is of the right thing
     assert grown["VmHWM"] <= packed + batch + 24 * MIB
     assert grown["RssFile"] <= 4 * MIB  # the mapped file was let go of
