@@ -182,19 +182,23 @@ class Opened:
             start += len(texts)
 
     def _embed_texts(self, texts: list[str], normalize: bool) -> NDArray[Any]:
-        """(B, D') embeddings in one compiled call; step by step if a text is cut before that or has an error."""
-        backend, tokenizer = self.backend, self.tokenizer  # raises if it is closed
-        if self._whole is not None and (tokenizer.longest == MOST or max(map(len, texts)) <= tokenizer.longest):
-            try:
-                z, cut = self._whole(texts, normalize)
-            except ValueError:  # the steps name the text
-                pass
-            else:
-                self._count_truncated(cut)
-                return z
-        tokens = tokenizer(texts)
+        """(B, D') embeddings in one compiled call; step by step if a text is cut by characters before that."""
+        self.calibrator  # noqa: B018 - raises if it is closed
+        whole, longest = self._whole, self.tokenizer.longest  # another thread may close meanwhile
+        if whole is None or (longest < MOST and max(map(len, texts)) > longest):
+            return self._in_steps(texts, normalize)
+        try:
+            z, cut = whole(texts, normalize)
+        except ValueError as error:
+            self._in_steps(texts, normalize)  # raises with the name of the text
+            raise FastflowError(str(error)) from error
+        self._count_truncated(cut)
+        return z
+
+    def _in_steps(self, texts: list[str], normalize: bool) -> NDArray[Any]:
+        tokens = self.tokenizer(texts)
         self._count_truncated(len(tokens.cut))
-        return backend.embed(tokens, self._batches(tokens, None, None), normalize)
+        return self.backend.embed(tokens, self._batches(tokens, None, None), normalize)
 
     def _blocks(
         self, windows: Iterator[Tokens], o: StreamOptions, embed: Embed, count: Count | None
@@ -232,7 +236,7 @@ class Opened:
 
     def close(self) -> None:
         """Free the weights."""
-        self._calibrator = None
+        self._calibrator = self._whole = None
 
     def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
         """Row numbers of each batch, cut by texts and by tokens."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -98,7 +100,10 @@ def test_errors_of_one_call_name_the_text(joined):
 
 def test_a_closed_model_embeds_no_text_in_one_call(tmp_path, bert, sentences):
     runtime = fastflow.Runtime(make_model(tmp_path / "m", bert, sentences, "none", pooling="words"), backend="cpu")
+    call = weakref.ref(runtime._opened._whole)
     runtime.close()
+    gc.collect()
+    assert call() is None, "the weights are freed"
     with pytest.raises(FastflowError, match="closed"):
         runtime.encode("the dog")
 
