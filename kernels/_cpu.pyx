@@ -8,7 +8,7 @@ import numpy as np
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cdef extern from "cpu.h":
     enum: FF_AVX512, FF_AMX, FF_ISAS
@@ -692,6 +692,18 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object) noexcept
 
 
+cdef int _fill(ff_text *given, list texts) except -1:
+    """Point ``given`` at the letters of ``texts``; raises TypeError for what is no str."""
+    cdef int64_t i
+    for i in range(len(texts)):
+        text = texts[i]
+        if not isinstance(text, str):
+            raise TypeError(f"text {i} is {type(text).__name__}, not str")
+        given[i].letters, given[i].length = PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)
+        given[i].width = PyUnicode_KIND(text)
+    return 0
+
+
 def character(int c):
     """(flags, canonical class, lower case, what it is without accents) of code point c, as ``c/tokens/unicode.h`` has it."""
     cdef int32_t row[3]
@@ -797,12 +809,7 @@ cdef class WordPiece:
         if given == NULL:
             raise MemoryError("no memory for the texts")
         try:
-            for i in range(many):
-                text = texts[i]
-                if not isinstance(text, str):
-                    raise TypeError(f"text {i} is {type(text).__name__}, not str")
-                given[i].letters, given[i].length = PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)
-                given[i].width = PyUnicode_KIND(text)
+            _fill(given, texts)
             with nogil:
                 found = ff_tokenize_all(&self.w, given, many, limit, special, &starts[0], &to[1], &state[0], threads)
             if found == NULL:
@@ -874,13 +881,8 @@ cdef class Embedder:
             raise MemoryError("no memory for the texts")
         cdef int8_t *states = <int8_t *>(given + many)
         try:
-            for i in range(many):
-                text = texts[i]
-                if not isinstance(text, str):
-                    raise TypeError(f"text {i} is {type(text).__name__}, not str")
-                given[i].letters, given[i].length = PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)
-                given[i].width = PyUnicode_KIND(text)
-                states[i] = 0
+            _fill(given, texts)
+            memset(states, 0, many)
             with nogil:
                 failed = ff_embed(&self.embedder, given, many, to, states, normalize, threads)
             if failed:
