@@ -46,7 +46,7 @@ OF_VECTORS = {
 }
 OF_TABLES = {
     "cpu": Kind("table", "CpuTable", ("float32",)),
-    "torch": Kind("table", "TorchTable", ("float32", "float64")),
+    "torch": Kind("torch_table", "TorchTable", ("float32", "float64")),
     "reference": Kind("table", "ReferenceTable", ("float32", "float64")),
 }
 DEVICES = ("auto", "cpu", "cuda")

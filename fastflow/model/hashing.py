@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -20,7 +19,9 @@ BLOCK = 1 << 20  # bytes read at a time; hashlib lets other threads run while it
 
 def file_hash(path: Path) -> str:
     """sha256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
+    from hashlib import sha256  # loads OpenSSL, and opening a table hashes nothing
+
+    digest = sha256()
     block = bytearray(BLOCK)
     view = memoryview(block)
     try:
@@ -119,7 +120,9 @@ def combined(
     files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash, root: Path | None = None
 ) -> str:  # fmt: skip
     """sha256 over the names and hashes of ``files``; the names are paths below ``root`` if it is given."""
-    digest = hashlib.sha256()
+    from hashlib import sha256
+
+    digest = sha256()
     for path in files:
         name = path.name if root is None else path.relative_to(root).as_posix()
         digest.update(f"{name} {hash_of(path)}\n".encode())

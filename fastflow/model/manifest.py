@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +90,9 @@ def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
 def fingerprint(manifest: dict[str, Any]) -> str:
     """sha256 of the manifest without its own fingerprint: it covers every file through the hashes in it."""
     content = {name: value for name, value in manifest.items() if name != "fingerprint"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    from hashlib import sha256  # as in hashing.py
+
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.flow.cpu import CpuFlow
-from fastflow.kernels.table.cpu import CpuTable
-from fastflow.kernels.tokens.cpu import WordPiece
+
+if TYPE_CHECKING:
+    from fastflow.kernels.encoder.cpu import CpuEncoder
+    from fastflow.kernels.flow.cpu import CpuFlow
+    from fastflow.kernels.table.cpu import CpuTable
+    from fastflow.kernels.tokens.cpu import WordPiece
 
 MOST = 2**62  # ids of a text without a limit
 

@@ -1,0 +1,63 @@
+"""The torch backend of a static encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fastflow.backends.base import Backend, Floats
+from fastflow.backends.torch import TorchCalibration, TorchCalibrator
+from fastflow.kernels.encoder.texts import apply_head
+from fastflow.model.kinds import Model
+from fastflow.model.static import open_table
+from fastflow.model.tokens import Tokens
+
+
+class TorchTable(TorchCalibrator, Backend):
+    """PyTorch's EmbeddingBag, on a CPU or a GPU. float32 or float64."""
+
+    name = "torch"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        import torch
+
+        self._torch = torch
+        super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
+        self._calibration = TorchCalibration(model, dtype, self.device, threads)
+        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
+        table = open_table(model.encoder)
+        self._vectors = self._calibration.tensor(table.vectors(np.arange(table.vocabulary), np.float32))
+        weights = self._pooling.weights
+        self._weights: Any = None if weights is None else self._calibration.tensor(weights)
+        self._dropout = 0.0
+
+    def train_mode(self, dropout: float | None = None) -> None:
+        """Drop each number of a token's vector with the probability ``dropout``; for training, never when embedding."""
+        self._dropout = dropout or 0.0
+
+    def pool(self, tokens: Tokens) -> Floats:
+        """(B, D) pooled vectors of one batch; 0 for a text without tokens."""
+        self._calibration.mind_fork()
+        tokens.check(len(self._vectors))
+        torch = self._torch
+        with torch.inference_mode():
+            ids, starts = (torch.tensor(a, device=self.device) for a in (tokens.ids, tokens.offsets[:-1]))
+            vectors = self._vectors[ids]
+            if self._dropout:
+                vectors = torch.nn.functional.dropout(vectors, self._dropout)
+            if self._weights is None:
+                return self._finished(self._sums(vectors, starts, "mean"))
+            weights = self._weights[ids]
+            sums, total = self._sums(vectors, starts, "sum", weights), self._sums(weights[:, None], starts, "sum")
+            return self._finished(torch.where(total > 0, sums / total, sums))
+
+    def _sums(self, vectors: Any, starts: Any, mode: str, weights: Any = None) -> Any:
+        """(B, D): the rows of ``vectors`` (N, D) of each text in one; 0 for a text without."""
+        rows = self._torch.arange(len(vectors), device=self.device)
+        bag = self._torch.nn.functional.embedding_bag
+        return bag(rows, vectors, starts.long(), mode=mode, per_sample_weights=weights)
+
+    def _finished(self, pooled: Any) -> Floats:
+        return apply_head(self._head, self._calibration.numpy(pooled))
