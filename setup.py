@@ -23,10 +23,11 @@ def extensions():
         if required:
             raise
         return []
+    pieces = [name for end in ("h", "inc", "pxi") for name in sorted(glob(f"kernels/c/**/*.{end}", recursive=True))]
     extension = Extension(
         "fastflow.kernels._cpu",
         sources=["kernels/_cpu.pyx", *sorted(glob("kernels/c/**/*.c", recursive=True))],
-        depends=["kernels/_cpu.pyx", *sorted(glob("kernels/c/**/*.[hi]*", recursive=True))],  # headers, pieces of C
+        depends=["kernels/_cpu.pyx", *pieces],
         include_dirs=["kernels/c"],
         extra_compile_args=COMPILE,
         extra_link_args=LINK,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from support.arrows import GRAPH, UNITS, circle, includes, links
 from support.places import ROOT, USERS
 
-CODE = {".py", ".pyx", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
+CODE = {".py", ".pyx", ".pxi", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
 PRODUCT = ("fastflow", "kernels", "train", "bench")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 ENTERED = """

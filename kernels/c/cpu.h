@@ -1,7 +1,7 @@
 /* The common declarations of all CPU kernels. Headers declare, and define static functions only: the linker keeps one
    copy of any other inline function, and it may keep the copy that a file compiled for AVX-512.
 
-   _cpu.pyx reads the numbers and records that Python uses from these headers: nothing is copied by hand. */
+   _cpu.pyx and the .pxi files read the numbers and records that Python uses from these headers: nothing is copied by hand. */
 #ifndef FASTFLOW_CPU_H
 #define FASTFLOW_CPU_H
 

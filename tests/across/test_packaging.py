@@ -156,7 +156,7 @@ def test_wheel_holds_only_fastflow(built, variable):
         names = wheel.namelist()
     outside = [n for n in names if not n.startswith(("fastflow/", "fastflow-"))]
     assert outside == []
-    assert [n for n in names if n.endswith((".pyx", ".c", ".h", ".inc")) or "research" in n] == []
+    assert [n for n in names if n.endswith((".pyx", ".pxi", ".c", ".h", ".inc")) or "research" in n] == []
     extensions = [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")]
     assert len(extensions) == (variable != "FASTFLOW_NO_EXT")
     for name in ("py.typed", "runtime.py", "kernels/encoder/reference.py", "train/cli.py", "bench/__init__.py"):
@@ -187,7 +187,7 @@ def test_sdist_can_be_built_from(built):
     for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md", "kernels/_cpu.pyx", "kernels/c/cpu.h"):
         assert name in names
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels" / "c").rglob("*.*")}
-    assert {Path(name).suffix for name in sources} == {".c", ".h", ".inc"}
+    assert {Path(name).suffix for name in sources} == {".c", ".h", ".inc", ".pxi"}
     assert sources <= names
 
 

@@ -1,0 +1,68 @@
+cdef extern from "embed/embed.h":
+    enum: FF_NO_ROW
+    ctypedef struct ff_embedder:
+        const ff_wordpiece *words
+        const ff_table *table
+        const ff_encoder *encoder
+        const ff_flow *flow
+        int64_t limit
+        int32_t special, left_out
+    int ff_embed(const ff_embedder *, const ff_text *, int64_t, float *, int8_t *, int, int) nogil
+
+
+cdef class Embedder:
+    """Texts to embeddings, as in ``c/embed/embed.h``. Immutable, so safe from several threads at once.
+
+    pooling: a Table, or an Encoder without layers; left_out: an id, or -1.
+    """
+
+    cdef ff_embedder embedder
+    cdef object keep_alive
+
+    def __cinit__(self, WordPiece words, pooling, Flow flow, int64_t limit, bint special, int left_out):
+        cdef Table table = pooling if isinstance(pooling, Table) else None
+        cdef Encoder encoder = pooling if isinstance(pooling, Encoder) else None
+        cdef int64_t width
+        if table is not None:
+            self.embedder.table, width = &table.table, table.table.width
+        elif encoder is not None:
+            self.embedder.encoder, width = &encoder.encoder, encoder.encoder.outputs
+        else:
+            raise ValueError("a pooling is a Table or an Encoder")
+        if width != flow.flow.inputs:
+            raise ValueError(f"the pooling has {width} numbers, and the flow takes {flow.flow.inputs}")
+        if limit < (words.w.before_count + words.w.after_count if special else 0):
+            raise ValueError(f"{limit} ids are fewer than those at the ends of a text")
+        self.keep_alive = (words, pooling, flow)
+        self.embedder.words, self.embedder.flow = &words.w, &flow.flow
+        self.embedder.limit, self.embedder.special, self.embedder.left_out = limit, special, left_out
+
+    def run(self, list texts, float[:, ::1] out, bint normalize, int threads):
+        """Write the embeddings of ``texts``, which are str, to out (B, N). The number of those that were cut, or -1: one
+        has half a surrogate pair or an id without a row, and out is of no use.
+        """
+        cdef int64_t many = len(texts), i, cut = 0
+        cdef int failed
+        if out.shape[0] != many or out.shape[1] != self.embedder.flow.outputs:
+            raise ValueError(f"out must be {(many, self.embedder.flow.outputs)}, not {out.shape[0], out.shape[1]}")
+        if many == 0:
+            return 0
+        cdef float *to = &out[0, 0]
+        cdef ff_text *given = <ff_text *>malloc(many * (sizeof(ff_text) + 1))
+        if given == NULL:
+            raise MemoryError("no memory for the texts")
+        cdef int8_t *states = <int8_t *>(given + many)
+        try:
+            _fill(given, texts)
+            memset(states, 0, many)
+            with nogil:
+                failed = ff_embed(&self.embedder, given, many, to, states, normalize, threads)
+            if failed:
+                raise MemoryError("no memory to embed the texts")
+            for i in range(many):
+                if states[i] == FF_HALF or states[i] == FF_NO_ROW:
+                    return -1
+                cut += states[i] == FF_CUT
+            return cut
+        finally:
+            free(given)

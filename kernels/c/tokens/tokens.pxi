@@ -1,0 +1,176 @@
+cdef extern from "tokens/tokens.h":
+    enum: FF_CLEAN, FF_IDEOGRAPHS, FF_STRIP, FF_LOWER, FF_LOWER_FIRST
+    enum: FF_CONTROL, FF_WHITE, FF_PUNCTUATION, FF_IDEOGRAPH, FF_FENCE
+    enum: FF_LONGEST, FF_EACH
+    enum: FF_CUT, FF_HALF
+    enum: FF_READ, FF_NO_MEMORY
+    enum: FF_FIRST_PIECE, FF_LATER_PIECE
+    enum: FF_SLACK
+    ctypedef struct ff_vocabulary:
+        int64_t count
+        int32_t largest
+    ctypedef struct ff_added:
+        const uint8_t *letters
+        int32_t length, id
+    ctypedef struct ff_wordpiece:
+        const ff_vocabulary *words
+        const ff_added *added
+        const int32_t *before
+        const int32_t *after
+        int32_t added_count, before_count, after_count, steps, longest, unknown
+    ctypedef struct ff_text:
+        const void *letters
+        int64_t length
+        int32_t width
+    int ff_read_vocabulary(ff_vocabulary *, const uint8_t *, int64_t, int64_t *) nogil
+    void ff_free_vocabulary(ff_vocabulary *)
+    int32_t ff_find(const ff_vocabulary *, const uint8_t *, int64_t, int)
+    void ff_prepare_ascii(ff_wordpiece *)
+    int ff_character(int32_t, int32_t *, int32_t *)
+    int32_t *ff_tokenize_all(
+        const ff_wordpiece *, const ff_text *, int64_t, int64_t, int, int64_t *, int64_t *, int8_t *, int) nogil
+
+
+CLEAN, IDEOGRAPHS, STRIP, LOWER, LOWER_FIRST = FF_CLEAN, FF_IDEOGRAPHS, FF_STRIP, FF_LOWER, FF_LOWER_FIRST
+CONTROL, WHITE, PUNCTUATION, IDEOGRAPH, FENCE = FF_CONTROL, FF_WHITE, FF_PUNCTUATION, FF_IDEOGRAPH, FF_FENCE
+LONGEST, CUT, HALF = FF_LONGEST, FF_CUT, FF_HALF
+
+
+cdef extern from "Python.h":
+    int PyUnicode_KIND(object) noexcept
+    const void *PyUnicode_DATA(object) noexcept
+    Py_ssize_t PyUnicode_GET_LENGTH(object) noexcept
+
+
+cdef int _fill(ff_text *given, list texts) except -1:
+    """Point ``given`` at the letters of ``texts``; raises TypeError for what is no str."""
+    cdef int64_t i
+    for i in range(len(texts)):
+        text = texts[i]
+        if not isinstance(text, str):
+            raise TypeError(f"text {i} is {type(text).__name__}, not str")
+        given[i].letters, given[i].length = PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)
+        given[i].width = PyUnicode_KIND(text)
+    return 0
+
+
+def character(int c):
+    """(flags, canonical class, lower case, what it is without accents) of code point c, as ``c/tokens/unicode.h`` has it."""
+    cdef int32_t row[3]
+    cdef int32_t split[FF_EACH]
+    if not 0 <= c < 0x110000:
+        raise ValueError(f"{c} is no code point")
+    cdef int count = ff_character(c, row, split)
+    return row[0], row[1], row[2], tuple([split[i] for i in range(count)])
+
+
+cdef class Vocabulary:
+    """The JSON object of pieces and ids that begins at ``start`` of the bytes ``json``; ``end``: the place after it.
+
+    Raises ValueError if there is none: strict JSON of ids below 2^31. Of a piece that comes twice the last id counts.
+    """
+
+    cdef ff_vocabulary words
+    cdef readonly int64_t end
+
+    def __cinit__(self, const unsigned char[::1] json, int64_t start=0):
+        if not 0 <= start < json.shape[0]:
+            raise ValueError(f"a vocabulary cannot begin at byte {start} of {json.shape[0]}")
+        cdef int failed
+        cdef const uint8_t *first = &json[start]
+        cdef int64_t length = json.shape[0] - start
+        with nogil:
+            failed = ff_read_vocabulary(&self.words, first, length, &self.end)
+        if failed == FF_NO_MEMORY:
+            raise MemoryError("no memory for the vocabulary")
+        if failed != FF_READ:
+            raise ValueError("the vocabulary is no JSON object of pieces and ids, or has odd ones")
+        self.end += start
+
+    def __dealloc__(self):
+        ff_free_vocabulary(&self.words)
+
+    def __len__(self):
+        return self.words.count
+
+    @property
+    def largest(self):
+        """The largest id of a piece."""
+        return self.words.largest
+
+    def get(self, str piece):
+        """The id of a piece that begins a word; None if there is none."""
+        cdef bytes letters = piece.encode()
+        cdef bytes padded = letters + bytes(FF_SLACK)
+        cdef int32_t found = ff_find(&self.words, padded, len(letters), FF_FIRST_PIECE) if letters else -1
+        return None if found < 0 else found
+
+
+cdef class WordPiece:
+    """A vocabulary and its rules. Immutable, so safe from several threads at once; ``kernels/tokens/cpu.py`` checks them.
+
+    added: (bytes, id) of ASCII, longest first; before, after: int32.
+    """
+
+    cdef ff_wordpiece w
+    cdef ff_added *added
+    cdef object keep_alive
+
+    def __cinit__(
+        self, Vocabulary vocabulary, int steps, int unknown, int longest, list added,
+        const int32_t[::1] before, const int32_t[::1] after,
+    ):
+        cdef bytes content
+        if not 0 <= longest <= FF_LONGEST:
+            raise ValueError(f"a word of {longest} letters is cut into pieces, and {FF_LONGEST} is the most here")
+        self.added = <ff_added *>calloc(max(len(added), 1), sizeof(ff_added))
+        if self.added == NULL:
+            raise MemoryError("no memory for the added tokens")
+        for i, (content, number) in enumerate(added):
+            if not content or not content.isascii():
+                raise ValueError("an added token is empty or has other letters than those of ASCII")
+            self.added[i].letters, self.added[i].length, self.added[i].id = content, <int32_t>len(content), number
+        self.keep_alive = (vocabulary, added, before, after)
+        self.w.words = &vocabulary.words
+        self.w.added, self.w.added_count = self.added, <int32_t>len(added)
+        self.w.before_count, self.w.after_count = <int32_t>before.shape[0], <int32_t>after.shape[0]
+        self.w.before = &before[0] if before.shape[0] else NULL
+        self.w.after = &after[0] if after.shape[0] else NULL
+        self.w.steps, self.w.longest, self.w.unknown = steps, longest, unknown
+        ff_prepare_ascii(&self.w)
+
+    def __dealloc__(self):
+        free(self.added)
+
+    def tokenize(self, list texts, int64_t limit, bint special, int threads):
+        """(ids int32, offsets int64, states int8: FF_WHOLE, FF_CUT or FF_HALF) of ``texts``, which are str."""
+        cdef int64_t many = len(texts), i
+        if limit < (self.w.before_count + self.w.after_count if special else 0):
+            raise ValueError(f"{limit} ids are fewer than those at the ends of a text")
+        offsets, states = np.zeros(many + 1, np.int64), np.zeros(many, np.int8)
+        if many == 0:
+            return np.empty(0, np.int32), offsets, states
+        cdef int64_t[::1] to = offsets
+        cdef int8_t[::1] state = states
+        cdef int64_t[::1] starts = np.empty(many, np.int64)
+        cdef int32_t *found = NULL
+        cdef int32_t[::1] ids
+        cdef ff_text *given = <ff_text *>calloc(many, sizeof(ff_text))
+        if given == NULL:
+            raise MemoryError("no memory for the texts")
+        try:
+            _fill(given, texts)
+            with nogil:
+                found = ff_tokenize_all(&self.w, given, many, limit, special, &starts[0], &to[1], &state[0], threads)
+            if found == NULL:
+                raise MemoryError("no memory for the ids of the texts")
+            np.cumsum(offsets, out=offsets)
+            out = np.empty(offsets[many], np.int32)
+            ids = out
+            for i in range(many):
+                if to[i + 1] > to[i]:
+                    memcpy(&ids[to[i]], found + starts[i], (to[i + 1] - to[i]) * sizeof(int32_t))
+            return out, offsets, states
+        finally:
+            free(given)
+            free(found)
