@@ -149,8 +149,9 @@ class Opened:
         ``count`` takes the number of texts of every batch that is done.
         """
         o = o.settled(self.width, self.model)
-        if embed == self.embed and self._whole and o.truncate_dim is None and (o.pooled or not o.prompt):
-            return self._wholes(o.texts(in_order(iterable), self._look_at), o, count)
+        scored = embed == self.backend.embed_with_log_prob
+        if self._whole and (scored or embed == self.embed) and o.truncate_dim is None and (o.pooled or not o.prompt):
+            return self._wholes(o.texts(in_order(iterable), self._look_at), o, scored, count)
         windows = o.windows(in_order(iterable), self.tokenizer, self._look_at)
         several = not isinstance(iterable, Sized) or len(iterable) > o.size
         if several and self.backend.overlaps:
@@ -169,36 +170,43 @@ class Opened:
         return check_finite(self._embed_texts(checked, False), "text")
 
     def _wholes(
-        self, windows: Iterator[list[str]], o: StreamOptions, count: Count | None
+        self, windows: Iterator[list[str]], o: StreamOptions, scored: bool, count: Count | None
     ) -> Iterator[tuple[int, tuple[NDArray[Any], ...]]]:
-        """As ``_blocks``, of windows of texts, each in one compiled call."""
+        """As ``_blocks``, of windows of texts, each in one compiled call; ``scored``: with log-densities."""
         start, spread, prompt = 0, self.model.spread_of(self.width, None), o.prompt
         for texts in windows:
             given = [prompt + text for text in texts] if prompt else texts
-            z = check_finite(self._embed_texts(given, o.normalize_embeddings), "text", start)
+            pooled = np.empty((len(texts), self.backend.pooled_dim), np.float32) if scored else None
+            z = check_finite(self._embed_texts(given, o.normalize_embeddings, pooled), "text", start)
+            scores = [] if pooled is None else [check_finite(self.calibrator.log_prob(pooled), "text", start)]
             if count is not None:
                 count(len(texts))
-            yield start, (quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges),)
+            yield start, (quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges), *scores)
             start += len(texts)
 
-    def _embed_texts(self, texts: list[str], normalize: bool) -> NDArray[Any]:
-        """(B, D') embeddings in one compiled call; step by step if a text is cut by characters before that."""
+    def _embed_texts(self, texts: list[str], normalize: bool, pooled: NDArray[Any] | None = None) -> NDArray[Any]:
+        """(B, D') embeddings in one compiled call; step by step if a text is cut by characters before that. ``pooled``
+        (B, D) receives the pooled vectors.
+        """
         self.calibrator  # noqa: B018 - raises if it is closed
         whole, longest = self._whole, self.tokenizer.longest  # another thread may close meanwhile
         if whole is None or (longest < MOST and max(map(len, texts)) > longest):
-            return self._in_steps(texts, normalize)
+            return self._in_steps(texts, normalize, pooled)
         try:
-            z, cut = whole(texts, normalize)
+            z, cut = whole(texts, normalize, pooled)
         except ValueError as error:
             self._in_steps(texts, normalize)  # raises with the name of the text
             raise FastflowError(str(error)) from error
         self._count_truncated(cut)
         return z
 
-    def _in_steps(self, texts: list[str], normalize: bool) -> NDArray[Any]:
+    def _in_steps(self, texts: list[str], normalize: bool, pooled: NDArray[Any] | None = None) -> NDArray[Any]:
         tokens = self.tokenizer(texts)
         self._count_truncated(len(tokens.cut))
-        return self.backend.embed(tokens, self._batches(tokens, None, None), normalize)
+        x = self.backend.pool_batches(tokens, self._batches(tokens, None, None))
+        if pooled is not None:
+            pooled[:] = x
+        return self.calibrator.calibrate(x, normalize)
 
     def _blocks(
         self, windows: Iterator[Tokens], o: StreamOptions, embed: Embed, count: Count | None

@@ -85,6 +85,12 @@ def test_one_call_has_the_bits_of_the_steps(joined, sentences):
     blocks = list(runtime.stream(iter(texts), window=33))
     assert [start for start, _ in blocks] == list(range(0, len(texts), 33))
     assert np.array_equal(np.concatenate([z for _, z in blocks]), want)
+    if runtime._opened.likelihood is None:
+        return
+    starts, found, scores = zip(*runtime.stream_with_log_prob(iter(texts), window=33), strict=True)
+    assert list(starts) == list(range(0, len(texts), 33))
+    assert np.array_equal(np.concatenate(found), want)
+    assert np.array_equal(np.concatenate(scores), runtime.log_prob(runtime.pool(texts)))
 
 
 def test_errors_of_one_call_name_the_text(joined):

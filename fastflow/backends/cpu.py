@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -77,9 +78,7 @@ class CpuCalibration:
         return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
 
     def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
-        """(B,) log-densities of ``pooled`` (B, D) under ``plans``, all of the hidden form: its determinants are
-        constants.
-        """
+        """(B,) log-densities of ``pooled`` (B, D) under ``plans``, whose log-determinants are constants."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
         if self._latent is None:
@@ -124,9 +123,15 @@ class CpuCalibrator(Calibrator):
 
     def log_prob(self, pooled: Floats) -> Densities:
         """(B, D) -> (B,) log-densities; compiled, but those of affine couplings, whose gates are summed in NumPy."""
-        if any(plan.form != "hidden" for plan in self.density_plans):
+        if any(plan.R is not None for plan in self.density_plans):
             return super().log_prob(pooled)
         return self._calibration.log_prob(pooled, self.density_plans)
+
+    @cached_property
+    def density_plans(self) -> tuple[Plan, ...]:
+        """The fewest products, if they keep the log-determinant: of a dense matrix among the couplings they do not."""
+        plans = fold(self.density.stages, self.pooled_dim, sparse=True)
+        return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
 
 
 class CpuBackend(CpuCalibrator, Backend):

@@ -47,14 +47,18 @@ class Texts:
             -1 if left_out is None else left_out,
         )  # fmt: skip
 
-    def __call__(self, texts: Sequence[str], normalize: bool = False) -> tuple[NDArray[np.float32], int]:
+    def __call__(
+        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], int]:
         """(embeddings (B, N), the number of texts that were cut); ``normalize`` divides a row by its L2 norm.
+
+        ``pooled`` (B, D), C-contiguous, receives the pooled vectors.
 
         Raises ValueError if a text has half a surrogate pair, or an id that the pooling has no row for; TypeError for
         what is no text.
         """
         out = np.empty((len(texts), self._outputs), np.float32)
-        cut = self.compiled.run(list(texts), out, normalize, self.threads)
+        cut = self.compiled.run(list(texts), out, normalize, self.threads, pooled)
         if cut < 0:
             raise ValueError("a text holds half a surrogate pair, or a token that the pooling has no row for")
         return out, cut

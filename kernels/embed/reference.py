@@ -32,12 +32,19 @@ class Texts:
         self._words, self._pooling, self._plans = words, pooling, plans
         self._limit, self._special, self._left_out = limit, special, left_out
 
-    def __call__(self, texts: Sequence[str], normalize: bool = False) -> tuple[NDArray[np.float64], int]:
-        """(embeddings (B, N), the number of texts that were cut); ``normalize`` divides a row by its L2 norm."""
+    def __call__(
+        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.float64], int]:
+        """(embeddings (B, N), the number of texts that were cut); ``normalize`` divides a row by its L2 norm.
+
+        ``pooled`` (B, D) receives the pooled vectors.
+        """
         ids, offsets, cut = self._words.tokenize(texts, self._limit, self._special)
         kept = np.ones(len(ids), bool) if self._left_out is None else ids != self._left_out
         before = np.concatenate([[0], np.cumsum(kept)])
         z = self._pooling(ids[kept], before[offsets].astype(np.int64))
+        if pooled is not None:
+            pooled[:] = z
         for plan in self._plans:
             z = execute(plan, z)
         return z / np.linalg.norm(z, axis=1, keepdims=True) if normalize else z, len(cut)

@@ -81,7 +81,9 @@ def test_the_compiled_call_is_the_definition(words, plans, float_isa):
     )
     compiled = cpu.Texts(words, CpuTable(table(), isa=float_isa), flow_of(plans, float_isa), LIMIT)
     for normalize in (False, True):
-        (want, cut), (found, found_cut) = definition(some(80), normalize), compiled(some(80), normalize)
+        exact, pooled = np.empty((80, WIDTH)), np.empty((80, WIDTH), np.float32)
+        (want, cut), (found, found_cut) = definition(some(80), normalize, exact), compiled(some(80), normalize, pooled)
+        assert np.linalg.norm(pooled - exact) <= 1e-6 * np.linalg.norm(exact)
         assert found_cut == cut > 0
         assert np.linalg.norm(found - want) <= 1e-6 * np.linalg.norm(want)
         assert found.dtype == np.float32
@@ -97,6 +99,10 @@ def test_it_has_the_bits_of_the_three_calls(words, plans, float_isa, name, count
         assert found_cut == cut
         assert found.shape == (count, OUT)
         assert (found.view(np.int32) == want.view(np.int32)).all()
+        pooled = np.full((count, WIDTH), np.nan, np.float32)
+        again, _ = cpu.Texts(words, pooling, flow, LIMIT)(texts, normalize, pooled)
+        assert (again.view(np.int32) == want.view(np.int32)).all()
+        assert (pooled == pooling(*words.tokenize(texts, LIMIT, True)[:2])).all()
 
 
 def test_without_ends_and_without_an_id(words, plans):
@@ -152,5 +158,7 @@ def test_steps_that_do_not_fit_are_refused(words, plans):
     compiled = cpu.Texts(words, CpuTable(table()), flow, LIMIT).compiled
     with pytest.raises(ValueError, match=r"out must be \(1, 20\), not \(2, 20\)"):
         compiled.run(["a"], np.empty((2, OUT), np.float32), False, 1)
+    with pytest.raises(ValueError, match=r"pooled must be \(1, 24\), not \(1, 20\)"):
+        compiled.run(["a"], np.empty((1, OUT), np.float32), False, 1, np.empty((1, OUT), np.float32))
     with pytest.raises(ValueError, match="a pooling is a Table or an Encoder"):
         type(compiled)(words.compiled, None, flow.compiled, LIMIT, True, -1)

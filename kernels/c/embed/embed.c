@@ -13,6 +13,7 @@ typedef struct {
     const ff_text *texts;
     int64_t many;
     float *out;
+    float *kept;  /* the pooled vectors that the caller asked for, or NULL */
     int8_t *states;
     int normalize;
     _Atomic int64_t next;
@@ -81,9 +82,12 @@ static void embed_texts(void *context, int thread)
     job *j = context;
     const ff_embedder *e = j->e;
     const ff_flow *flow = e->flow;
-    desk d = {.pooled = malloc(sizeof(float) * TEXTS * (size_t)flow->inputs)};
+    float *own = j->kept ? NULL : malloc(sizeof(float) * TEXTS * (size_t)flow->inputs);
+    desk d = {.pooled = own};
     (void)thread;
-    for (int64_t first; d.pooled && (first = atomic_fetch_add(&j->next, TEXTS)) < j->many;) {
+    for (int64_t first; (own || j->kept) && (first = atomic_fetch_add(&j->next, TEXTS)) < j->many;) {
+        if (j->kept)
+            d.pooled = j->kept + first * flow->inputs;
         const int64_t count = j->many - first < TEXTS ? j->many - first : TEXTS;
         int64_t bad = -2;
         if (make_room(&d, e, j->texts + first, count)) {
@@ -96,16 +100,17 @@ static void embed_texts(void *context, int thread)
         else if (bad == -2 || ff_flow_run(flow, d.pooled, j->out + first * flow->outputs, count, flow->outputs, j->normalize, 1))
             atomic_store(&j->failed, 1);
     }
-    if (!d.pooled)
+    if (!own && !j->kept)
         atomic_store(&j->failed, 1);
     free(d.ids);
-    free(d.pooled);
+    free(own);
 }
 
-int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, int8_t *states, int normalize, int threads)
+int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, float *pooled, int8_t *states, int normalize,
+    int threads)
 {
     const int64_t worth = 1 + many / WORTH;
-    job j = {e, texts, many, out, states, normalize, 0, 0};
+    job j = {e, texts, many, out, pooled, states, normalize, 0, 0};
     ff_run(embed_texts, &j, threads < worth ? threads : (int)worth);
     return j.failed ? -1 : 0;
 }

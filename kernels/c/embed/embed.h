@@ -20,9 +20,11 @@ typedef struct {
 
 enum { FF_NO_ROW = FF_HALF + 1 };  /* a state of a text besides those of ff_tokenize: the pooling cannot take its ids */
 
-/* Write out (many, outputs of the flow), float32 sums, and for each text its state. The row of a text of FF_HALF or
+/* Write out (many, outputs of the flow), float32 sums, and for each text its state; pooled (many, inputs of the flow)
+   receives the pooled vectors, NULL if nobody asks for them. The row of a text of FF_HALF or
    FF_NO_ROW, and of its neighbours, is not written. A text has the same bits whatever its neighbours and the threads.
    Returns -1 if memory is short, else 0. */
-int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, int8_t *states, int normalize, int threads);
+int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, float *pooled, int8_t *states, int normalize,
+    int threads);
 
 #endif

@@ -7,7 +7,7 @@ cdef extern from "embed/embed.h":
         const ff_flow *flow
         int64_t limit
         int32_t special, left_out
-    int ff_embed(const ff_embedder *, const ff_text *, int64_t, float *, int8_t *, int, int) nogil
+    int ff_embed(const ff_embedder *, const ff_text *, int64_t, float *, float *, int8_t *, int, int) nogil
 
 
 cdef class Embedder:
@@ -37,17 +37,23 @@ cdef class Embedder:
         self.embedder.words, self.embedder.flow = &words.w, &flow.flow
         self.embedder.limit, self.embedder.special, self.embedder.left_out = limit, special, left_out
 
-    def run(self, list texts, float[:, ::1] out, bint normalize, int threads):
-        """Write the embeddings of ``texts``, which are str, to out (B, N). The number of those that were cut, or -1: one
-        has half a surrogate pair or an id without a row, and out is of no use.
+    def run(self, list texts, float[:, ::1] out, bint normalize, int threads, float[:, ::1] pooled=None):
+        """Write the embeddings of ``texts``, which are str, to out (B, N), and their pooled vectors to ``pooled`` (B, D)
+        if it is given. The number of those that were cut, or -1: one has half a surrogate pair or an id without a row,
+        and out is of no use.
         """
         cdef int64_t many = len(texts), i, cut = 0
         cdef int failed
         if out.shape[0] != many or out.shape[1] != self.embedder.flow.outputs:
             raise ValueError(f"out must be {(many, self.embedder.flow.outputs)}, not {out.shape[0], out.shape[1]}")
+        if pooled is not None and (pooled.shape[0] != many or pooled.shape[1] != self.embedder.flow.inputs):
+            raise ValueError(
+                f"pooled must be {(many, self.embedder.flow.inputs)}, not {pooled.shape[0], pooled.shape[1]}"
+            )
         if many == 0:
             return 0
         cdef float *to = &out[0, 0]
+        cdef float *kept = NULL if pooled is None else &pooled[0, 0]
         cdef ff_text *given = <ff_text *>malloc(many * (sizeof(ff_text) + 1))
         if given == NULL:
             raise MemoryError("no memory for the texts")
@@ -56,7 +62,7 @@ cdef class Embedder:
             _fill(given, texts)
             memset(states, 0, many)
             with nogil:
-                failed = ff_embed(&self.embedder, given, many, to, states, normalize, threads)
+                failed = ff_embed(&self.embedder, given, many, to, kept, states, normalize, threads)
             if failed:
                 raise MemoryError("no memory to embed the texts")
             for i in range(many):
