@@ -13,7 +13,7 @@ import torch
 from fastflow.backends.words import words_of
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.errors import missing_extra
-from fastflow.kernels.encoder.reference import WORDS
+from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.architecture import max_tokens
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.texts import folded
+from fastflow.kernels.encoder.shape import folded
 from fastflow.kernels.flow.plan import Plan
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Calibrated, Model
@@ -20,15 +20,15 @@ from fastflow.model.weights import MappedWeights
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
 from fastflow.stages.density import Densities, log_normal
-from fastflow.stages.truncation import Truncation
 
 if TYPE_CHECKING:
     from fastflow.backends.trials import Tried
     from fastflow.kernels.embed.cpu import Texts
     from fastflow.kernels.encoder.cpu import CpuEncoder
-    from fastflow.kernels.encoder.reference import EncoderShape
+    from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.table.cpu import CpuTable
     from fastflow.model.int8 import Int8
+    from fastflow.stages.truncation import Truncation
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.kernels.encoder import reference, texts
-from fastflow.kernels.encoder.texts import Head
+from fastflow.kernels.encoder.shape import Head
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokens

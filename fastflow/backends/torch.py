@@ -14,7 +14,7 @@ from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.backends.reference import pool_states
 from fastflow.backends.words import words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.kernels.encoder.reference import WORDS
+from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.kinds import Calibrated, Model

@@ -15,7 +15,7 @@ from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, write
 from fastflow.files.settings import Settings, Summary
-from fastflow.files.windows import Pace, characters, looked_at, one_text, windows
+from fastflow.files.windows import Pace, Unlike, characters, looked_at, one_text, windows
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fastflow.files.parts.counting import Split
     from fastflow.files.read.ranges import Ranges
     from fastflow.files.reuse.store import Store
-    from fastflow.files.unlike import Unlike
     from fastflow.files.write.outputs import OutputFile
     from fastflow.files.write.partial import State
 
@@ -91,11 +90,7 @@ class Embedded:
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
         likelihood = runtime._opened.likelihood if run.judge and not run.quiet else None
-        self._unlike: Unlike | None = None
-        if likelihood is not None:
-            from fastflow.files.unlike import Unlike  # few models can judge texts
-
-            self._unlike = Unlike(likelihood)
+        self._unlike = None if likelihood is None else Unlike(likelihood)
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
         self._counts = Summary()
 

@@ -1,10 +1,14 @@
-"""Texts that are embedded together: windows of the input's rows, checked, and looked at for a warning."""
+"""Texts that are embedded together: windows of the input's rows, checked, and looked at for a warning: the vocabulary
+does not suit them, or they are unlike the corpus that a flow was fitted to (bench/results/unlike.md)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
@@ -14,10 +18,12 @@ from fastflow.files.settings import Settings
 from fastflow.streaming import windowed
 
 if TYPE_CHECKING:
-    from fastflow.files.unlike import Unlike
+    from fastflow.model.likelihood import Likelihood
     from fastflow.runtime import Runtime
 
 FEWEST, SECONDS = 64, 1.0  # rows and time of a window whose size varies
+FEWEST_JUDGED = 200  # texts that are judged: with fewer, chance alone can exceed the share
+TIMES = 5  # as many as in the corpus itself are too many
 
 
 class Window(NamedTuple):
@@ -75,6 +81,27 @@ def looked_at(
         if number == 0 and unlike is not None:
             unlike.look(window.texts, runtime.log_prob(window.texts, prompt=prompt))
         yield window
+
+
+class Unlike:
+    """``look`` at texts with their log-densities; ``warning`` is one sentence if too many are unlike the corpus."""
+
+    def __init__(self, usual: Likelihood) -> None:
+        self._usual, self.seen, self.below = usual, 0, 0
+
+    def look(self, texts: Sequence[str], log_probs: NDArray[np.float64]) -> None:
+        """Count ``texts``, the empty ones aside, and those that are less likely than usual."""
+        judged = log_probs[np.array([bool(text.strip()) for text in texts], bool)]
+        self.seen += len(judged)
+        self.below += int((judged < self._usual.log_prob).sum())
+
+    def warning(self) -> str | None:
+        """One sentence with the share, None if there is no need of one."""
+        if self.seen < FEWEST_JUDGED or self.below < TIMES * self._usual.share * self.seen:
+            return None
+        return (
+            f"{self.below / self.seen:.0%} of these texts are unlike the corpus the model was fitted on; consider --fit"
+        )
 
 
 def one_text(row: Row) -> str:

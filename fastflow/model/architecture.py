@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.kernels.encoder.distances import BUCKETS
-from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
 from fastflow.model.fields import number
 from fastflow.model.fields import read_config as read_config
 from fastflow.model.fields import whole_number as whole_number

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.texts import Unit
+from fastflow.kernels.encoder.shape import Unit
 from fastflow.model.architecture import is_model2vec, is_static, size_of
 from fastflow.model.hashing import (
     MANIFEST,
@@ -32,7 +32,6 @@ from fastflow.model.hashing import (
     encoder_files,
     is_file,
 )
-from fastflow.model.int8 import read_int8
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.likelihood import read_likelihood
 from fastflow.model.manifest import (
@@ -55,11 +54,12 @@ from fastflow.stages import calibration as calibrations
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WORDS, Pooling
 from fastflow.stages.spread import read_spread
-from fastflow.stages.truncation import Truncation, read_truncation
 from fastflow.values import is_whole, short
 
 if TYPE_CHECKING:
+    from fastflow.model.int8 import Int8
     from fastflow.model.sentence_transformers import Modules
+    from fastflow.stages.truncation import Truncation
 
 DEFAULT = Path(__file__).parent.parent / "default"
 
@@ -252,7 +252,7 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
     return Model(
         directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest,
         truncation=truncation, spread=spread, likelihood=read_likelihood(directory, manifest, stages),
-        int8=read_int8(directory, manifest),
+        int8=_int8(directory, manifest),
     )  # fmt: skip
 
 
@@ -290,7 +290,7 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
     return replace(
         model, calibration=stages, identity=manifest["fingerprint"], manifest=manifest, truncation=truncation,
         spread=spread, likelihood=read_likelihood(directory, manifest, stages),
-        int8=read_int8(directory, manifest),
+        int8=_int8(directory, manifest),
     )  # fmt: skip
 
 
@@ -324,7 +324,23 @@ def _calibration(
     if manifest["dim"] != (dim := calibrations.output_dim(stages, inputs)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
     where = str(directory / CALIBRATION)
-    return stages, read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
+    return stages, _truncation(arrays, dim, where), read_spread(arrays, dim, where)
+
+
+def _truncation(arrays: Arrays, dim: int, where: str) -> Truncation | None:
+    if not any(name.startswith("truncation.") for name in arrays):
+        return None
+    from fastflow.stages.truncation import read_truncation  # a model whose calibration ends in a flow has one
+
+    return read_truncation(arrays, dim, where)
+
+
+def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
+    if "int8" not in manifest:
+        return None
+    from fastflow.model.int8 import read_int8  # few models record a trial
+
+    return read_int8(directory, manifest)
 
 
 def verify(path: Path) -> list[str]:

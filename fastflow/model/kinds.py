@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
-from fastflow.kernels.encoder.texts import Head, head_width
+from fastflow.kernels.encoder.shape import Head, head_width
 from fastflow.model.architecture import is_static, size_of
 from fastflow.model.hashing import Later
-from fastflow.model.int8 import Int8
 from fastflow.model.likelihood import Likelihood
 from fastflow.model.prompts import TASKS, Prompts
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import unit_variance
-from fastflow.stages.truncation import Truncation
 
 if TYPE_CHECKING:
+    from fastflow.model.int8 import Int8
     from fastflow.model.sentence_transformers import Modules
+    from fastflow.stages.truncation import Truncation
 
 
 class Calibrated:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.reference import WORDS
+from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.architecture import vocabulary_of
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays

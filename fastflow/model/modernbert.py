@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.shape import EncoderShape
 from fastflow.model.fields import flag, number, whole_number
 from fastflow.values import short
 

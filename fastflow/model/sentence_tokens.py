@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.reference import HEAVIEST
-from fastflow.kernels.encoder.texts import LEAST
+from fastflow.kernels.encoder.shape import HEAVIEST, LEAST
 from fastflow.model.sentence_modules import check_fields, module_config
 from fastflow.values import is_whole, short
 

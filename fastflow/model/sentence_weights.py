@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.reference import LIGHTEST
-from fastflow.kernels.encoder.texts import Dense, Head, Norm, Unit
+from fastflow.kernels.encoder.shape import LIGHTEST, Dense, Head, Norm, Unit
 from fastflow.kernels.panels import usable
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.hashing import MODULES, encoder_files, is_file

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.reference import HEAVIEST
+from fastflow.kernels.encoder.shape import HEAVIEST
 from fastflow.kernels.panels import widen
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
 from fastflow.model.fields import read_config

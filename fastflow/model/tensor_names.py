@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.distances import BUCKETS
-from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
 from fastflow.model.fields import whole_number
 
 _BERT_LAYER = {

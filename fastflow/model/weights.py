@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.shape import EncoderShape
 from fastflow.kernels.panels import LARGEST, usable, widen
 from fastflow.model.tensor_names import layout, word_tensor
 from fastflow.model.tensors import Arrays, MappedTensors

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage
-from fastflow.stages.truncation import sampled
 
 if TYPE_CHECKING:
     from fastflow.stages.rows import Rows
@@ -33,6 +32,8 @@ def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | N
     A dimension that is always 0 takes the largest of the others. None if the calibration ends in unit variance, and if
     all are 0 or one is not finite: no range fits them.
     """
+    from fastflow.stages.truncation import sampled  # of a fit alone
+
     if unit_variance(stages):
         return None
     count, total = 0, np.zeros(1)

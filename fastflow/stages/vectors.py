@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.stages.truncation import Truncation
 from fastflow.values import MOST, is_whole, short
+
+if TYPE_CHECKING:
+    from fastflow.stages.truncation import Truncation
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 INT8_SIGMAS = 4.0  # how wide dimensions spread is known beforehand, so a fixed range of 4 times that serves every text

@@ -14,9 +14,7 @@ import numpy as np
 from fastflow.kernels._cpu import BF16, CONVERT, EMBED, FIRST, FLOAT, GLU, OUTPUT, ROTATE
 from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, Array, EncoderProgram, Stored
 from fastflow.kernels.encoder.cpu_texts import TEXT, add_head, add_pool, check_pooling, text_widths
-from fastflow.kernels.encoder.distances import relative_bias
-from fastflow.kernels.encoder.reference import WORDS, EncoderShape
-from fastflow.kernels.encoder.texts import Head
+from fastflow.kernels.encoder.shape import WORDS, EncoderShape, Head
 
 
 def assemble(
@@ -101,7 +99,11 @@ def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, ta
         if heads != "wide":
             program.step(CONVERT, source="wide", target=heads, width=columns, format=BF16, factors=-1, apart=-1)
     window = program.shape.windows[layer] if program.shape.windows else None
-    bias = relative_bias(program.vector("relative")) if "relative" in program.weights else None
+    bias = None
+    if "relative" in program.weights:
+        from fastflow.kernels.encoder.distances import relative_bias  # of MPNet alone
+
+        bias = relative_bias(program.vector("relative"))
     context = program.passed("context")
     program.attend(heads, context, window, bias)
     program.linear(f"{prefix}out", context, target, add=add, from_heads=True, form=program.format)

@@ -40,9 +40,7 @@ from fastflow.kernels._cpu import (
     ZERO_POINT,
     pack,
 )
-from fastflow.kernels.encoder.distances import rotary_table
-from fastflow.kernels.encoder.reference import EncoderShape
-from fastflow.kernels.encoder.texts import Head, head_width
+from fastflow.kernels.encoder.shape import EncoderShape, Head, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
 LINE = 64  # bytes of a cache line
@@ -283,6 +281,7 @@ class EncoderProgram:
 
     def rotary(self, base: float) -> int:
         """The offset of the table of [cosines | sines] for ``base``: float32 (positions, padded head)."""
+        from fastflow.kernels.encoder.distances import rotary_table  # few encoders have one
 
         def fill(memory: Array) -> None:
             table = memory[where : where + size].view(np.float32).reshape(self.shape.positions, 2, self.head // 2)

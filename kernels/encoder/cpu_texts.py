@@ -25,7 +25,7 @@ from fastflow.kernels._cpu import (
     UNIT,
 )
 from fastflow.kernels.encoder.cpu_layout import EncoderProgram
-from fastflow.kernels.encoder.texts import Dense, Head, Norm, Unit, head_width
+from fastflow.kernels.encoder.shape import Dense, Head, Norm, Unit, head_width
 
 POOLINGS = {
     "mean": MEAN,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from fastflow.kernels.encoder.shape import BUCKETS, FARTHEST
 
-BUCKETS, FARTHEST = 32, 128  # of MPNet: rows of its bias table, and the distance from which on all share one
+Array = NDArray[Any]
 
 
 def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:

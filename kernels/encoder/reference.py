@@ -10,44 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from math import erf as exact_erf
 from math import pi, sqrt
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.encoder.distances import relative_bias, rotate
+from fastflow.kernels.encoder.shape import WORDS, Array, EncoderShape, mean_position
 
-Array = NDArray[np.floating]
 Ints = NDArray[np.integer]
 Weights = Mapping[str, Array]
 Watch = Callable[[str, Array], None]
-
-WORDS = -1  # a layer below 0: the embedding layer with the mean position in place of each token's own
-LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
-
-
-class EncoderShape(NamedTuple):
-    """The parameters of the equations except weights: hidden width D, heads, layers, variants of the architecture.
-
-    BERT's family leaves the last four as they are. Parts without weights are left out: a table of positions, segments,
-    biases, a projection, the first LayerNorm of a layer, a LayerNorm after the last layer, MPNet's relative bias.
-    """
-
-    layers: int
-    hidden: int
-    heads: int
-    intermediate: int
-    eps: float
-    activation: str  # gelu (erf form), gelu_tanh or relu
-    positions: int  # rows of the position table; without a table, the most tokens of a text
-    position_start: int  # 0, or padding id + 1 for RoBERTa
-    pad_id: int | None  # RoBERTa numbers only the tokens that are not this one
-    pre_norm: bool = False  # LayerNorm stands before attention and feed-forward, not after their residual sums
-    gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input | gate], and activate(input) * gate goes on
-    rotary: tuple[float, ...] = ()  # the base of each layer's rotary angles; empty: queries and keys are not turned
-    windows: tuple[
-        int | None, ...
-    ] = ()  # the largest distance of a key in each layer; None: any; empty: any in all layers
 
 
 @cache
@@ -135,14 +107,6 @@ def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
     counted = np.cumsum(real)
     before = np.r_[0, counted][np.repeat(offsets[:-1], np.diff(offsets))]
     return np.where(real, counted - before + shape.position_start - 1, shape.pad_id)
-
-
-def mean_position(table: Array, start: int) -> Array:
-    """(E,) the mean of the rows of the position ``table`` (positions, E) that texts use, from ``start`` on.
-
-    Summed in float64, returned in the table's dtype. RoBERTa's rows before ``position_start`` are of padding.
-    """
-    return np.asarray(table[start:].mean(axis=0, dtype=np.float64)).astype(table.dtype)
 
 
 def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:

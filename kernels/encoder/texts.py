@@ -6,18 +6,15 @@ offsets[i]:offsets[i+1]. Everything is computed in the dtype of the states (floa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import sqrt
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fastflow.kernels.encoder.reference import Array, Ints, erf, layer_norm
+from fastflow.kernels.encoder.reference import Ints, erf, layer_norm
+from fastflow.kernels.encoder.shape import LEAST, LEAST_NORM, Array, Dense, Head, Norm, Unit
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-LEAST = 1e-9  # the divisor if a sum of weights is 0, as in Sentence Transformers
-LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
 def pool(hidden: Array, offsets: Ints, mode: str, weights: Array | None = None, skip: int = 0) -> Array:
@@ -81,92 +78,21 @@ def _matmul(x: Array, weight: Array) -> Array:
     return x @ weight.T
 
 
-class Dense(NamedTuple):
-    """activation(W x + b) of x (B, in), plus x with ``residual``, or R x where ``projection`` R (out, in) is given."""
-
-    weight: NDArray[np.floating]  # (out, in)
-    bias: NDArray[np.floating]  # (out,)
-    activation: str = "identity"
-    residual: bool = False
-    projection: NDArray[np.floating] | None = None
-
-    def __call__(self, x: Array, product: Product = _matmul) -> Array:
-        y = ACTIVATIONS[self.activation](product(x, self.weight.astype(x.dtype)) + self.bias.astype(x.dtype))
-        if not self.residual:
-            return y
-        return y + (x if self.projection is None else product(x, self.projection.astype(x.dtype)))
-
-    def width(self, inputs: int) -> int:
-        """The width of the results for vectors of ``inputs`` numbers."""
-        return len(self.weight)
-
-
-class Unit:
-    """x / max(|x|, LEAST_NORM) of x (B, D)."""
-
-    def __call__(self, x: Array) -> Array:
-        norm = np.sqrt(np.square(x.astype(np.float64)).sum(axis=1, keepdims=True))
-        return (x / np.maximum(norm, LEAST_NORM)).astype(x.dtype)
-
-    def width(self, inputs: int) -> int:
-        """The width of the results for vectors of ``inputs`` numbers."""
-        return inputs
-
-
-class Norm(NamedTuple):
-    """LayerNorm of x (B, D)."""
-
-    scale: NDArray[np.floating]
-    bias: NDArray[np.floating]
-    eps: float = 1e-5
-
-    def __call__(self, x: Array) -> Array:
-        return layer_norm(x, self.scale.astype(x.dtype), self.bias.astype(x.dtype), self.eps)
-
-    def width(self, inputs: int) -> int:
-        """The width of the results for vectors of ``inputs`` numbers."""
-        return inputs
-
-
-Head = Sequence[Dense | Unit | Norm]
-
-
 def apply_head(head: Head, x: Array, product: Product = _matmul) -> Array:
     """(B, P) pooled vectors -> (B, P') after the modules of ``head``, in their dtype; ``product``: that of a Dense."""
     with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
         for module in head:
-            x = module(x, product) if isinstance(module, Dense) else module(x)
+            x = _applied(module, x, product)
     return x
 
 
-def head_width(head: Head, inputs: int) -> int:
-    """The width P' that ``head`` makes of vectors of ``inputs`` numbers."""
-    for module in head:
-        inputs = module.width(inputs)
-    return inputs
-
-
-def folded(head: Head) -> tuple[Dense | Unit | Norm, ...]:
-    """``head`` with neighbouring affine maps as one, if that is not more work; computed in float64."""
-    out: list[Dense | Unit | Norm] = []
-    for module in head:
-        if isinstance(module, Dense) and module.activation == "identity":
-            module = _affine(module)
-            last = out[-1] if out else None
-            if isinstance(last, Dense) and last.activation == "identity" and _is_less(last, module):
-                out[-1] = Dense(module.weight @ last.weight, module.weight @ last.bias + module.bias)
-                continue
-        out.append(module)
-    return tuple(out)
-
-
-def _affine(dense: Dense) -> Dense:
-    """The same map without a residual, in float64."""
-    weight = dense.weight.astype(np.float64)
-    if dense.residual:
-        weight = weight + (np.eye(len(weight)) if dense.projection is None else dense.projection)
-    return Dense(weight, dense.bias.astype(np.float64))
-
-
-def _is_less(first: Dense, second: Dense) -> bool:
-    return len(second.weight) * first.weight.shape[1] <= first.weight.size + second.weight.size
+def _applied(module: Dense | Unit | Norm, x: Array, product: Product) -> Array:
+    if isinstance(module, Unit):
+        norm = np.sqrt(np.square(x.astype(np.float64)).sum(axis=1, keepdims=True))
+        return (x / np.maximum(norm, LEAST_NORM)).astype(x.dtype)
+    if isinstance(module, Norm):
+        return layer_norm(x, module.scale.astype(x.dtype), module.bias.astype(x.dtype), module.eps)
+    y = ACTIVATIONS[module.activation](product(x, module.weight.astype(x.dtype)) + module.bias.astype(x.dtype))
+    if not module.residual:
+        return y
+    return y + (x if module.projection is None else product(x, module.projection.astype(x.dtype)))

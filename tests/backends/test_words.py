@@ -15,7 +15,7 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.backends.words import words_of
 from fastflow.errors import UsageError
-from fastflow.kernels.encoder.reference import WORDS
+from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model

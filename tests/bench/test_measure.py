@@ -22,7 +22,7 @@ from fastflow.bench.measure.row import ADDED, KEYS, SINGLE_CALLS, Row
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.reference import WORDS
+from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.isa import amx_missing
 
 from support.benches import LIMITS

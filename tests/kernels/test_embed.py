@@ -7,7 +7,7 @@ import pytest
 
 from fastflow.kernels.embed import cpu, reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.reference import WORDS
+from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool

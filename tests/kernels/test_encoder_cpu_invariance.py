@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-from fastflow.kernels.encoder.texts import MODES, Dense, Norm, Unit
+from fastflow.kernels.encoder.shape import Dense, Norm, Unit
+from fastflow.kernels.encoder.texts import MODES
 
 from support.encoders import assert_same_bits, texts_of, with_windows
 from support.packed import bits, pack, random_encoder, random_modernbert, random_mpnet, token_weights

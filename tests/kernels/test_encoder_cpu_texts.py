@@ -7,8 +7,8 @@ from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-from fastflow.kernels.encoder.reference import WORDS
-from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, Dense, Norm, Unit, pool
+from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Unit
+from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 from fastflow.model.kinds import Model
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.pooling import Pooling

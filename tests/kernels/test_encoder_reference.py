@@ -13,7 +13,8 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles, rotary_table, rotate
-from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, Dense, Norm, Unit, apply_head, folded, head_width, pool
+from fastflow.kernels.encoder.shape import Dense, Norm, Unit, folded, head_width
+from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, apply_head, pool
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.weights import load_weights
 

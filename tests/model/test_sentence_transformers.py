@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import fastflow
 from fastflow.cli import main
-from fastflow.kernels.encoder.texts import Dense, Norm, Unit
+from fastflow.kernels.encoder.shape import Dense, Norm, Unit
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.hub import PATTERNS
 from fastflow.model.sentence_modules import LEGACY_MODES, DenseModule, NormalizeModule, PoolingModule, read_transformer

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from fastflow.kernels.encoder.reference import EncoderShape
+from fastflow.kernels.encoder.shape import EncoderShape
 from fastflow.kernels.panels import BFLOAT16, STORED, quantised, to_bfloat16
 
 VOCABULARY, POSITIONS = 200, 140

@@ -24,7 +24,7 @@ from fastflow.backends.choose import cannot_run, open_backend
 from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.reuse.cache import bytes_for_people, describe, locked
-from fastflow.kernels.encoder.texts import Head
+from fastflow.kernels.encoder.shape import Head
 from fastflow.model.architecture import encoder_shape, is_static, read_config, size_of
 from fastflow.model.artifact import DEFAULT, load_model
 from fastflow.model.hashing import MANIFEST, encoder_hash

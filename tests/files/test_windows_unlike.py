@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastflow.files.unlike import FEWEST, Unlike
+from fastflow.files.windows import FEWEST_JUDGED as FEWEST
+from fastflow.files.windows import Unlike
 from fastflow.model.likelihood import Likelihood
 
 
