@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER, QUIET, replaced_option
+from fastflow.commands.options import QUIET, corpus_options, replaced_option
 from fastflow.console import plain_errors
-from fastflow.train.options import Options, Setting, check_extra, flag
+from fastflow.train.options import Options, check_extra
+from fastflow.train.setting import options_of
 from fastflow.version import __version__
+
+if TYPE_CHECKING:
+    from fastflow.files.read.records import Layout
 
 
 class TrainCommand(click.Command):
@@ -20,27 +24,6 @@ class TrainCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.pop("debug")))
-
-
-def _type(setting: Setting) -> Any:
-    """The values that click takes for an option."""
-    if setting.kind == "choice":
-        return click.Choice(setting.choices)
-    if setting.kind == "number":
-        return click.FloatRange(0, setting.most, min_open=setting.most is None)
-    if setting.kind == "whole":
-        return int if setting.least is None else click.IntRange(setting.least, setting.most)
-    return str
-
-
-def fit_options(command: Any) -> Any:
-    """``command`` with every option of a fit, in the order of ``Options``."""
-    for entry in reversed(fields(Options)):
-        setting: Setting = entry.metadata["setting"]
-        kind = {"is_flag": True} if setting.kind == "flag" else {"type": _type(setting), "default": entry.default}
-        option = click.option(flag(entry.name), help=setting.help, metavar=setting.metavar, **kind)
-        command = option(command)
-    return command
 
 
 @click.command(cls=TrainCommand, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -61,14 +44,8 @@ def fit_options(command: Any) -> Any:
     "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
 )
 @replaced_option("--out", "--output (-o)")
-@fit_options
-@click.option(
-    "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
-)
-@FORMAT
-@DELIMITER
-@NO_HEADER
-@ERRORS
+@options_of(Options)
+@corpus_options
 @click.option(
     "--cache",
     metavar="DIR",
@@ -101,11 +78,7 @@ def main(
     encoder: str | None,
     out: Path,
     pairs: tuple[Path, ...],
-    format: str | None,
-    text_field: str | None,
-    delimiter: str | None,
-    no_header: bool,
-    errors: str,
+    layout: Callable[[], Layout],
     cache: str | None,
     log_dir: str | None,
     resume: bool,
@@ -140,8 +113,6 @@ def main(
         raise click.MissingParameter(ctx=ctx, param=next(p for p in main.params if p.name == "encoder"))
     check_extra("fastflow-train")
     from fastflow.cache_folder import cache_directory
-    from fastflow.files.read.records import Layout
-    from fastflow.files.settings import check_delimiter
     from fastflow.train.fits.vectors import vector_options
     from fastflow.train.progress import COMMAND, WARNINGS
     from fastflow.train.reading import Run
@@ -152,11 +123,11 @@ def main(
         chosen = vector_options(options, _asked(ctx))
         train_vectors(corpus, out, chosen, Run(voice, log_dir=log_dir, resume=resume, dry_run=dry_run))
         return
-    layout = Layout(format, text_field, None, errors, check_delimiter(delimiter), not no_header)
+    columns = layout()
     run = Run(
         voice, cache_directory(cache), log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder
     )
-    train(corpus, layout, encoder, out, Options(**options), run, pairs, ray)
+    train(corpus, columns, encoder, out, Options(**options), run, pairs, ray)
 
 
 def _asked(ctx: click.Context) -> list[str]:

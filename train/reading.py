@@ -20,7 +20,7 @@ from fastflow.train.data.token_weights import first_of, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import recoloured
-from fastflow.train.options import Options, background_size, fitted_size
+from fastflow.train.options import BACKGROUND, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
@@ -178,3 +178,18 @@ def embed(corpus: Corpus, options: Options, run: Run) -> NDArray[np.float32]:
 def _steps(texts: int, options: Options) -> int:
     """The steps of a flow on ``texts``; 0 without one, and where auto leaves it out because there are too few texts."""
     return Schedule.of(options).steps(texts) if options.has_flow else 0
+
+
+def background_size(count: int) -> int:
+    """How many background sentences go with a corpus of ``count`` texts."""
+    least, most = BACKGROUND
+    return max(least, min(SHARE * count, most))
+
+
+def fitted_size(count: int, background: int) -> int:
+    """How many of ``count`` texts are fitted with the usual ``background``; all if there is none.
+
+    A corpus of one field has its topics as leading directions. A fit that it outweighs takes them for what all texts
+    have in common, and equalises them.
+    """
+    return min(count, background // SHARE) if background else count

@@ -127,7 +127,7 @@ def _options() -> Iterator[str]:
     """A line for each option of a fit: its default and the help of the command's option of that name."""
     for entry in fields(Options):
         if entry.name not in COMMAND_ONLY:
-            yield f"- `{entry.name}={entry.default!r}`: {' '.join(entry.metadata['setting'].help.split())}"
+            yield f"- `{entry.name}={entry.default!r}`: {' '.join(entry.metadata['setting'].option['help'].split())}"
 
 
 def _code(text: str) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER
+from fastflow.commands.options import corpus_options
+
+if TYPE_CHECKING:
+    from fastflow.files.read.records import Layout
 
 
 @click.command()
@@ -38,13 +43,7 @@ from fastflow.commands.options import DELIMITER, ERRORS, FORMAT, NO_HEADER
 )
 @click.option("--sentences", is_flag=True, help="Cut texts into sentences first.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Chooses the sentences that are held out.")
-@click.option(
-    "--text-field", metavar="F", help="The column that holds the text.  [default: text or sentence, or both of a pair]"
-)
-@FORMAT
-@DELIMITER
-@NO_HEADER
-@ERRORS
+@corpus_options
 @click.option("--resume", is_flag=True, help="Continue an interrupted run, which left DIR.distilling.")
 def distill(
     model: str,
@@ -56,11 +55,7 @@ def distill(
     penalty: float | None,
     sentences: bool,
     seed: int,
-    text_field: str | None,
-    format: str | None,
-    delimiter: str | None,
-    no_header: bool,
-    errors: str,
+    layout: Callable[[], Layout],
     resume: bool,
 ) -> None:
     """Make a token table of a model, which embeds a text in microseconds.
@@ -77,10 +72,8 @@ def distill(
     from fastflow.train.options import check_extra
 
     check_extra("fastflow distill")
-    from fastflow.files.read.records import Layout
-    from fastflow.files.settings import check_delimiter
     from fastflow.train.distil.python import distil_files
     from fastflow.train.distil.run import Settings
 
-    layout = Layout(format, text_field, None, errors, check_delimiter(delimiter), not no_header)
-    distil_files(model, corpus, layout, output, Settings(dim, words, dtype, penalty, sentences, seed), resume)
+    settings = Settings(dim, words, dtype, penalty, sentences, seed)
+    distil_files(model, corpus, layout(), output, settings, resume)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from fastflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from fastflow.files.read.records import Layout
 
 MODEL = click.option(
     "-m",
@@ -66,6 +70,28 @@ RAY = click.option(
     help="Embed Parquet files on the cluster of Ray at ADDRESS, or on the cores of this machine, into the folder -o. "
     "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/ray.md.",
 )
+
+
+def corpus_options(command: Any) -> Any:
+    """``command`` with the options of a corpus's columns, of which it gets ``layout``, a function that checks them."""
+
+    @wraps(command)
+    def with_layout(
+        *arguments: Any, text_field: str | None, format: str | None, delimiter: str | None, no_header: bool,
+        errors: str, **options: Any,
+    ) -> Any:  # fmt: skip
+        def layout() -> Layout:
+            from fastflow.files.read.records import Layout
+            from fastflow.files.settings import check_delimiter
+
+            return Layout(format, text_field, None, errors, check_delimiter(delimiter), not no_header)
+
+        return command(*arguments, layout=layout, **options)
+
+    help = "The column that holds the text.  [default: text or sentence, or both of a pair]"
+    for option in (ERRORS, NO_HEADER, DELIMITER, FORMAT, click.option("--text-field", metavar="F", help=help)):
+        with_layout = option(with_layout)
+    return with_layout
 
 
 def replaced_option(old: str, new: str) -> Callable[[Any], Any]:

@@ -10,7 +10,8 @@ from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options, background_size, fitted_size
+from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options
+from fastflow.train.reading import background_size, fitted_size
 
 
 def test_the_command_takes_every_option_with_its_default_and_its_choices():

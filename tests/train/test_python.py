@@ -11,8 +11,8 @@ import pytest
 import fastflow
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.model.artifact import verify
-from fastflow.train.options import flag
 from fastflow.train.python import with_arguments
+from fastflow.train.setting import flag
 
 from support.builders import LAYERED
 

@@ -22,8 +22,9 @@ from fastflow.train.methods.chain import check_chain, fit
 from fastflow.train.methods.loop import Fitting, Schedule
 from fastflow.train.methods.names import Method, parse_method, shipped
 from fastflow.train.methods.scalars import Scalars
-from fastflow.train.options import DEFAULTS, Options, flag
+from fastflow.train.options import DEFAULTS, Options
 from fastflow.train.reading import Run
+from fastflow.train.setting import flag
 from fastflow.train.ship import summary
 from fastflow.train.ship.fit import Fit
 
