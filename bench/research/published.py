@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fastflow.bench.research.study import table
+
 SOURCES = {"a": "Li et al., EMNLP 2020, tables 2 and 3", "b": "Su et al., 2021 (arXiv 2103.15316), table 1"}
 # (name, source, STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R); fitted on target sentences, or on NLI sentences
 ROWS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
@@ -28,10 +30,9 @@ def section(columns: list[str]) -> list[str]:
         + "; ".join(f"({mark}) {source}" for mark, source in SOURCES.items())
         + ".",
         "",
-        "| | " + " | ".join(columns) + " |",
-        "| --- |" + " ---: |" * len(columns),
     ]
-    for name, mark, values in ROWS:
-        cells = [f"{value:.1f}" for value in (*values, sum(values) / len(values))]
-        lines.append(f"| {name} ({mark}) | " + " | ".join(cells) + " |")
-    return lines
+    rows = [
+        [f"{name} ({mark})", *(f"{value:.1f}" for value in (*values, sum(values) / len(values)))]
+        for name, mark, values in ROWS
+    ]
+    return [*lines, *table(["", *columns], rows).splitlines()]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.bench.research import published
-from fastflow.bench.research.study import read, write
+from fastflow.bench.research.study import read, table, write
 from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.stages.calibration import apply
 from fastflow.train.data.corpus import read_corpus
@@ -129,13 +129,12 @@ def markdown(result: dict[str, Any]) -> str:
         "the paper, and every flow runs to its last step, except in the last rows: their meaning, and the choices",
         "that were not blind, are in [default.md](default.md); when to stop is in [superseded.md](superseded.md).",
         "",
-        "| | " + " | ".join(headings) + " |",
-        "| --- |" + " ---: |" * len(columns),
     ]
-    for row in result["rows"]:
-        cells = [f"{summary(row, column, 'all')} / {summary(row, column, 'wmean')}" for column in columns]
-        lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *published.section(headings)]) + "\n"
+    rows = [
+        [row["name"], *(f"{summary(row, column, 'all')} / {summary(row, column, 'wmean')}" for column in columns)]
+        for row in result["rows"]
+    ]
+    return "\n".join([*lines, table(["", *headings], rows), "", *published.section(headings)]) + "\n"
 
 
 @click.command()
@@ -153,12 +152,8 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
     embedded = {name: Embedded(e, everything, cache_directory(cache)) for name, e in frozen.items()}
     base = embedded["first-last"]
     rows = [
-        {
-            "name": "raw, mean of the last layer",
-            "seeds": 1,
-            "runs": [score(embedded["last"], sets, lambda _: lambda x: x)],
-        },
-        {"name": "raw, first-last", "seeds": 1, "runs": [score(base, sets, lambda _: lambda x: x)]},
+        {"name": f"raw, {name}", "seeds": 1, "runs": [score(embedded[pooling], sets, lambda _: lambda x: x)]}
+        for name, pooling in (("mean of the last layer", "last"), ("first-last", "first-last"))
     ]
     for where, fit_on in (("target", None), ("corpus", texts)):
         for method in ("standardize", "nullspace", "whiten", "flow"):

@@ -62,8 +62,8 @@ def test_a_finished_study_names_the_commit_that_has_its_scripts():
         gone = [name for name in FINISHED.findall(page) if not (RESULTS.parent / "research" / f"{name}.py").exists()]
         if gone:
             (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{path.name}`"))
-            assert "its scripts are last in commit d6eb540" in page
-            assert "finished, scripts last in `d6eb540`" in row
+            (commit,) = re.findall(r"its scripts are last in commit (\w{7})", page)
+            assert f"finished, scripts last in `{commit}`" in row
 
 
 HERE = Path(fastflow.bench.__file__).parent
