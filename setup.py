@@ -1,16 +1,37 @@
-"""The compiled extension; everything else is in pyproject.toml.
+"""The packages, the compiled extension, and builds that give the same bytes; everything else is in pyproject.toml.
 
-FASTFLOW_NO_EXT=1 builds without it. FASTFLOW_REQUIRE_EXT=1 makes its failure an error; otherwise a machine that cannot
-compile gets a working, slower, pure-Python package.
+FASTFLOW_NO_EXT=1 builds without the extension. FASTFLOW_REQUIRE_EXT=1 makes its failure an error; otherwise a machine
+that cannot compile gets a working, slower, pure-Python package.
 """
 
 import os
+import sys
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.sdist import sdist
 
+sys.path.insert(0, str(Path(__file__).parent / "release"))
+
+from description import described
+from seal import seal
+
+ROOMS = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
+LEFT_OUT = {"bench/research"}  # studies: in the checkout alone
 COMPILE = ["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-g0", "-pthread"]
 LINK = ["-Wl,-s", "-pthread", "-lm"] if os.name == "posix" and os.uname().sysname == "Linux" else []
+
+
+def packages():
+    """Every folder with an __init__.py."""
+    return [
+        ".".join([package, *Path(file).parent.relative_to(room).parts])
+        for package, room in ROOMS.items()
+        for file in sorted(glob(f"{room}/**/__init__.py", recursive=True))
+        if os.path.dirname(file) not in LEFT_OUT
+    ]
 
 
 def extensions():
@@ -38,4 +59,22 @@ def extensions():
     return built
 
 
-setup(ext_modules=extensions())
+class Wheel(bdist_wheel):
+    def run(self):
+        super().run()
+        seal(self.distribution.dist_files[-1][2])
+
+
+class Source(sdist):
+    def make_archive(self, *names, **options):
+        return seal(super().make_archive(*names, **options))
+
+
+setup(
+    packages=packages(),
+    package_dir=ROOMS,
+    long_description=described(*(Path(name).read_text(encoding="utf-8") for name in ("README.md", "pyproject.toml"))),
+    long_description_content_type="text/markdown",
+    ext_modules=extensions(),
+    cmdclass={"bdist_wheel": Wheel, "sdist": Source},
+)

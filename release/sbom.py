@@ -1,0 +1,109 @@
+"""The bill of materials of a wheel (CycloneDX 1.7): models with their weights, data, compiled code, dependencies.
+
+``seal.py`` puts it at ``*.dist-info/sboms/fastflow.cdx.json`` (PEP 770). It is made from the files of the wheel: each
+that is neither Python nor metadata is named with its sha256. A folder of ``fastflow/`` that holds weights is a model;
+its card (README.md) names the licence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from email import message_from_bytes
+from email.message import Message
+from typing import Any
+
+Part = dict[str, Any]
+OURS = "Apache-2.0"
+UNICODE: Part = {
+    "type": "data",
+    "bom-ref": "unicode",
+    "name": "Unicode Character Database",
+    "description": "classes, lower case and decompositions of characters, as tables in the compiled code",
+    "licenses": [{"license": {"id": "Unicode-3.0"}}],
+}
+DATA = {  # file -> its description
+    "fastflow/train/data/background.txt.gz": "how often English words occur, counted for this project",
+    "fastflow/train/choice/probe.txt": "sentences written for this project",
+}
+
+
+def licensed(name: str) -> list[Part]:
+    """A licence by its SPDX id, or in words."""
+    return [{"license": {"id": name} if re.fullmatch(r"[A-Za-z]+[\w.-]*-[\d.]+|MIT", name) else {"name": name}}]
+
+
+def file(name: str, files: dict[str, bytes]) -> Part:
+    """One file of the wheel."""
+    digest = hashlib.sha256(files[name]).hexdigest()
+    part = {"type": "file", "bom-ref": name, "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
+    return part | ({"description": DATA[name]} if name in DATA else {})
+
+
+def models(files: dict[str, bytes]) -> dict[str, Part]:
+    """Folder -> the model that the wheel has there."""
+    found = {}
+    for folder in sorted({"/".join(name.split("/")[:2]) for name in files if name.endswith(".safetensors")}):
+        card = files.get(f"{folder}/README.md", b"").decode("utf-8")
+        named = re.search(r"^\*\*Licence\.\*\* ([\w.-]*\w)", card, re.M)
+        found[folder] = {
+            "type": "machine-learning-model",
+            "bom-ref": folder,
+            "name": folder,
+            "licenses": licensed(named[1] if named else f"see {folder}/README.md"),
+            "components": [file(name, files) for name in sorted(files) if name.startswith(f"{folder}/")],
+        }
+    return found
+
+
+def needs(metadata: Message) -> list[Part]:
+    """The packages that are always installed with this one, and which versions; the wheel holds none."""
+    found = []
+    for line in metadata.get_all("Requires-Dist", []):
+        asked, _, condition = line.partition(";")
+        name, versions = re.findall(r"^([\w.-]+)\s*(.*?)\s*$", asked)[0]
+        if "extra" not in condition:
+            reach = {"isExternal": True, "versionRange": f"vers:pypi/{versions.replace(',', '|')}", "scope": "required"}
+            found.append(
+                {"type": "library", "bom-ref": f"pkg:pypi/{name}", "name": name, **reach, "purl": f"pkg:pypi/{name}"}
+            )
+    return found
+
+
+def sbom(files: dict[str, bytes]) -> bytes:
+    """The bill of materials of a wheel with ``files``, name -> content: the same for the same files."""
+    metadata = message_from_bytes(next(data for name, data in files.items() if name.endswith(".dist-info/METADATA")))
+    whole = f"pkg:pypi/{metadata['Name']}@{metadata['Version']}"
+    kept = models(files)
+    held = {part["name"] for model in kept.values() for part in model["components"]}
+    alone = [
+        name for name in sorted(files) if not name.endswith(".py") and ".dist-info/" not in name and name not in held
+    ]
+    compiled = [name for name in alone if name.endswith(".so")]
+    parts = [
+        *(file(name, files) | {"licenses": licensed(OURS)} for name in alone),
+        *([UNICODE] if compiled else []),
+        *kept.values(),
+        *needs(metadata),
+    ]
+    subject = {
+        "type": "library",
+        "bom-ref": whole,
+        "name": metadata["Name"],
+        "version": metadata["Version"],
+        "purl": whole,
+    }
+    bill = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.7.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.7",
+        "version": 1,
+        "metadata": {"component": subject | {"licenses": licensed(OURS)}},
+        "components": parts,
+        "dependencies": [
+            {"ref": whole, "dependsOn": [part["bom-ref"] for part in parts]},
+            *({"ref": name, "dependsOn": ["unicode"]} for name in compiled),
+        ],
+    }
+    return json.dumps(bill, indent=1).encode() + b"\n"
