@@ -45,6 +45,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--model-name", metavar="NAME", multiple=True, help="A further name of the model; the first is the one in answers."
 )
+@click.option("--any-model", is_flag=True, help="Answer a request whatever model it names.")
 @click.option(
     "--truncate",
     type=click.Choice(["right", "error"]),
@@ -90,8 +91,8 @@ def serve(
 
     Its routes are OpenAI's /v1/embeddings and TEI's /embed. Requests that come together are computed together; long
     lists and single texts take turns. SIGTERM lets running requests finish. The other routes are /compare, /similarity,
-    /tokenize, /v1/models, /info, /health, /metrics and /openapi.json. The page at / compares pairs and shows the
-    server's figures in a browser.
+    /tokenize, /v1/models, /info, /health, /metrics and /openapi.json. In a browser, / is a page to try the model on
+    and /docs describes the routes.
 
     With --search, /search finds the rows of FILE.db that are most like a query, and the page has a field for it. The
     file must be made with the same model, and is held in memory.

@@ -19,7 +19,7 @@ class How(NamedTuple):
     normalize: bool = True
     dim: int | None = None
     prompt: str = ""
-    pooled: bool = False  # as ``Runtime.pool`` makes them, before calibration
+    pooled: bool = False  # (B, 2 D): raw vectors, and what ``Runtime.pool`` gives, before calibration
 
 
 class Part(NamedTuple):

@@ -21,7 +21,7 @@ FIELDS = ("pairs", "truncate", "prompt_name")
 
 
 async def compare(request: Request) -> Response:
-    """The similarity of each pair of texts, of their pooled vectors and of their embeddings."""
+    """The similarity of each pair of texts, of their raw vectors and of their embeddings."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), FIELDS)
     texts = _texts(fields, service.settings.max_inputs)
@@ -33,13 +33,18 @@ async def compare(request: Request) -> Response:
     except FastflowError as error:
         raise Refused("backend", f"the texts could not be compared: {error}") from error
     info = service.model.info
-    names = {"similarity": info["similarity"], "calibration": info["calibration"]}
+    names = {
+        "similarity": info["similarity"],
+        "calibration": info["calibration"],
+        "raw_pooling": service.model.raw_pooling,
+    }
     return JSONResponse({**names, "truncated_texts": done.cut, "pairs": both})
 
 
-def similarities(model: ServedModel, pooled: Floats) -> list[dict[str, float]]:
-    """Of pooled vectors (2 n, D), two for a pair, the similarities of each pair by the model's measure."""
-    sides = {"raw": pooled, "calibrated": model.runtime.transform(pooled)}
+def similarities(model: ServedModel, vectors: Floats) -> list[dict[str, float]]:
+    """The similarities of each pair, two rows of ``vectors`` (2 n, 2 D): raw, then pooled."""
+    raw, pooled = np.split(vectors, 2, axis=1)
+    sides = {"raw": raw, "calibrated": model.runtime.transform(pooled)}
 
     def of_pair(z: NDArray[Any], i: int) -> float:
         found = float(model.runtime.similarity(z[2 * i : 2 * i + 1], z[2 * i + 1 : 2 * i + 2])[0, 0])
@@ -47,7 +52,7 @@ def similarities(model: ServedModel, pooled: Floats) -> list[dict[str, float]]:
             raise FastflowError(f"the similarity of pair {i} is not finite")
         return found
 
-    return [{name: of_pair(z, i) for name, z in sides.items()} for i in range(len(pooled) // 2)]
+    return [{name: of_pair(z, i) for name, z in sides.items()} for i in range(len(vectors) // 2)]
 
 
 def _texts(fields: Fields, most: int) -> list[str]:

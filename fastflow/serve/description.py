@@ -93,7 +93,7 @@ def _embeddings(service: Service) -> Schema:
     request = fields(
         ["input"],
         input={"anyOf": [STRING, _texts(service)]},
-        model={"enum": list(service.model.names)},
+        model=STRING if service.settings.any_model else {"enum": list(service.model.names)},
         encoding_format={"enum": ["float", "base64", "bytes"], "default": "float"},
         dimensions=shape["dimensions"], user=STRING, input_type={"enum": ["query", "document", "passage"]},
         prompt_name=how["prompt_name"], truncate=how["truncate"], normalize=shape["normalize"],
@@ -135,7 +135,10 @@ def _compare(service: Service) -> Schema:
     number: Schema = {"type": "number"}
     both: Schema = answer(raw=number, calibrated=number)
     kinds = ("empty", "validation", "tokenizer")
-    found = answer(similarity=STRING, calibration=STRING, truncated_texts=COUNT, pairs={"type": "array", "items": both})
+    found = answer(
+        similarity=STRING, calibration=STRING, raw_pooling=STRING, truncated_texts=COUNT,
+        pairs={"type": "array", "items": both},
+    )  # fmt: skip
     return _post("Similarity of pairs before and after calibration", request, found, kinds)
 
 

@@ -25,9 +25,10 @@ async def embeddings(request: Request) -> Response:
     fields = Fields(await service.read(request), FIELDS)
     texts, batch = fields.texts("input", service.settings.max_inputs)
     name = fields.text("model")
-    if name is not None and name not in service.model.names:
+    if name is not None and name not in service.model.names and not service.settings.any_model:
         known = " or ".join(service.model.names)
-        raise Refused("model", f"the model {name:.80} does not exist here; this server has {known}", "model")
+        message = f"the model {name:.80} does not exist here; this server has {known}; --any-model takes every name"
+        raise Refused("model", message, "model")
     fields.text("user")
     encoding = fields.choice("encoding_format", FORMATS)
     if encoding is None:

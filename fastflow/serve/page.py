@@ -1,4 +1,4 @@
-"""The page at / to try the model on: three files that are the same for everyone and hold no data."""
+"""The page at / to try the model on and the one at /docs: files that are the same for everyone and hold no data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ FILES = {  # path -> file, media type
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/pairs.tsv": ("pairs.tsv", "text/tab-separated-values"),
+    "/docs": ("docs.html", "text/html"),
+    "/docs.js": ("docs.js", "text/javascript"),
+    "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 PATHS = tuple(FILES)
 POLICY = (  # one script and one style sheet, both ours; text can become no markup
@@ -36,7 +40,7 @@ def read(name: str) -> bytes:
 
 
 async def page(request: Request) -> Response:
-    """The page, its style sheet or its script."""
+    """One of the files."""
     name, media = FILES[request.url.path]
     return Response(read(name), media_type=f"{media}; charset=utf-8", headers=HEADERS)
 

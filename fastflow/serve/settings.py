@@ -19,6 +19,7 @@ class Settings:
     keys: tuple[str, ...] = ()  # one must come with a request; none: no key is asked for
     hosts: tuple[str, ...] = ()  # names of this server, besides addresses, if no key is asked for; none: any name
     names: tuple[str, ...] = ()  # further names that a request may call the model by
+    any_model: bool = False  # whether a request may name any model
     truncate: bool = True  # whether a text that is too long is cut by default
     max_queue: float = 0.5  # before the first turn of a request, in a burst
     timeout: float = 60.0  # of a request that waits and is computed

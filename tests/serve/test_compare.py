@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,15 +23,18 @@ def cosines(z) -> list[float]:
     return [float(a @ b) for a, b in zip(z[::2], z[1::2], strict=True)]
 
 
-def test_raw_is_of_pooled_vectors_and_calibrated_of_embeddings(server, runtime):
+def test_raw_is_of_every_token_alike_and_calibrated_of_embeddings(server, runtime):
     texts = [text for pair in PAIRS for text in pair]
     found = server.post("/compare", {"pairs": PAIRS}).json
     raw, calibrated = ([pair[side] for pair in found["pairs"]] for side in ("raw", "calibrated"))
-    np.testing.assert_allclose(raw, cosines(runtime.pool(texts)), atol=1e-5)
+    model = runtime._opened.model
+    plain = fastflow.Runtime(replace(model, pooling=replace(model.pooling, weights=None)), "cpu")
+    np.testing.assert_allclose(raw, cosines(plain.pool(texts)), atol=1e-5)
     np.testing.assert_allclose(calibrated, cosines(runtime.encode(texts)), atol=1e-5)
     assert min(abs(a - b) for a, b in zip(raw, calibrated, strict=True)) > 0.01  # the two are not one
     assert found["similarity"] == "cosine"
     assert found["calibration"] == runtime.info()["calibration"]
+    assert found["raw_pooling"] == "masked mean of word embeddings without positions"
 
 
 @pytest.mark.slow
@@ -38,6 +43,7 @@ def test_a_model_without_calibration_says_so(bert):
         found = server.post("/compare", {"pairs": [["a b", "c d"]]}).json
         assert found["calibration"] == server.get("/info").json["calibration"] == "none"
         assert found["pairs"][0]["raw"] == found["pairs"][0]["calibrated"]
+        assert found["raw_pooling"] == fastflow.Runtime(bert, "cpu").info()["pooling"]
 
 
 def test_the_runtime_pools_tokens_as_it_pools_texts():

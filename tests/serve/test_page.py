@@ -8,8 +8,10 @@ from importlib.resources import files
 
 import pytest
 
+from fastflow.serve.description import describe
 from fastflow.serve.page import FILES, PATHS
 
+from support.places import ROOT
 from support.servers import serving
 
 FOLDER = files("fastflow.serve") / "page"
@@ -57,6 +59,22 @@ def test_only_these_files_are_served(server):
     assert sorted(name for name, _ in FILES.values()) == sorted(each.name for each in FOLDER.iterdir())
 
 
+def test_the_scored_pairs_are_those_of_the_examples():
+    assert (FOLDER / "pairs.tsv").read_bytes() == (ROOT / "examples" / "pairs.tsv").read_bytes()
+
+
+def test_the_page_of_the_routes_has_every_route_and_field(librarian):
+    text = (FOLDER / "docs.html").read_text(encoding="utf-8")
+    for path, operations in describe(librarian.service)["paths"].items():
+        if path in PATHS:
+            continue
+        for method, operation in operations.items():
+            assert (f"<h2>POST {path}</h2>" if method == "post" else f">{path}</a>") in text, path
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for field in body.get("schema", {}).get("properties", {}):
+                assert f"<code>{field}</code>" in text.partition(f"POST {path}<")[2].partition("</section>")[0], field
+
+
 class Tags(HTMLParser):
     """Each element with its attributes, and the text inside script and style elements."""
 
@@ -68,15 +86,20 @@ class Tags(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
+@pytest.fixture(scope="module", params=["page", "docs"])
+def stem(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def tags():
+def tags(stem):
     parser = Tags()
-    parser.feed((FOLDER / "page.html").read_text(encoding="utf-8"))
+    parser.feed((FOLDER / f"{stem}.html").read_text(encoding="utf-8"))
     return parser.tags
 
 
-def test_it_has_one_script_of_ours_and_nothing_inline(tags):
-    assert [at["src"] for tag, at in tags if tag == "script"] == ["page.js"]
+def test_it_has_one_script_of_ours_and_nothing_inline(tags, stem):
+    assert [at["src"] for tag, at in tags if tag == "script"] == [f"{stem}.js"]
     for tag, at in tags:
         assert tag != "style"
         assert not [name for name in at if name == "style" or name.startswith("on")], tag
@@ -85,20 +108,20 @@ def test_it_has_one_script_of_ours_and_nothing_inline(tags):
             assert not re.match("(https?:)?//|/", at.get(name) or ""), at  # relative: it works after any path
 
 
-def test_the_script_makes_no_markup_of_texts():
-    script = (FOLDER / "page.js").read_text(encoding="utf-8")
+def test_the_script_makes_no_markup_of_texts(stem):
+    script = (FOLDER / f"{stem}.js").read_text(encoding="utf-8")
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "localStorage",
                  "sessionStorage", "document.cookie"):  # fmt: skip
         assert word not in script, word
 
 
-def test_every_field_has_a_name_and_every_id_is_one(tags):
+def test_every_field_has_a_name_and_every_id_is_one(tags, stem):
     ids = [at["id"] for _, at in tags if "id" in at]
     assert len(ids) == len(set(ids))
     for _, at in tags:
         for name in ("for", "aria-labelledby", "aria-describedby"):
             assert set((at.get(name) or "").split()) <= set(ids), at
-    script = (FOLDER / "page.js").read_text(encoding="utf-8")
+    script = (FOLDER / f"{stem}.js").read_text(encoding="utf-8")
     assert set(re.findall(r'(?:\$|say)\("([^"]+)"', script)) <= set(ids)
     assert ("html", {"lang": "en"}) in tags
 

@@ -36,6 +36,15 @@ def test_rows_are_those_of_the_route(visit, librarian):
     expect(page.locator("#search-state")).to_have_text("5 rows, the most similar first. Similarity: cosine.")
 
 
+def test_ten_rows_lie_within_two_screens_of_a_phone(visit, librarian):
+    page = visit(librarian.url, viewport={"width": 390, "height": 844})
+    find(page, "a gale at sea")
+    last = page.locator("#hits li").last.bounding_box()
+    assert last["y"] + last["height"] < 2 * 844
+    score = page.locator("#hits .score").first.bounding_box()
+    assert score["height"] < 30  # a line
+
+
 def test_there_is_no_search_without_a_file(visit, server):
     page = visit(server.url)
     expect(page.locator("#model")).to_contain_text("256 dimensions")

@@ -11,6 +11,7 @@ from fastflow.serve.refusals import KINDS
 from fastflow.serve.search import MOST_QUERIES, MOST_ROWS
 
 from support.routes import COMPUTED, GETS, POSTS, STATUS, check_refusal, with_field
+from support.servers import serving
 
 TEXTS = ["The cat sat on the mat.", "", "A long day in the mountains, and a short one by the sea."]
 OPENAI, EMBED, SIMILARITY, TOKENIZE, COMPARE, SEARCH = POSTS
@@ -130,8 +131,15 @@ def test_a_body_that_is_no_json(librarian, path):
 def test_a_model_of_another_name(librarian):
     answer = librarian.post(OPENAI, {"input": "a", "model": "text-embedding-3-small"})
     check_refusal(
-        librarian, OPENAI, answer, "model", "text-embedding-3-small does not exist here; this server has default"
-    )
+        librarian, OPENAI, answer, "model",
+        "text-embedding-3-small does not exist here; this server has default; --any-model takes every name",
+    )  # fmt: skip
+
+
+def test_any_name_of_a_model_if_the_server_is_started_so(server):
+    with serving(rate=50_000.0, any_model=True) as anyone:
+        answer = anyone.post(OPENAI, {"input": "a", "model": "text-embedding-3-small"})
+        assert answer.json == server.post(OPENAI, {"input": "a"}).json  # it names the model that answered
 
 
 # ---- answers

@@ -18,7 +18,8 @@ POSTS: dict[str, dict[str, Any]] = {
     "/search": {"query": "a"},
 }
 COMPUTED = [path for path in POSTS if path != "/tokenize"]
-PUBLIC = {"/health", "/metrics", "/", "/page.css", "/page.js"}  # the page is a shell without data
+SHELL = {"/", "/page.css", "/page.js", "/pairs.tsv", "/docs", "/docs.js", "/favicon.ico"}  # the page, without data
+PUBLIC = {"/health", "/metrics", *SHELL}
 GETS = ["/v1/models", "/info", "/openapi.json", *sorted(PUBLIC)]
 UNKNOWN = ["/v1/nothing", "/nothing", "/embed/", "//embed", "/v1/embeddings/"]
 

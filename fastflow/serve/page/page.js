@@ -1,12 +1,7 @@
 // The page of fastflow serve. Texts become text nodes alone, and the key stays in this variable.
 "use strict";
 
-const POLL = 2000, WINDOW = 60000, POINTS = 60, MOST_PAIRS = 12, PATIENCE = 90000;
-const EXAMPLES = [
-  ["A man is playing a guitar.", "Someone plays an instrument."],
-  ["A man is playing a guitar.", "The committee will vote on the budget on Tuesday."],
-  ["How do I reset my password?", "I forgot my login and need a new one."],
-];
+const POLL = 2000, WINDOW = 60000, POINTS = 60, MOST_TEXTS = 100, PATIENCE = 90000;
 let key = "";
 const $ = (id) => document.getElementById(id);
 
@@ -29,7 +24,7 @@ async function ask(path, body, signal) {
   }
   if (response.ok) return response;
   if (response.status === 401) askForKey();
-  throw new Told(await failure(response));
+  throw new Told(`${await failure(response)} (Status ${response.status}.)`);
 }
 
 async function failure(response) {
@@ -38,7 +33,7 @@ async function failure(response) {
   try {
     said = String((await response.json()).error);
   } catch {
-    said = `the server answered with status ${response.status} and no reason`;
+    said = `the server answered with no reason`;
   }
   return said[0].toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
 }
@@ -72,17 +67,17 @@ let info = null;
 
 async function open() {
   info = await (await ask("info")).json();
-  $("model").textContent = `${info.model_id}, ${info.dim} dimensions, texts of up to ${info.max_input_length} tokens`;
+  const limit = info.max_input_length === null ? "" : `, texts of up to ${whole(info.max_input_length)} tokens`;
+  $("model").textContent = `${info.version} · ${info.model_id}, ${info.dim} dimensions${limit}`;
   document.title = `${info.model_id} – fastflow`;
   $("key").hidden = true;
-  const none = info.calibration === "none";
-  document.body.classList.toggle("uncalibrated", none);
-  say("pairs-help", none
-    ? "This model has no calibration: pairs are compared by their pooled vectors as the encoder gives them (raw)."
-    : "Each pair is compared twice: by its pooled vectors as the encoder gives them (raw), and by its embeddings (calibrated).");
-  say("pairs-state", "");
+  $("open").hidden = Boolean(key);  // a link cannot carry it
+  const sent = key ? " -H 'Authorization: Bearer KEY'" : "";
+  $("curl").textContent = `curl -s ${new URL("v1/embeddings", location)}${sent} -H 'Content-Type: application/json' -d '{"input": "a sentence"}'`;
   $("search").hidden = !info.search;
   if (info.search) say("search-help", `${info.search.file} has ${whole(info.search.rows)} rows. A search finds those that are most like the query.`);
+  $("order-form").requestSubmit();
+  await check();
 }
 
 function askForKey() {
@@ -101,79 +96,83 @@ sender($("key-form"), "key-state", async () => {
   await open();
   $("key-field").value = "";
   say("key-state", "");
-  (info.search ? $("query") : $("pair-list").querySelector("textarea")).focus();
+  $(info.search ? "query" : "text").focus();
 });
 
-// ---- pairs ----------------------------------------------------------------------------------------------------
+// ---- order ----------------------------------------------------------------------------------------------------
 
-function addPair(first = "", second = "") {
-  const item = $("pair").content.cloneNode(true).firstElementChild;
-  const [a, b] = item.querySelectorAll("textarea");
-  a.value = first;
-  b.value = second;
-  item.addEventListener("input", () => draw(item, null));
-  item.querySelector(".remove").addEventListener("click", () => {
-    const next = item.nextElementSibling || item.previousElementSibling;
-    item.remove();
-    number();
-    next.querySelector("textarea").focus();
-  });
-  $("pair-list").append(item);
-  number();
-  return a;
-}
+const PLURAL = new Intl.PluralRules("en", { type: "ordinal" }), ENDS = { one: "st", two: "nd", few: "rd", other: "th" };
+const nth = (n) => `${n}${ENDS[PLURAL.select(n)]}`;
+const digits = (x, n) => x.toFixed(n).replace("-", "−");
+const span = (values) => `from ${digits(Math.min(...values), 2)} to ${digits(Math.max(...values), 2)}`;
 
-function number() {
-  const items = [...$("pair-list").children];
-  items.forEach((item, i) => {
-    item.querySelector("legend").textContent = `Pair ${i + 1}`;
-    const remove = item.querySelector(".remove");
-    remove.setAttribute("aria-label", `Remove pair ${i + 1}`);
-    remove.disabled = items.length === 1;
-  });
-  $("add").disabled = items.length >= MOST_PAIRS;
-}
-
-function draw(item, pair, low, high) {
-  for (const side of ["raw", "calibrated"]) {
-    const row = item.querySelector(`.${side}`), value = pair ? pair[side] : null;
-    row.querySelector("output").textContent = value === null ? "–" : value.toFixed(3).replace("-", "−");
-    const at = (x) => 100 * (x - low) / (high - low || 1), bar = row.querySelector(".bar");
-    bar.style.left = value === null ? "0" : `${at(Math.min(0, value))}%`;
-    bar.style.width = value === null ? "0" : `${at(Math.max(0, value)) - at(Math.min(0, value))}%`;
-    row.querySelector(".zero").style.left = value === null ? "0" : `calc(${at(0)}% - 1px)`;
-    row.querySelector(".track").classList.toggle("drawn", value !== null && low < 0);
-  }
-}
-
-function span(values) {
-  return `from ${Math.min(...values).toFixed(2)} to ${Math.max(...values).toFixed(2)}`.replaceAll("-", "−");
+function draw(item, side, value, words, low, high) {
+  const row = item.querySelector(`.${side}`), at = (x) => 100 * (x - low) / (high - low || 1), bar = row.querySelector(".bar");
+  row.querySelector(".value").textContent = words;
+  bar.style.left = `${at(Math.min(0, value))}%`;
+  bar.style.width = `${at(Math.max(0, value)) - at(Math.min(0, value))}%`;
+  row.querySelector(".zero").style.left = `calc(${at(0)}% - 1px)`;
+  row.querySelector(".track").classList.toggle("drawn", low < 0);
 }
 
 async function compare(signal) {
-  const items = [...$("pair-list").children];
-  const pairs = items.map((item) => [...item.querySelectorAll("textarea")].map((field) => field.value));
-  const empty = pairs.findIndex((pair) => pair.some((text) => !text.trim()));
-  if (empty >= 0) {
-    [...items[empty].querySelectorAll("textarea")].find((field) => !field.value.trim()).focus();
-    throw new Told(`Pair ${empty + 1} lacks a text: write one, or remove the pair.`);
+  const text = $("text").value, texts = $("texts").value.split("\n").filter((line) => line.trim());
+  $("places").replaceChildren();
+  say("order-help", "");
+  if (!text.trim() || !texts.length) {
+    $(text.trim() ? "texts" : "text").closest("details")?.setAttribute("open", "");
+    $(text.trim() ? "texts" : "text").focus();
+    throw new Told(text.trim() ? "There is no text to order: write some, one a line." : "Your text is empty: write one.");
   }
-  const answer = await (await ask("compare", { pairs }, signal)).json();
+  if (texts.length > MOST_TEXTS) throw new Told(`This page orders at most ${MOST_TEXTS} texts: leave some out.`);
+  const answer = await (await ask("compare", { pairs: texts.map((each) => [text, each]) }, signal)).json();
   const raw = answer.pairs.map((pair) => pair.raw), calibrated = answer.pairs.map((pair) => pair.calibrated);
-  const all = [0, ...raw, ...calibrated, ...(answer.similarity === "cosine" ? [1] : [])];
-  items.forEach((item, i) => draw(item, answer.pairs[i], Math.min(...all), Math.max(...all)));
-  const cut = answer.truncated_texts;
-  say("pairs-state", `Similarity: ${answer.similarity}. Raw ${span(raw)}`
-    + (answer.calibration === "none" ? "." : `, calibrated ${span(calibrated)}.`)
-    + (cut ? ` ${cut === 1 ? "One text was" : `${cut} texts were`} cut at ${info ? info.max_input_length : "the model's"} tokens.` : ""));
+  const all = [0, ...raw, ...calibrated, ...(answer.similarity === "cosine" ? [1] : [])], low = Math.min(...all), high = Math.max(...all);
+  const order = [...texts.keys()].sort((i, j) => calibrated[j] - calibrated[i]);
+  $("places").replaceChildren(...order.map((i) => {
+    const item = $("place").content.cloneNode(true).firstElementChild, place = 1 + raw.filter((x) => x > raw[i]).length;
+    item.querySelector(".text").textContent = texts[i];
+    draw(item, "calibrated", calibrated[i], digits(calibrated[i], 3), low, high);
+    draw(item, "raw", raw[i], `raw ${nth(place)}, ${digits(raw[i], 3)}`, low, high);
+    return item;
+  }));
+  const none = answer.calibration === "none", cut = answer.truncated_texts;
+  document.body.classList.toggle("uncalibrated", none);
+  say("order-help", none ? `Ordered by ${answer.similarity}. This model has no calibration.`
+    : `Blue, which orders: ${answer.similarity} of the calibrated embeddings, ${span(calibrated)}. Brown, raw: of the encoder alone (${answer.raw_pooling}), ${span(raw)}.`);
+  say("order-state", cut ? `${cut === 1 ? "One text was" : `${cut} texts were`} cut at ${info ? info.max_input_length : "the model's"} tokens.` : "");
 }
 
-sender($("pairs-form"), "pairs-state", compare);
-$("add").addEventListener("click", () => addPair().focus());
+sender($("order-form"), "order-state", compare);
+
+// The share of two pairs of sentences in which the one with the higher score of the set has the higher similarity.
+function ordered(scores, values) {
+  let right = 0, all = 0;
+  scores.forEach((a, i) => scores.slice(0, i).forEach((b, j) => {
+    if (a === b) return;
+    all += 1;
+    if ((a - b) * (values[i] - values[j]) > 0) right += 1;
+  }));
+  return `${Math.round(100 * right / all)}\u00a0%`;
+}
+
+// Once a visit: the model on the small set of pairs that comes with this page.
+async function check() {
+  try {
+    const rows = (await (await ask("pairs.tsv")).text()).trim().split("\n").slice(1).map((line) => line.split("\t"));
+    const scores = rows.map((row) => Number(row[1]));
+    const answer = await (await ask("compare", { pairs: rows.map((row) => row.slice(2)) }, AbortSignal.timeout(PATIENCE))).json();
+    const of = (side) => ordered(scores, answer.pairs.map((pair) => pair[side]));
+    const raw = answer.calibration === "none" ? "" : `, raw in ${of("raw")}`;
+    say("share", `A check on ${rows.length} English pairs that we scored: of two pairs, the more alike one has the higher similarity in ${of("calibrated")} of cases${raw}. The set is small: a few points are chance.`);
+  } catch (error) {
+    say("share", `The check on scored pairs failed: ${error.message}`, true);
+  }
+}
 
 // ---- search ---------------------------------------------------------------------------------------------------
 
-const LONG = 600;  // characters of a row that are shown at first
+const LONG = matchMedia("(min-width: 40rem)").matches ? 600 : 120;  // characters of a row that are shown at first
 
 // JSON in which a whole number that this page cannot hold, as an id may be, stays as it was written.
 function exact(name, value, context) {
@@ -191,7 +190,7 @@ function part(name, text, tag = "p") {
 function found(hit) {
   const item = document.createElement("li"), letters = [...hit.text];
   const text = part("text", letters.length > LONG ? `${letters.slice(0, LONG).join("")} …` : hit.text);
-  item.append(part("score", hit.score.toFixed(3).replace("-", "−")), text);
+  item.append(part("score", digits(hit.score, 3)), text);
   if (letters.length > LONG) {
     const more = part("more", "Show the whole text", "button");
     more.type = "button";
@@ -324,12 +323,12 @@ async function poll() {
   if (mine === polling) timer = setTimeout(poll, POLL);
 }
 
-// Polling runs while the page is in view and not paused.
+// Polling runs while the figures are in view and not paused.
 function schedule() {
   clearTimeout(timer);
   if (polling) polling.abort();
   polling = null;
-  if (!paused && !document.hidden) poll();
+  if (!paused && !document.hidden && $("live").open) poll();
 }
 
 $("pause").addEventListener("click", () => {
@@ -339,7 +338,6 @@ $("pause").addEventListener("click", () => {
   schedule();
 });
 document.addEventListener("visibilitychange", schedule);
+$("live").addEventListener("toggle", schedule);
 
-EXAMPLES.forEach((pair) => addPair(...pair));
-schedule();
-open().catch((error) => say("pairs-state", error instanceof Told ? error.message : `This page failed: ${error.message}`, true));
+open().catch((error) => say("order-state", error instanceof Told ? error.message : `This page failed: ${error.message}`, true));
