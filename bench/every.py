@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastflow.bench.measure.machine import commit
-from fastflow.bench.report.files import replace, write_json
+from fastflow.bench.report.files import write_json
 from fastflow.bench.report.table import table
+from fastflow.console import write_text
 from fastflow.errors import FastflowError, UsageError
 
 REPEATED = 5  # short runs of the flow: its ratios move between runs, and are given as a range
@@ -60,7 +60,7 @@ def run_every(
             failed.append(name)
             continue
         text = _table(json.loads(path.read_text(encoding="utf-8")))
-        replace(path.with_suffix(".txt"), partial(Path.write_text, data=text, encoding="utf-8"))
+        write_text(str(path.with_suffix(".txt")), text)
     _write_ranges(out)
     if failed:
         raise FastflowError(f"runs that failed: {', '.join(failed)}; their reasons are above, the others are in {out}")

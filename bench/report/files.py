@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastflow.errors import FastflowError
+from fastflow.console import write_text
 
 
 def number(value: Any) -> Any:
@@ -22,16 +20,4 @@ def number(value: Any) -> Any:
 
 def write_json(report: dict[str, Any], path: Path) -> None:
     """Write ``report`` (machine, rows, ratios, ...) to ``path``, whole or not at all."""
-    text = json.dumps(number(report), indent=1, allow_nan=False) + "\n"
-    replace(path, lambda partial: partial.write_text(text, encoding="utf-8"))
-
-
-def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a file next to ``path``, then give it its name."""
-    partial = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
-        write(partial)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise FastflowError(f"{path} cannot be written: {error.strerror or error}") from error
+    write_text(str(path), json.dumps(number(report), indent=1, allow_nan=False) + "\n")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from fastflow.bench.report.columns import SUITES, Row, threads, together
-from fastflow.bench.report.files import replace
 from fastflow.bench.report.table import machine_line
 from fastflow.errors import FastflowError, missing_extra
+from fastflow.replacing import replace_bytes
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -24,13 +25,24 @@ def plot(report: dict[str, Any], path: Path) -> None:
         raise missing_extra("bench", "matplotlib", "--plot") from error
     if not (rows := report["rows"]):
         raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
-    if not (flow := [row for row in rows if row["suite"] == "flow"]):
-        bars = _bars(rows, machine_line(report["machine"]).splitlines()[0])
-        replace(path, lambda partial: bars.savefig(partial, dpi=110))
-        return
+    flow = [row for row in rows if row["suite"] == "flow"]
+    figure, data = Figure(layout="constrained"), BytesIO()
+    if flow:
+        _curves(flow, report["machine"], figure)
+    else:
+        _bars(rows, machine_line(report["machine"]).splitlines()[0], figure)
+    figure.savefig(data, dpi=150 if flow else 110, format=path.suffix.removeprefix(".") or None)
+    try:
+        replace_bytes(path, data.getvalue())
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _curves(flow: Sequence[Row], machine: dict[str, Any], figure: Any) -> None:
+    """A line for each candidate of the first subject and threads."""
     rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
     names = list(dict.fromkeys(row["name"] for row in rows))
-    figure = Figure(figsize=(10, 6.2), layout="constrained")
+    figure.set_size_inches(10, 6.2)
     axes = figure.subplots()
     for name in sorted(names, key=lambda name: -_relative(rows, name)):
         of_name = [row for row in rows if row["name"] == name]
@@ -45,11 +57,9 @@ def plot(report: dict[str, Any], path: Path) -> None:
     axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    machine = report["machine"]
     where = machine["gpu"]["name"] if machine["gpu"] else f"{machine['processor']}, {threads(rows[0]['threads'])}"
     axes.set_title(f"{rows[0]['subject']}\n{where}, torch {machine['versions'].get('torch', 'absent')}", fontsize=10)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
-    replace(path, lambda partial: figure.savefig(partial, dpi=150))
 
 
 def _relative(rows: Sequence[Row], name: str) -> float:
@@ -72,16 +82,14 @@ def _style(name: str, names: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _bars(rows: Sequence[Row], caption: str) -> Any:
-    """A matplotlib figure: one panel a comparison, a bar for each candidate, ours in red."""
-    from matplotlib.figure import Figure
-
+def _bars(rows: Sequence[Row], caption: str, figure: Any) -> None:
+    """One panel a comparison, a bar for each candidate, ours in red."""
     groups = [list(group) for _, group in groupby(rows, key=together)]
     across = min(3, len(groups))
     down = -(-len(groups) // across)
     tallest = max(map(len, groups))
-    made = Figure(figsize=(5.6 * across, (0.9 + 0.24 * tallest) * down + 0.6), layout="constrained")
-    panels = made.subplots(down, across, squeeze=False).ravel()
+    figure.set_size_inches(5.6 * across, (0.9 + 0.24 * tallest) * down + 0.6)
+    panels = figure.subplots(down, across, squeeze=False).ravel()
     for panel in panels[len(groups) :]:
         panel.axis("off")
     for panel, group in zip(panels, groups, strict=False):
@@ -95,5 +103,4 @@ def _bars(rows: Sequence[Row], caption: str) -> Any:
         panel.set_title(f"{SUITES[group[0]['suite']].size(group[0])}\n{group[0]['subject']}", fontsize=8)
         panel.tick_params(labelsize=7)
         panel.grid(axis="x", alpha=0.3)
-    made.suptitle(caption, fontsize=10)
-    return made
+    figure.suptitle(caption, fontsize=10)
