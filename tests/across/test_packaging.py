@@ -35,13 +35,19 @@ def variable(request):
     return request.param
 
 
-def build(folder: Path, variable: str, elsewhere: bool = False) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the checkout, the same for every build while somebody edits the files."""
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("checkout") / "fastflow", ignore=SCRATCH)
+
+
+def build(checkout: Path, folder: Path, variable: str, elsewhere: bool = False) -> tuple[Path, Path]:
     """(wheel, sdist) as ``python -m build`` makes them of a copy of the checkout in ``folder``.
 
     ``elsewhere``: as another person has it, of other dates and modes.
     """
     source, dist, compiler = folder / "fastflow", folder / "dist", folder / "cc"
-    shutil.copytree(ROOT, source, ignore=SCRATCH)
+    shutil.copytree(checkout, source)
     for path in source.rglob("*") if elsewhere else ():
         os.utime(path, (1e9, 1e9))
         path.chmod(path.stat().st_mode & 0o700)
@@ -58,8 +64,8 @@ def build(folder: Path, variable: str, elsewhere: bool = False) -> tuple[Path, P
 
 
 @pytest.fixture(scope="module")
-def built(variable, tmp_path_factory):
-    return build(tmp_path_factory.mktemp("built"), variable)
+def built(checkout, variable, tmp_path_factory):
+    return build(checkout, tmp_path_factory.mktemp("built"), variable)
 
 
 @pytest.fixture(scope="module")
@@ -243,9 +249,9 @@ def test_a_wheel_in_an_environment_of_its_own(built, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_builds_have_the_same_bytes(built, variable, tmp_path):
+def test_two_builds_have_the_same_bytes(checkout, built, variable, tmp_path):
     """In another folder, at another time, from files of other dates and modes, under another umask."""
-    again = build(tmp_path, variable, elsewhere=True)
+    again = build(checkout, tmp_path, variable, elsewhere=True)
     assert [path.name for path in again] == [path.name for path in built]
     for one, other in zip(built, again, strict=True):
         assert sha256(one.read_bytes()).hexdigest() == sha256(other.read_bytes()).hexdigest(), one.name
