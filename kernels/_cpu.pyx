@@ -7,13 +7,14 @@ headers, under C's names without FF_ or ff_.
 
 import numpy as np
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 cdef extern from "cpu.h":
     enum: FF_AVX512, FF_AMX, FF_ISAS
     const char *ff_isa_name(int isa)
+    int ff_isa_present(int isa)
     int ff_isa_usable(int isa)
     int ff_isa_vector(int isa)
     int ff_isa_rows(int isa)
@@ -21,12 +22,13 @@ cdef extern from "cpu.h":
 
 
 def isas():
-    """name -> (number, usable here, floats in a vector, rows in a tile), worst first."""
+    """name -> (number, whether this machine has it, floats in a vector, rows in a tile), worst first."""
     return {
-        ff_isa_name(i).decode(): (i, bool(ff_isa_usable(i)), ff_isa_vector(i), ff_isa_rows(i)) for i in range(FF_ISAS)
+        ff_isa_name(i).decode(): (i, bool(ff_isa_present(i)), ff_isa_vector(i), ff_isa_rows(i)) for i in range(FF_ISAS)
     }
 
 
+include "c/trial/trial.pxi"
 include "c/flow/flow.pxi"
 include "c/encoder/steps.pxi"
 include "c/encoder/formats.pxi"

@@ -1,18 +1,47 @@
-"""The instruction set of the compiled kernels: the one that the caller or FASTFLOW_ISA names, or the best here."""
+"""The instruction set of the compiled kernels: the one that the caller or FASTFLOW_ISA names, or the best here.
+
+Before one is used, its bodies compute a few numbers (``c/trial``): one that is wrong, by a fault of the processor, of a
+hypervisor or of a compiler, is passed over.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from fastflow.kernels._cpu import amx_missing as amx_missing
 from fastflow.kernels._cpu import isas as isas
+from fastflow.kernels._cpu import usable, wrong
 
 TILES = ("amx", "amx-emulated")  # products of the encoder in reduced precision; AVX-512 in all else
 
 
+def best_first() -> Iterator[str]:
+    """Instruction sets that have float32 kernels and can run here, the best first; each is tried when it is reached."""
+    for name, (number, present, _, _) in reversed(isas().items()):
+        if present and name not in TILES and usable(number):
+            yield name
+
+
 def usable_isas() -> tuple[str, ...]:
-    """Instruction sets that have float32 kernels and can run here, best first."""
-    return tuple(name for name, (_, usable, _, _) in reversed(isas().items()) if usable and name not in TILES)
+    """All of ``best_first``."""
+    return tuple(best_first())
+
+
+def has_tiles() -> bool:
+    """Whether AMX can run here."""
+    return not amx_missing() and usable(isas()["amx"][0])
+
+
+def faults() -> list[str]:
+    """One sentence for each instruction set whose numbers were wrong when this process tried it."""
+    found = {name: wrong(number) for name, (number, *_) in isas().items()}
+    return [
+        f"instruction set {name} computes wrong numbers on this machine ({', '.join(what)}): slower kernels run in its "
+        "place; have the processor, the hypervisor or the build checked"
+        for name, what in found.items()
+        if what
+    ]
 
 
 def forced_isa(name: str | None = None) -> str:
@@ -21,18 +50,23 @@ def forced_isa(name: str | None = None) -> str:
     Raises ValueError if it cannot run on this machine.
     """
     asked = os.environ.get("FASTFLOW_ISA", "") if name is None else name
-    if (asked or name is not None) and not isas().get(asked, (0, False))[1]:
-        why = f" ({amx_missing()})" if asked == "amx" else ""
-        usable = (*TILES[: not amx_missing()], *usable_isas())
+    if (asked or name is not None) and not usable(number := isas().get(asked, (-1,))[0]):
+        why = amx_missing() if asked == "amx" else ""
+        if number >= 0 and (what := wrong(number)):
+            why = f"it computes wrong numbers in its trials: {', '.join(what)}"
         named = f"FASTFLOW_ISA={asked}" if name is None else f"instruction set {asked!r}"
-        raise ValueError(f"{named} cannot run on this machine{why}; usable here: {', '.join(usable)}")
+        names = ", ".join((*TILES[: has_tiles()], *best_first()))
+        raise ValueError(f"{named} cannot run on this machine{f' ({why})' * bool(why)}; usable here: {names}")
     return asked
 
 
 def isa(name: str | None = None) -> str:
     """The instruction set for a new float32 kernel: ``name``, else the one that FASTFLOW_ISA names, else the best.
 
-    Raises ValueError if the named one cannot run here.
+    Raises ValueError if the named one cannot run here, or none computes right numbers.
     """
     asked = forced_isa(name)
-    return "avx512" if asked in TILES else asked or usable_isas()[0]
+    found = "avx512" if asked in TILES else asked or next(best_first(), "")
+    if not found:
+        raise ValueError(f"no compiled kernel computes right numbers on this machine: {'; '.join(faults())}")
+    return found

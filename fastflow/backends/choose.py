@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.backends.base import Backend, Calibrator
-from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra, warn
 from fastflow.model.architecture import encoder_shape, is_static, read_config
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.stages.vectors import check_count
@@ -124,7 +124,18 @@ def _open_simple(
         raise reason
     opened = kind.load()(model, dtype, device, threads)
     opened.notes += notes
+    note_faults(opened)
     return opened
+
+
+def note_faults(opened: Calibrator) -> None:
+    """Note, and warn of, instruction sets that the cpu backend passed over because their numbers were wrong."""
+    if opened.name == "cpu":
+        from fastflow.kernels.isa import faults
+
+        for fault in faults():
+            opened.notes.append(fault)
+            warn(fault)
 
 
 def _check_options(backend: str, device: str, dtype: str, threads: int | None) -> None:
@@ -166,6 +177,7 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
     opened: Backend = kind.load()(model, dtype, device, threads)
     opened.details += details
+    note_faults(opened)
     return opened
 
 
@@ -179,6 +191,9 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
         return UsageError("the triton backend runs on a CUDA device; on the CPU use cpu, torch or reference")
     if name == "cpu" and find_spec("fastflow.kernels._cpu") is None:
         return FastflowError("the cpu backend needs the compiled extension: install a C compiler and fastflow again")
+    if name == "cpu" and (fault := no_instructions()):
+        warn(fault)
+        return FastflowError(fault)
     extra, modules = NEEDS.get(name, ("", ()))
     for module in modules:
         if find_spec(module) is None:
@@ -188,6 +203,13 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
             f"{name}: PyTorch finds no CUDA device; usable here: cpu, which device cpu and device auto take"
         )
     return None
+
+
+def no_instructions() -> str:
+    """Why no compiled kernel can run here, if each computes wrong numbers in its trials; else empty."""
+    from fastflow.kernels.isa import best_first, faults
+
+    return "" if next(best_first(), "") else f"the cpu backend cannot run: {'; '.join(faults())}"
 
 
 def _sees_gpu() -> bool:

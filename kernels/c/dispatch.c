@@ -1,4 +1,4 @@
-/* Which instruction sets can run here: those that processor.c finds, and AMX if it also computes a tile rightly. */
+/* Which instruction sets are present: those that processor.c finds, and AMX if it also computes a tile rightly. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ const char *ff_isa_name(int isa)
     return names[isa];
 }
 
-int ff_isa_usable(int isa)
+int ff_isa_present(int isa)
 {
     switch (isa) {
     case FF_PORTABLE: return 1;

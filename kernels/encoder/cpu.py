@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,14 @@ from fastflow.kernels._cpu import (
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Stored, parts_of
 from fastflow.kernels.encoder.cpu_texts import head_weights
+<<<<<<< HEAD
 from fastflow.kernels.encoder.shape import HEAVIEST, LIGHTEST, WORDS, EncoderShape, Head, mean_position
 from fastflow.kernels.isa import forced_isa, usable_isas
+=======
+from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, WORDS, EncoderShape, mean_position
+from fastflow.kernels.encoder.texts import Head
+from fastflow.kernels.isa import best_first, forced_isa, has_tiles
+>>>>>>> a45b547 (An instruction set computes a few numbers before it is used: one that is wrong is passed over, with a warning)
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
 
@@ -55,12 +62,12 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
     asked = forced_isa(isa)
-    best = () if dtype == "float32" or amx_missing() else ("amx",)
-    for name in (asked,) if asked else (*best, *usable_isas()):
+    best = ("amx",) if dtype != "float32" and not asked and has_tiles() else ()
+    for name in (asked,) if asked else chain(best, best_first()):
         for form in formats(isas()[name][0]):
             if form in DTYPES[dtype]:
                 return name, form
-    raise ValueError(f"dtype {dtype!r} does not run on {asked} on this machine")
+    raise ValueError(f"dtype {dtype!r} does not run on {asked or 'any instruction set'} on this machine")
 
 
 def described(name: str, form: int, isa: str | None = None) -> str:

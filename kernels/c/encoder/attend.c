@@ -20,7 +20,7 @@ size_t ff_attention_floats(int64_t tokens, int head, int vector)
     return round_up(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
-const ff_attention *ff_attention_of(int isa, int format)
+const ff_attention *ff_find_attention(int isa, int format)
 {
 #if defined(__x86_64__)
 #if FF_HAS_AMX
@@ -40,8 +40,8 @@ const ff_attention *ff_attention_of(int isa, int format)
 /* Chosen by the text's own length, so that its bits are the same whatever the other texts. */
 static const ff_attention *attention_for(int isa, int format, int64_t tokens)
 {
-    const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_attention_of(isa, FF_BF16) : NULL;
-    return shorter ? shorter : ff_attention_of(isa, format);
+    const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_find_attention(isa, FF_BF16) : NULL;
+    return shorter ? shorter : ff_find_attention(isa, format);
 }
 
 /* Head `h` of the text whose tokens are offsets[0] to offsets[1]. */

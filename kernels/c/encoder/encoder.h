@@ -149,7 +149,8 @@ typedef struct {
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
 } ff_attention;
 /* FF_FLOAT, FF_BF16 or FF_INT8; NULL if this machine has none */
-const ff_attention *ff_attention_of(int isa, int format);
+const ff_attention *ff_find_attention(int isa, int format);
+const ff_attention *ff_attention_of(int isa, int format);  /* trial/usable.c: NULL too if it was wrong in its trial */
 
 typedef struct {
     /* y = LayerNorm of the row x, which may be y; accumulated in float32. x, y, scale, bias: `width` columns and zeros up to a

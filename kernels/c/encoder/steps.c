@@ -36,9 +36,9 @@ static void multiply(const ff_call *c, const ff_linear_step *s, const ff_group *
     const ff_encoder *e = c->e;
     const ff_linear *l = e->linears + s->product;
     const float *add = s->add < 0 ? NULL : row_of(c, g, s->add, 0);
-    ff_product_of(e->isa, (int)l->format)(e->memory, l, g->at[s->source], e->strides[s->source], s->texts ? g->texts : g->rows,
-                                          from, to, g->at[s->target], e->strides[s->target], (int)s->activation, add,
-                                          add ? e->strides[s->add] / 4 : 0);
+    const ff_product product = ff_find_product(e->isa, (int)l->format);
+    product(e->memory, l, g->at[s->source], e->strides[s->source], s->texts ? g->texts : g->rows, from, to, g->at[s->target],
+            e->strides[s->target], (int)s->activation, add, add ? e->strides[s->add] / 4 : 0);
 }
 
 static void normalise(const ff_call *c, const ff_norm_step *s, const ff_group *g, int64_t from, int64_t to)

@@ -1,7 +1,7 @@
 /* Which product computes a format on an instruction set. */
 #include "gemm.h"
 
-ff_product ff_product_of(int isa, int format)
+ff_product ff_find_product(int isa, int format)
 {
     static const ff_product products[FF_ISAS][FF_FORMATS] = {
         [FF_PORTABLE] = {ff_float_portable, [FF_BF16_WIDE] = ff_wide_portable, [FF_INT8_SIGNED] = ff_int8_portable},

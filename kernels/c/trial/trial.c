@@ -1,0 +1,72 @@
+/* Runs the trials of an instruction set and keeps their answer. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mxcsr.h"
+#include "trial.h"
+
+#define TRIED (1u << 31)
+_Static_assert(FF_TRIALS < 31, "a bit for each trial");
+
+static _Atomic uint32_t answers[FF_ISAS];  /* bits of the trials that failed, and TRIED */
+
+const char *ff_trial_name(int trial)
+{
+    static const char *const names[FF_TRIALS] = {
+        [FF_TRY_FLOW] = "the flow", [FF_TRY_TABLE] = "the mean of a table's rows", [FF_TRY_SCANS] = "scans",
+        [FF_TRY_ROWS] = "rows of the encoder",
+        [FF_TRY_PRODUCT + FF_FLOAT] = "float32 products", [FF_TRY_PRODUCT + FF_BF16] = "bfloat16 products",
+        [FF_TRY_PRODUCT + FF_BF16_WIDE] = "widened bfloat16 products", [FF_TRY_PRODUCT + FF_INT8] = "int8 products",
+        [FF_TRY_PRODUCT + FF_INT8_SIGNED] = "signed int8 products", [FF_TRY_PRODUCT + FF_INT8_TILES] = "int8 tiles",
+        [FF_TRY_ATTENTION + FF_FLOAT] = "float32 attention", [FF_TRY_ATTENTION + FF_BF16] = "bfloat16 attention",
+        [FF_TRY_ATTENTION + FF_INT8] = "int8 attention",
+    };
+    return names[trial];
+}
+
+static int is_right(const ff_trial *t, int trial)
+{
+    switch (trial) {
+    case FF_TRY_FLOW: return ff_try_flow(t);
+    case FF_TRY_TABLE: return ff_try_table(t);
+    case FF_TRY_SCANS: return ff_try_scans(t);
+    case FF_TRY_ROWS: return ff_try_rows(t);
+    }
+    return trial < FF_TRY_ATTENTION ? ff_try_product(t, trial - FF_TRY_PRODUCT) : ff_try_attention(t, trial - FF_TRY_ATTENTION);
+}
+
+uint32_t ff_try(int isa, int broken, int keep)
+{
+    uint32_t wrong = 0;
+    void *scratch = NULL;
+    if (!ff_isa_present(isa) || posix_memalign(&scratch, 64, FF_TRY_BYTES))
+        return 0;
+    memset(scratch, 0, FF_TRY_BYTES);
+    const ff_trial t = {isa, broken, scratch};
+    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+    ff_switch_tiles(isa, 1);
+    for (int trial = isa < FF_AMX ? 0 : FF_TRY_PRODUCT; trial < FF_TRIALS; trial++)
+        if (!is_right(&t, trial))
+            wrong |= 1u << trial;
+    ff_switch_tiles(isa, 0);
+    ff_set_mxcsr(csr);
+    free(scratch);
+    if (keep)
+        atomic_store(&answers[isa], wrong | TRIED);
+    return wrong;
+}
+
+uint32_t ff_wrong_so_far(int isa)
+{
+    return atomic_load(&answers[isa]) & ~TRIED;
+}
+
+uint32_t ff_wrong(int isa)
+{
+    uint32_t none = 0, answer = atomic_load(&answers[isa]);
+    if (answer)
+        return answer & ~TRIED;
+    answer = ff_try(isa, -1, 0) | TRIED;
+    return (atomic_compare_exchange_strong(&answers[isa], &none, answer) ? answer : none) & ~TRIED;
+}

@@ -1,0 +1,20 @@
+"""Bodies that are really wrong, and whether the trials find them: ``tests/native/broken.py``."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fastflow.kernels._cpu import isas
+
+from support.places import TESTS
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(not isas()["amx"][1], reason="the script breaks bodies of AMX and AVX-512")
+def test_a_broken_body_fails_a_trial():
+    done = subprocess.run(
+        [sys.executable, TESTS / "native/broken.py"], capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\n0 of 15 missed" in done.stdout
