@@ -145,9 +145,13 @@ def test_a_wrong_product_in_reduced_precision_leaves_float32_as_it_is(opened, mo
 def test_one_that_is_named_and_wrong_is_refused(run_python, model):
     best = better_than_portable()[0]
     code = "import os\nos.environ['FASTFLOW_ISA'] = sys.argv[4]\n"
-    done = run_python(BROKEN.replace("import fastflow\n", f"{code}import fastflow\n"), model, json.dumps({best: [4]}), "float32", best)
+    done = run_python(
+        BROKEN.replace("import fastflow\n", f"{code}import fastflow\n"), model, json.dumps({best: [4]}), "float32", best
+    )
     assert done.returncode == 0, done.stderr
     (kind, sentence), _ = json.loads(done.stdout)
     assert kind == UsageError.__name__
-    assert sentence.startswith(f"FASTFLOW_ISA={best} cannot run on this machine (it computes wrong numbers in its trials: ")
+    assert sentence.startswith(
+        f"FASTFLOW_ISA={best} cannot run on this machine (it computes wrong numbers in its trials: "
+    )
     assert "float32 products" in sentence
