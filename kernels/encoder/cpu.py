@@ -28,14 +28,8 @@ from fastflow.kernels._cpu import (
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Stored, parts_of
 from fastflow.kernels.encoder.cpu_texts import head_weights
-<<<<<<< HEAD
 from fastflow.kernels.encoder.shape import HEAVIEST, LIGHTEST, WORDS, EncoderShape, Head, mean_position
-from fastflow.kernels.isa import forced_isa, usable_isas
-=======
-from fastflow.kernels.encoder.reference import HEAVIEST, LIGHTEST, WORDS, EncoderShape, mean_position
-from fastflow.kernels.encoder.texts import Head
 from fastflow.kernels.isa import best_first, forced_isa, has_tiles
->>>>>>> a45b547 (An instruction set computes a few numbers before it is used: one that is wrong is passed over, with a warning)
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import default_threads
 

@@ -1,4 +1,4 @@
-"""Bodies of C that are really wrong: each must fail a trial of ``kernels/c/trial``. Run ``python tests/native/broken.py``.
+"""Bodies of C that are really wrong: each must fail a trial. Run ``python tests/native/broken.py``.
 
 A rule of an instruction set is changed in a copy of its header, what includes it is compiled again, and ``ff_wrong`` is
 asked. Needs gcc, and a processor with AVX-512; takes a minute or two.
@@ -46,7 +46,7 @@ int main(void)
 
 
 def build(folder: Path, made: Path) -> list[int]:
-    """Compile what is not made yet, and ask: the trials that fail as bits, of each instruction set; bit 31 if it is not there."""
+    """Compile what is not made yet, and ask: of each instruction set the trials that fail, bit 31 if it is absent."""
     sources = [*sorted(folder.rglob("*.c"))]
     objects = [made / str(path.relative_to(folder)).replace("/", "_") for path in sources]
     for source, to in zip(sources, objects, strict=True):
