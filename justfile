@@ -25,6 +25,10 @@ test:
 slow:
     pytest -q {{ two }} -m 'slow or whole or compile'
 
+# models in other libraries, each in a process of its own: needs pip install -e '.[doors]' -c constraints.txt
+doors:
+    grep -rl --include='test_*.py' 'mark\.doors' tests | xargs -n 1 -P 2 pytest -q -m doors
+
 # the C extension again, after a change of C or Cython
 build:
     FASTFLOW_REQUIRE_EXT=1 pip install --no-deps --no-build-isolation -e .

@@ -1,1 +1,1 @@
-"""fastflow inside other systems; each module needs the extra of its name."""
+"""fastflow inside other systems; each module needs the library that it is for."""

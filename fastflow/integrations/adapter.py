@@ -1,0 +1,90 @@
+"""The common parts of the adapters: a model as a library keeps it, and its vectors as a store compares them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.kinds import Model, VectorModel
+from fastflow.runtime import Runtime
+from fastflow.values import short
+
+Source: TypeAlias = Runtime | str | os.PathLike[str] | Mapping[str, Any] | None  # the Mapping is of StoreModel.settings
+
+
+class MissingLibrary(FastflowError, ModuleNotFoundError):
+    """The library of an adapter is not installed."""
+
+
+@contextmanager
+def library(package: str) -> Iterator[None]:
+    """Around the imports of an adapter: raises a MissingLibrary with the command that installs ``package``."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        sentence = f"this adapter needs {error.name}, which is not installed: run pip install {package}"
+        raise MissingLibrary(sentence, name=error.name) from None
+
+
+def opened(model: Source) -> Runtime:
+    """``model`` itself if it is a Runtime; else a Runtime of a path, a Hub id or settings; None is the packaged model.
+
+    Raises a FastflowError as Runtime does, and if the settings are of another model than their path has now.
+    """
+    if isinstance(model, Runtime):
+        return model
+    if not isinstance(model, Mapping):
+        return Runtime(model)
+    runtime = Runtime(model["model"], model["device"], model["dtype"])
+    check_fingerprint(runtime, model["fingerprint"])
+    return runtime
+
+
+def check_fingerprint(runtime: Runtime, kept: str) -> None:
+    """Raise a FastflowError unless ``runtime`` is the model that made the vectors of a store."""
+    if kept != runtime.fingerprint:
+        raise FastflowError(
+            f"the stored vectors are of the model {short(kept)}, and {runtime!r} is {runtime.fingerprint}: "
+            "give the model that made them, or embed the texts again"
+        )
+
+
+class StoreModel:
+    """A model for a store of vectors.
+
+    Vectors have length 1 if the model compares by cosines: a store then finds the same rows by cosine, by dot product
+    and by Euclidean distance.
+    """
+
+    def __init__(self, model: Source) -> None:
+        self.runtime = opened(model)
+        self.similarity = self.runtime._opened.model.similarity
+
+    def documents(self, texts: Iterable[str]) -> NDArray[Any]:
+        """B texts -> (B, D') with the model's prompt of documents; raises a FastflowError as ``encode`` does."""
+        unit = self.similarity == "cosine"
+        found: NDArray[Any] = self.runtime.encode_document(list(texts), normalize_embeddings=unit)
+        return found
+
+    def query(self, text: str) -> NDArray[Any]:
+        """A text -> (D',) with the model's prompt of queries; raises a UsageError for more than one text."""
+        if not isinstance(text, str):
+            raise UsageError(f"a query is one text, not {short(text)}")
+        found: NDArray[Any] = self.runtime.encode_query(text, normalize_embeddings=self.similarity == "cosine")
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """Data for JSON, of which ``opened`` makes the same model; a UsageError if the model has no path."""
+        model, device, dtype, *_ = self.runtime._arguments
+        if isinstance(model, Model | VectorModel):
+            raise UsageError("a library keeps a model by its path: open the Runtime from a path")
+        place = None if model is None else str(model)
+        return {"model": place, "device": device, "dtype": dtype, "fingerprint": self.runtime.fingerprint}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoreModel, (self.settings(),)

@@ -1,0 +1,44 @@
+"""Qdrant: the settings of a collection, and texts as its points. A query is ``Runtime.encode_query``.
+
+>>> from qdrant_client import QdrantClient
+>>> import fastflow
+>>> from fastflow.integrations.qdrant import points, vector_params
+>>> rt, client = fastflow.Runtime(), QdrantClient(":memory:")
+>>> client.create_collection("pets", vectors_config=vector_params(rt))
+True
+>>> client.upload_points("pets", points(rt, ["A cat sat.", "Shares fell."]))
+>>> client.query_points("pets", query=rt.encode_query("kitten"), limit=1).points[0].payload
+{'text': 'A cat sat.'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from fastflow.integrations.adapter import library
+from fastflow.runtime import Runtime
+from fastflow.streaming import WINDOW
+
+with library("qdrant-client"):
+    from qdrant_client.models import Distance, PointStruct, VectorParams
+
+DISTANCES = {"cosine": "COSINE", "dot": "DOT", "euclidean": "EUCLID", "manhattan": "MANHATTAN"}
+
+
+def vector_params(runtime: Runtime) -> VectorParams:
+    """The width of the model's embeddings, and the distance by which it compares."""
+    return VectorParams(size=runtime.dim, distance=Distance[DISTANCES[runtime._opened.model.similarity]])
+
+
+def points(runtime: Runtime, texts: Iterable[str], start: int = 0) -> Iterator[PointStruct]:
+    """A point for each text, as it is read: its number from ``start`` on, its embedding, and ``text`` as payload.
+
+    Raises a FastflowError as ``Runtime.encode_document`` does.
+    """
+    rest: Iterator[Any] = iter(texts)
+    while block := list(islice(rest, WINDOW)):
+        for text, vector in zip(block, runtime.encode_document(block), strict=True):
+            yield PointStruct(id=start, vector=vector.tolist(), payload={"text": text})
+            start += 1

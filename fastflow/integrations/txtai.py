@@ -1,0 +1,33 @@
+"""txtai: vectors for its Embeddings; ``path`` is a Runtime, a path, a Hub id, or None for the packaged model.
+
+>>> from txtai import Embeddings
+>>> embeddings = Embeddings(method="fastflow.integrations.txtai.FastflowVectors", path=None)
+>>> embeddings.index(["A cat sat.", "Shares fell."])
+>>> embeddings.search("kitten", 1)[0][0]
+0
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastflow.integrations.adapter import StoreModel, check_fingerprint, library
+
+with library("txtai"):
+    from txtai.vectors import Vectors
+
+
+class FastflowVectors(Vectors):
+    """An index keeps the path and the fingerprint: loaded again it has the same model, and refuses another one."""
+
+    def loadmodel(self, path: Any) -> StoreModel:
+        """The model of ``path``, once it is the one that made the index."""
+        found = StoreModel(path)
+        check_fingerprint(found.runtime, self.config.setdefault("fingerprint", found.runtime.fingerprint))
+        self.config["path"] = found.settings()["model"]
+        return found
+
+    def encode(self, data: list[str], category: str | None = None) -> Any:
+        """B texts -> (B, D'), with the model's prompt of queries if ``category`` is query, else that of documents."""
+        runtime = self.model.runtime
+        return runtime.encode_query(data) if category == "query" else runtime.encode_document(data)

@@ -1,0 +1,91 @@
+"""The common parts of the adapters, without a library: which model is opened, its vectors, and what is refused."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fastflow
+from fastflow.integrations.adapter import StoreModel, opened
+from fastflow.model.artifact import open_model
+
+from support.doors import TEXTS, exchange, unit
+
+PACKAGES = {  # module of an adapter -> what it imports, and the package to install
+    "chromadb": ("chromadb", "chromadb"),
+    "haystack": ("haystack", "haystack-ai"),
+    "lancedb": ("lancedb", "lancedb"),
+    "langchain": ("langchain_core", "langchain-core"),
+    "llama_index": ("llama_index", "llama-index-core"),
+    "mteb": ("mteb", "mteb"),
+    "qdrant": ("qdrant_client", "qdrant-client"),
+    "sklearn": ("sklearn", "scikit-learn"),
+    "txtai": ("txtai", "txtai"),
+}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_library_that_is_missing_is_a_sentence(name, monkeypatch):
+    library, package = PACKAGES[name]
+    for known in [known for known in sys.modules if known.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, known)
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"fastflow.integrations.{name}", raising=False)
+    with pytest.raises(fastflow.FastflowError, match=f"needs {library}.*: run pip install {package}$") as caught:
+        importlib.import_module(f"fastflow.integrations.{name}")
+    assert isinstance(caught.value, ModuleNotFoundError)
+    assert caught.value.name.partition(".")[0] == library
+
+
+def test_the_integrations_import_no_library():
+    program = (
+        "import sys, fastflow.integrations, fastflow.integrations.adapter\n"
+        f"found = {dict(PACKAGES.values()).keys() | set()} & set(sys.modules)\n"
+        "assert not found | {'torch', 'transformers', 'scipy'} & set(sys.modules), found"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_runtime_is_itself_and_a_path_is_opened(rt, prompted):
+    assert opened(rt) is rt
+    assert opened(prompted).fingerprint == fastflow.Runtime(prompted).fingerprint
+    assert opened(None).fingerprint == rt.fingerprint
+    with pytest.raises(fastflow.UsageError, match="a model is the path of a directory, not 3"):
+        opened(3)
+
+
+def test_settings_open_the_same_model_and_refuse_another(place, other):
+    settings = json.loads(json.dumps(StoreModel(fastflow.Runtime(place, "cpu", "float32")).settings()))
+    assert settings["dtype"] == "float32"
+    assert opened(settings).fingerprint == settings["fingerprint"]
+    assert opened(settings).dtype == "float32"
+    exchange(place, other)
+    with pytest.raises(fastflow.FastflowError, match=r"the stored vectors are of the model .* embed the texts again"):
+        opened(settings)
+
+
+def test_settings_need_a_path(prompted):
+    with pytest.raises(fastflow.UsageError, match="keeps a model by its path"):
+        StoreModel(fastflow.Runtime(open_model(prompted))).settings()
+
+
+def test_vectors_have_length_1_if_the_model_compares_by_cosines(prompted, dotted):
+    for path, same in ((prompted, unit), (dotted, lambda z: z)):
+        runtime, found = fastflow.Runtime(path), StoreModel(path)
+        assert np.allclose(found.documents(iter(TEXTS)), same(runtime.encode_document(TEXTS)), atol=1e-6)
+        assert np.allclose(found.query(TEXTS[0]), same(runtime.encode_query(TEXTS[0])), atol=1e-6)
+        assert not np.allclose(np.linalg.norm(runtime.encode(TEXTS), axis=1), 1, atol=0.1)
+
+
+def test_prompts_differ(prompted):
+    found = StoreModel(prompted)
+    assert not np.allclose(found.documents(TEXTS[:1])[0], found.query(TEXTS[0]), atol=1e-3)
+
+
+def test_a_query_is_one_text(rt):
+    with pytest.raises(fastflow.UsageError, match="a query is one text, not"):
+        StoreModel(rt).query(TEXTS)

@@ -1,0 +1,39 @@
+"""What the tests of the adapters share."""
+
+import doctest
+import importlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+import fastflow
+
+TEXTS = [
+    "The dog runs across the field.",
+    "A cat sleeps on the sofa.",
+    "Shares fell sharply.",
+    "The bank raised rates.",
+]
+
+
+def examples_run(name: str) -> None:
+    """The example in the docstring of an adapter gives what it shows."""
+    found = doctest.testmod(importlib.import_module(f"fastflow.integrations.{name}"))
+    assert found.failed == 0
+    assert found.attempted > 0
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def nearest(rt: fastflow.Runtime, query: str, texts: list[str]) -> int:
+    """The place among ``texts`` of the one that the model finds for a query."""
+    return int(rt.similarity([*rt.encode_query([query])], rt.encode_document(texts))[0].argmax())
+
+
+def exchange(folder: Path, other: Path) -> None:
+    """Another model in the place of one."""
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
