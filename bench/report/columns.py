@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
-Cell = Callable[[Row], str]
 
 
 def duration(ms: float) -> str:
@@ -24,92 +22,65 @@ def threads(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
 
 
-def _shown(key: str, form: str | Callable[[Any], str]) -> Cell:
-    """A cell with the row's ``key``, empty if the row has none."""
-    write = form.format if isinstance(form, str) else form
-    return lambda row: "" if row.get(key) is None else write(row[key])
-
-
 def _load(row: Row) -> str:
     if row["share"] is None:
         return f"{row['batch']} at a time"
     return f"{row['share']:.0%}" + (f", lists of {row['batch']}" if row["batch"] > 1 else "")
 
 
-@dataclass(frozen=True)
-class Suite:
-    """How the rows of a suite are shown: in these columns, below their size in words."""
+class Suite(NamedTuple):
+    """``size`` of a row in words; ``columns`` as COLUMN reads them; ``note`` below the tables, in place of MEANING."""
 
-    columns: dict[str, Cell]
-    size: Callable[[Row], str]
-    note: str = ""  # below the tables, in place of the columns' MEANING
+    size: str
+    columns: str
+    note: str = ""
 
 
-TIMES: dict[str, Cell] = {
-    "median": _shown("median_ms", duration),
-    "20-80 %": lambda row: f"{duration(row['p20_ms'])} - {duration(row['p80_ms'])}",
-    "runs": _shown("runs", "{}"),
+COLUMN = re.compile(r"(.+)=(\w+):(\S*)(.*)")  # head=key:format, and a unit after the format
+FORMS = {  # beside Python's
+    "time": lambda row, key: duration(row[key]),
+    "quantiles": lambda row, key: f"{duration(row['p20_ms'])} - {duration(row['p80_ms'])}",
+    "load": lambda row, key: _load(row),
 }
+TIMES = "median=median_ms:time, 20-80 %=p20_ms:quantiles, runs=runs:, "
 # "ours" is added to a row: its time over fastflow's
 SUITES = {
     "flow": Suite(
-        TIMES | {
-            "x ours": _shown("ours", "{:.1f}"), "GFLOP/s": _shown("gflops", "{:.1f}"), "GB/s": _shown("gbs", "{:.1f}"),
-            "x floor": _shown("times_floor", "{:.1f}"), "max error": _shown("max_abs_err", "{:.1e}"),
-            "x unfused": _shown("err_against_unfused", "{:.2f}"),
-        },
-        lambda row: f"B = {row['batch']:,}",
+        "B = {batch:,}",
+        TIMES + "x ours=ours:.1f, GFLOP/s=gflops:.1f, GB/s=gbs:.1f, x floor=times_floor:.1f, "
+        "max error=max_abs_err:.1e, x unfused=err_against_unfused:.2f",
         "flow: GFLOP/s and GB/s count what the folded plan needs, whoever computes it; x floor is the time over the "
         "least that the measured ceilings allow;\nmax error is against float64, x unfused that error over the unfused "
         "equations' in float32.",
     ),
     "encoder": Suite(
-        TIMES | {
-            "x ours": _shown("ours", "{:.2f}"), "GFLOP/s": _shown("gflops", "{:.0f}"),
-            "of peak": _shown("compute_fraction", "{:.0%}"), "GB/s": _shown("gbs", "{:.1f}"),
-            "of reads": _shown("bandwidth_fraction", "{:.0%}"), "x floor": _shown("times_floor", "{:.1f}"),
-            "cosine": _shown("least_cosine", "{:.6f}"),
-        },
-        lambda row: f"encoder {row['batch']} x {row['tokens']} tokens",
+        "encoder {batch} x {tokens} tokens",
+        TIMES + "x ours=ours:.2f, GFLOP/s=gflops:.0f, of peak=compute_fraction:.0%, GB/s=gbs:.1f, "
+        "of reads=bandwidth_fraction:.0%, x floor=times_floor:.1f, cosine=least_cosine:.6f",
     ),
     "end-to-end": Suite(
-        TIMES | {
-            "x ours": _shown("ours", "{:.2f}"), "99 %": _shown("p99_ms", "{:.2f} ms"),
-            "texts/s": _shown("texts_per_s", "{:,.0f}"), "GFLOP/s": _shown("gflops", "{:.0f}"),
-            "of peak": _shown("compute_fraction", "{:.0%}"), "cosine": _shown("least_cosine", "{:.6f}"),
-        },
-        lambda row: f"end-to-end of {row['batch']:,} texts, {row['tokens']:,} tokens",
+        "end-to-end of {batch:,} texts, {tokens:,} tokens",
+        TIMES + "x ours=ours:.2f, 99 %=p99_ms:.2f ms, texts/s=texts_per_s:,.0f, GFLOP/s=gflops:.0f, "
+        "of peak=compute_fraction:.0%, cosine=least_cosine:.6f",
     ),
     "startup": Suite(
-        TIMES | {
-            "x ours": _shown("ours", "{:.2f}"), "resident": _shown("resident_mb", "{:.0f} MB"),
-            "peak": _shown("peak_mb", "{:.0f} MB"), "anonymous": _shown("anonymous_mb", "{:.0f} MB"),
-        },
-        lambda row: "startup to the first vector",
+        "startup to the first vector",
+        TIMES + "x ours=ours:.2f, resident=resident_mb:.0f MB, peak=peak_mb:.0f MB, anonymous=anonymous_mb:.0f MB",
     ),
     "serve": Suite(
-        {
-            "load": _load, "p50": _shown("median_ms", duration), "p99": _shown("p99_ms", duration),
-            "texts/s": _shown("texts_per_s", "{:,.0f}"), "refused": _shown("refused", "{:,}"),
-            "in (p99)": _shown("refused_p99_ms", duration), "failed": _shown("failed", "{:,}"),
-            "sent late (p99)": _shown("lag_p99_ms", duration), "generator": _shown("generator_cpu", "{:.0%}"),
-        },
-        lambda row: "serve",
+        "serve",
+        "load=batch:load, p50=median_ms:time, p99=p99_ms:time, texts/s=texts_per_s:,.0f, refused=refused:,, "
+        "in (p99)=refused_p99_ms:time, failed=failed:,, sent late (p99)=lag_p99_ms:time, generator=generator_cpu:.0%",
         "serve: load is a share of the Runtime's texts a second; generator: the processors that the load itself took.",
     ),
     "static": Suite(
-        TIMES | {
-            "x ours": _shown("ours", "{:.2f}"), "99 %": _shown("p99_ms", duration),
-            "texts/s": _shown("texts_per_s", "{:,.0f}"), "x floor": _shown("times_floor", "{:.1f}"),
-            "max error": _shown("max_abs_err", "{:.1e}"), "resident": _shown("resident_mb", "{:.0f} MB"),
-            "anonymous": _shown("anonymous_mb", "{:.0f} MB"),
-        },
-        lambda row: "startup to the first vector" if row["tokens"] is None else
-        f"static, {row['batch']:,} texts of {row['tokens']:,} tokens",
+        "static, {batch:,} texts of {tokens:,} tokens",
+        TIMES + "x ours=ours:.2f, 99 %=p99_ms:time, texts/s=texts_per_s:,.0f, x floor=times_floor:.1f, "
+        "max error=max_abs_err:.1e, resident=resident_mb:.0f MB, anonymous=anonymous_mb:.0f MB",
         "static: x floor is the time over the least to move the bytes of the tokens' rows, the texts and the vectors; "
         "max error is against float64.",
     ),
-}  # fmt: skip
+}
 MEANING = {  # of a column
     "x ours": "x ours: the time over fastflow's in the same dtype",
     "GFLOP/s": "GFLOP/s count the encoder's products",
@@ -121,6 +92,23 @@ MEANING = {  # of a column
     "cosine": "cosine: the least of any text against PyTorch in float32",
     "anonymous": "memory: resident, its peak, without mapped files",
 }
+
+
+def cells(row: Row) -> dict[str, str]:
+    """The cell of each column, empty if the row lacks its key."""
+    found = {}
+    for head, key, form, unit in (COLUMN.findall(one)[0] for one in SUITES[row["suite"]].columns.split(", ")):
+        if row.get(key) is None:
+            found[head] = ""
+        else:
+            found[head] = FORMS[form](row, key) if form in FORMS else f"{row[key]:{form}}{unit}"
+    return found
+
+
+def size(row: Row) -> str:
+    """What a row measured, in words."""
+    suite = "startup" if (row["suite"], row["tokens"]) == ("static", None) else row["suite"]
+    return SUITES[suite].size.format_map(row)
 
 
 def together(row: Row) -> tuple[Any, ...]:
@@ -148,8 +136,8 @@ def with_ours(rows: list[Row]) -> list[Row]:
 
 def headings(row: Row) -> tuple[str, str]:
     """The title of the row's table and the head of its first column, which for a flow is the size."""
-    title, size = f"{row['subject']}; {threads(row['threads'])}", SUITES[row["suite"]].size(row)
-    return (title, size) if row["suite"] == "flow" else (f"{title}; {size}", "candidate")
+    title = f"{row['subject']}; {threads(row['threads'])}"
+    return (title, size(row)) if row["suite"] == "flow" else (f"{title}; {size(row)}", "candidate")
 
 
 def name_of(row: Row) -> str:

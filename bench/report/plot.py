@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastflow.bench.report.columns import SUITES, Row, threads, together
+from fastflow.bench.report.columns import Row, size, threads, together
 from fastflow.bench.report.table import machine_line
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.replacing import replace_bytes
@@ -100,7 +100,7 @@ def _bars(rows: Sequence[Row], caption: str, figure: Any) -> None:
         colours = ["#d62728" if row["name"].startswith("fastflow") else "#7f9fbf" for row in group]
         panel.barh([f"{row['name']} {row['dtype']}" for row in group], times, xerr=(low, high), color=colours)
         panel.set(xscale="log", xlabel="milliseconds, median (bar: 20-80 %)")
-        panel.set_title(f"{SUITES[group[0]['suite']].size(group[0])}\n{group[0]['subject']}", fontsize=8)
+        panel.set_title(f"{size(group[0])}\n{group[0]['subject']}", fontsize=8)
         panel.tick_params(labelsize=7)
         panel.grid(axis="x", alpha=0.3)
     figure.suptitle(caption, fontsize=10)

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastflow.bench.report.columns import MEANING, SUITES, Row, headings, name_of, threads, together, with_ours
+from fastflow.bench.report.columns import MEANING, SUITES, Row, cells, headings, name_of, threads, together, with_ours
 
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
 
@@ -36,11 +36,12 @@ def _tables(rows: Sequence[Row]) -> list[str]:
     last = ""
     for _, group in groupby(rows, key=together):
         of_table = with_ours(list(group))
-        suite, (title, head) = SUITES[of_table[0]["suite"]], headings(of_table[0])
-        columns = {name: cell for name, cell in suite.columns.items() if any(cell(row) for row in of_table)}
-        cells = [(name_of(row), *(cell(row) for cell in columns.values())) for row in of_table]
-        lines += [title] * (title != last) + [*_aligned([(head, *columns), *cells]), ""]
-        shown |= {suite.note} if suite.note else set(columns)
+        note, (title, head) = SUITES[of_table[0]["suite"]].note, headings(of_table[0])
+        made = [cells(row) for row in of_table]
+        columns = [name for name in made[0] if any(of_row[name] for of_row in made)]
+        body = [(name_of(row), *(of_row[name] for name in columns)) for row, of_row in zip(of_table, made, strict=True)]
+        lines += [title] * (title != last) + [*_aligned([(head, *columns), *body]), ""]
+        shown |= {note} if note else set(columns)
         last = title
     notes = [f"{said}." for column, said in MEANING.items() if column in shown]
     notes += [suite.note for suite in SUITES.values() if suite.note in shown]
