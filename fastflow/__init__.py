@@ -14,19 +14,24 @@ from fastflow.errors import FastflowError, FastflowWarning, UsageError
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
+    from fastflow.exports.export import export
     from fastflow.runtime import Runtime
     from fastflow.search import Hit, Index
     from fastflow.train import distill, fit
     from fastflow.train.ship.fit import Fit as Fit
 
 # Fit is left out: `from fastflow import *` would need the train extra
-__all__ = ["FastflowError", "FastflowWarning", "Hit", "Index", "Runtime", "UsageError", "__version__", "distill", "fit"]
+__all__ = [
+    "FastflowError", "FastflowWarning", "Hit", "Index", "Runtime", "UsageError", "__version__", "distill", "export",
+    "fit",
+]  # fmt: skip
 LATER = {  # name -> the module that has it
     "Fit": "fastflow.train.ship.fit",
     "Hit": "fastflow.search",
     "Index": "fastflow.search",
     "Runtime": "fastflow.runtime",
     "distill": "fastflow.train",
+    "export": "fastflow.exports.export",
     "fit": "fastflow.train",
 }
 

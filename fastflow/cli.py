@@ -17,6 +17,7 @@ TASKS = {  # what people want to do -> the commands for it, each with its summar
     "Make a model": {
         "train": "Calibrate a frozen encoder on a corpus (also fastflow-train).",
         "distill": "Make a token table of a model.",
+        "export": "Write a model in the format of another library.",
         "transform": "Calibrate vectors that were made elsewhere.",
     },
     "Look at a model, and measure": {

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 import fastflow
+from fastflow.exports.export import Exported
 from fastflow.replacing import replace_text
 from fastflow.train.distil.result import Distilled
 from fastflow.train.options import Options
@@ -25,7 +26,7 @@ HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
 ENTRY = re.compile(r"^    (\*{0,2}\w+): ", re.M)
 SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the call, and the class of its result
     ("Runtime", fastflow.Runtime, fastflow.Runtime), ("Index", fastflow.Index, fastflow.Index),
-    ("fit", fastflow.fit, Fit), ("distill", fastflow.distill, Distilled),
+    ("fit", fastflow.fit, Fit), ("distill", fastflow.distill, Distilled), ("export", fastflow.export, Exported),
 )  # fmt: skip
 HEAD = """# The Python API
 
@@ -113,7 +114,7 @@ def page() -> str:
         if call is fastflow.fit:
             out.append("\n".join(["### Options of fastflow.fit\n", *_options()]))
         known = [f"- `{name}`: {_code(text)}" for name, text in properties(result).items()]
-        out.append("\n".join([f"### Properties of {result.__name__}\n", *known]))
+        out += ["\n".join([f"### Properties of {result.__name__}\n", *known])] * bool(known)
     return "\n\n".join(out) + "\n"
 
 

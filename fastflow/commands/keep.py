@@ -28,22 +28,30 @@ def info(model: str | None, option: str | None, json_file: str | None, dtype: st
 
 @click.command()
 @model_argument
+@click.argument("exported", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option(
     "--with",
     "other",
     type=click.Choice(["st", "sentence-transformers"]),
-    help="Also compare the vectors with those of Sentence Transformers (st for short), of a directory that it saved.",
+    help="Also compare the vectors with those that Sentence Transformers (st for short) makes of DIR, or of MODEL if "
+    "it saved that.",
 )
 @JSON
-def verify(model: str | None, option: str | None, other: str | None, json_file: str | None) -> None:
+def verify(
+    model: str | None, exported: Path | None, option: str | None, other: str | None, json_file: str | None
+) -> None:
     """Check the files of a model directory.
 
     Every file must match its sha256, no other file may lie there, and the model must load. A directory that Sentence
-    Transformers saved has no sha256: its settings must be known, and its weights whole and finite.
+    Transformers saved has no sha256: its settings must be known, and its weights whole and finite. DIR is what fastflow
+    export wrote of the model; --with compares its vectors of texts of every length, and fails if more than rounding
+    keeps them apart.
     """
     from fastflow.model.artifact import located
     from fastflow.model.artifact import verify as check
 
+    if exported is not None and other is None:
+        raise UsageError(f"{exported} is compared with the model by --with: name the library that opens it")
     path = located(model_named(model, option))
     result: dict[str, Any] = {"model": str(path), "checks": check(path)}
     if json_file != "-":
@@ -51,11 +59,11 @@ def verify(model: str | None, option: str | None, other: str | None, json_file: 
     if other is not None:
         from fastflow.evaluation.with_st import compare
 
-        found = compare(path)
-        result["sentence_transformers"] = vars(found)
+        found = compare(path, exported)
+        result["sentence_transformers"] = found.report()
         if json_file != "-":
             emit(str(found))
-        found.check(path)
+        found.check(exported or path)
     if json_file is not None:
         write_json(json_file, result)
 

@@ -59,6 +59,11 @@ class StaticTokenizer(Tokenizer):
         """The characters that are kept of a text."""
         return self.max_length * int(np.median([len(token) for token in self._tokenizer.get_vocab()]))
 
+    @property
+    def most_characters(self) -> int | None:
+        """The characters after which a text is cut before it is tokenized; None if none are."""
+        return self._characters if self.longest < MOST else None
+
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Tokenize ``texts``; raises a FastflowError for one that the tokenizer cannot take."""
         kept = list(texts)

@@ -11,7 +11,7 @@ No dense matrix is ever inverted; the diagonal inverse of the second form is gua
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,25 @@ from fastflow.plan.linear import magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
 
 Array = NDArray[Any]
+Layer = tuple[Array, Array]  # weight (out, in), bias (out,)
 FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
+
+
+class Target(Protocol):
+    """What a calibration is folded into; ``Builder`` describes the methods."""
+
+    apart: bool
+
+    @property
+    def diagonal(self) -> bool: ...
+    def scale(self, a: Array, b: Array) -> None: ...
+    def permute(self, order: Array) -> None: ...
+    def dense(self, matrix: Array, log_det: float) -> None: ...
+    def remove(self, directions: Array) -> None: ...
+    def split(self) -> None: ...
+    def join(self) -> None: ...
+    def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None: ...
+    def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None: ...
 
 
 def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:
@@ -43,6 +61,14 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
     check(stages, dim)
     done: list[Plan] = []
     builder = Builder(dim, done, apart=sparse)
+    fold_into(builder, stages)
+    builder.close()
+    _check_range(done)
+    return tuple(done)
+
+
+def fold_into(builder: Target, stages: Sequence[Stage]) -> None:
+    """The steps of checked ``stages``, in order, as calls of ``builder``; raises as ``fold`` does."""
     for position, stage in enumerate(stages):
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
@@ -57,9 +83,6 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
                 f"calibration stage {position} ({stage.kind}) does not fold to finite numbers ({error}); "
                 "its parameters are beyond use: fit it again"
             ) from error
-    builder.close()
-    _check_range(done)
-    return tuple(done)
 
 
 def _check_range(plans: Sequence[Plan]) -> None:
@@ -69,18 +92,18 @@ def _check_range(plans: Sequence[Plan]) -> None:
                 raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
 
 
-def _standardize(builder: Builder, stage: Stage) -> None:
+def _standardize(builder: Target, stage: Stage) -> None:
     builder.scale(1 / stage.params["deviation"], -stage.params["mean"])
 
 
-def _nullspace(builder: Builder, stage: Stage) -> None:
+def _nullspace(builder: Target, stage: Stage) -> None:
     mean, directions = stage.params["mean"], stage.params["directions"]
     builder.scale(np.ones(len(mean)), -mean)
     if len(directions):
         builder.dense(np.eye(len(mean)) - directions.T @ directions, np.nan)
 
 
-def _components(builder: Builder, stage: Stage, flow: Stage) -> None:
+def _components(builder: Target, stage: Stage, flow: Stage) -> None:
     """P x as P (x + b) - P b, b the shift of the flow's first ActNorm: near minus the mean, so the dense product rounds
     small numbers, as the equation's few directions do.
     """
@@ -91,7 +114,7 @@ def _components(builder: Builder, stage: Stage, flow: Stage) -> None:
     builder.scale(ones, -(shift - directions.T @ (directions @ shift)))
 
 
-def _last_nullspace(builder: Builder, stage: Stage) -> None:
+def _last_nullspace(builder: Target, stage: Stage) -> None:
     """As products with the directions, like the equation, if they are few: a dense I - V^T V rounds each channel by
     all others, the largest included. In front of affine couplings it would cost a plan of its own.
     """
@@ -103,26 +126,26 @@ def _last_nullspace(builder: Builder, stage: Stage) -> None:
         _nullspace(builder, stage)
 
 
-def _log_det(builder: Builder, matrix: Array) -> float:
+def _log_det(builder: Target, matrix: Array) -> float:
     """log |det|, NaN in plans that are made to be few products: nobody asks them for densities."""
     return np.nan if builder.apart else log_volume(matrix)
 
 
-def _whiten(builder: Builder, stage: Stage) -> None:
+def _whiten(builder: Target, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
     square = matrix.shape[0] == matrix.shape[1]
     builder.dense(matrix.T, _log_det(builder, matrix) if square else np.nan)
 
 
-def _recolour(builder: Builder, stage: Stage) -> None:
+def _recolour(builder: Target, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
     builder.dense(matrix.T, _log_det(builder, matrix))
     builder.scale(np.ones(len(mean)), stage.params["shift"])
 
 
-def _flow(builder: Builder, stage: Stage) -> None:
+def _flow(builder: Target, stage: Stage) -> None:
     s = stage.settings
     for level in range(s["levels"]):
         if level:
@@ -134,7 +157,7 @@ def _flow(builder: Builder, stage: Stage) -> None:
     builder.join()
 
 
-def _step(builder: Builder, step: dict[str, Array], coupling: str, permutation: str) -> None:
+def _step(builder: Target, step: dict[str, Array], coupling: str, permutation: str) -> None:
     builder.scale(np.exp(3 * step["actnorm.logscale"]), step["actnorm.shift"])
     if permutation == "reversal":
         builder.permute(np.arange(len(step["actnorm.shift"]))[::-1])

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from fastflow.cli import main
 from fastflow.errors import FastflowError
 from fastflow.evaluation import with_st
-from fastflow.evaluation.with_st import Agreement, compare, probe_texts
+from fastflow.evaluation.agreement import TOLERANCE, Agreement, apart, probe_texts
+from fastflow.evaluation.with_st import compare
 
 from support.builders import VOCABULARY, make_encoder
 from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
@@ -54,7 +55,7 @@ def stand_in(monkeypatch):
 def test_the_same_vectors(saved, stand_in):
     found = compare(saved)
     assert found.texts == 2 * len(probe_texts())
-    assert 0 < found.difference <= with_st.TOLERANCE
+    assert 0 < found.difference <= TOLERANCE
     assert found.cosine > 0.999999
     shown = CliRunner().invoke(main, ["verify", str(saved), "--with", "st"])
     assert shown.exit_code == 0
@@ -78,7 +79,7 @@ def test_too_far_apart(tmp_path, difference):
 
 
 def test_vectors_of_another_shape_are_infinitely_far():
-    assert with_st._apart(np.zeros((2, 3)), np.zeros((2, 4))) == (np.inf, -1.0)
+    assert apart(np.zeros((2, 3)), np.zeros((2, 4))) == (np.inf, -1.0)
 
 
 def test_it_is_not_installed(saved, monkeypatch):
@@ -114,7 +115,7 @@ def test_rounding_that_tanh_does_not_shorten(tmp_path):
     encoder = make_encoder(tmp_path / "encoder")
     path = make_directory(tmp_path / "m", encoder, [weights, pooling("max"), dense(200)], length=128)
     found = compare(path)
-    assert with_st.TOLERANCE < found.difference <= found.allowed <= 1e-3
+    assert TOLERANCE < found.difference <= found.allowed <= 1e-3
     found.check(path)
     assert f"; {found.allowed:.1e} is allowed, for its own float32 rounds as much" in str(found)
     with pytest.raises(FastflowError, match=r"4.0e-03 apart where .* is allowed"):

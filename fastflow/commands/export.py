@@ -1,0 +1,33 @@
+"""``fastflow export``: a model in the format of another library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fastflow.console import say
+
+
+@click.command()
+@click.argument("model")
+@click.option("--to", required=True, type=click.Choice(["st"]), help="st: a directory of Sentence Transformers.")
+@click.option(
+    "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to make."
+)
+@click.option("--dim", type=click.IntRange(1), metavar="N", help="Keep N numbers of a vector, as embed --dim does.")
+@click.option("--normalize", is_flag=True, help="Vectors of length 1, as embed --normalize gives them.")
+def export(model: str, to: str, output: Path, dim: int | None, normalize: bool) -> None:
+    """Write a model in the format of another library.
+
+    MODEL is any model of texts that fastflow runs, or 'default' for the one in the package. A part of it that the
+    format cannot hold is an error that names the part.
+
+    \b
+    fastflow export default --to st -o default-st
+    fastflow verify default --with st default-st
+    """
+    from fastflow.exports.export import export as write
+
+    made = write(model, to, output, dim, normalize)
+    say(f"fastflow: {made.dim} numbers a vector, {made.size / 1e6:.1f} MB; written to {made.path}")

@@ -1,0 +1,80 @@
+"""How far the vectors of two programs lie apart, and how far rounding explains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.stages.vectors import paired_cosine
+
+TOLERANCE = 2e-6  # of a difference, relative to the longest vector if that is longer than 1
+# A module may shorten vectors and not their rounding: WordWeights and max make them long, tanh of a Dense ends at 1.
+# Then this many times the distance of the library's own float32 from its float64 is allowed; 3.8 was measured.
+ROUNDINGS = 10.0
+SENTENCES = (
+    "A man is playing a guitar on the street.",
+    "Shares fell sharply after the central bank raised interest rates by 0.25%.",
+    "Die Würde des Menschen ist unantastbar, sagte Frau Müller-Lüdenscheidt.",
+    "El río crecía lentamente bajo la lluvia de abril.",
+    "東京の夜は静かだった。",
+    "def f(x): return x ** 2  # a comment",
+    "WHY ARE YOU SHOUTING?!",
+    "e-mail: someone@example.org, telephone (0) 123-4567",
+)
+WORDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far float32 vectors of ``texts`` texts lie apart: the largest difference, the least cosine, and the largest
+    difference that rounding explains. ``library``: the other program.
+    """
+
+    texts: int
+    difference: float
+    cosine: float
+    allowed: float = TOLERANCE
+    library: str = "Sentence Transformers"
+
+    def report(self) -> dict[str, float]:
+        """The numbers, for JSON."""
+        return {name: getattr(self, name) for name in ("texts", "difference", "cosine", "allowed")}
+
+    def __str__(self) -> str:
+        wide = f"; {self.allowed:.1e} is allowed, for its own float32 rounds as much" * (self.allowed > TOLERANCE)
+        return (
+            f"{self.texts} texts in float32: largest difference to {self.library} {self.difference:.1e}, least "
+            f"cosine {self.cosine:.7f}{wide}"
+        )
+
+    def _advice(self) -> str:
+        return f"open it with {self.library}" if self.library == "Sentence Transformers" else "do not use it"
+
+    def check(self, path: Path) -> None:
+        """Raise a FastflowError for vectors that are further apart than rounding explains."""
+        if not self.difference <= self.allowed:
+            raise FastflowError(
+                f"{path}: fastflow and {self.library} give different vectors, {self.difference:.1e} apart where "
+                f"{self.allowed:.2g} is allowed; {self._advice()}, and please report it"
+            )
+
+
+def probe_texts() -> list[str]:
+    """A few dozen texts: empty, short, of several scripts, and longer than most limits."""
+    words = " ".join(SENTENCES).split()
+    return [*SENTENCES, *(" ".join(words[i % len(words)] for i in range(count)) for count in WORDS), "  ", "\tx\n"]
+
+
+def apart(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
+    """The largest difference of vectors (B, D), relative to the longest above 1, and the least cosine."""
+    if found.shape != wanted.shape:
+        return float("inf"), -1.0
+    length = max(1.0, float(np.linalg.norm(wanted, axis=1).max()))
+    both_zero = ~(found.any(axis=1) | wanted.any(axis=1))  # of a text without tokens
+    cosines = np.where(both_zero, 1.0, paired_cosine(found, wanted))
+    return float(np.abs(found - wanted).max()) / length, float(cosines.min())

@@ -1,0 +1,108 @@
+"""The encoder of a model as a folder that transformers loads: its files, with the settings that the export needs.
+
+An encoder whose embedding layer alone is pooled loses its layers, which would be computed for nothing; in the layer
+WORDS every row of its position table is the mean.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.exports.folder import write_json, write_tensors
+from fastflow.kernels.encoder.shape import WORDS, mean_position
+from fastflow.kernels.panels import widen
+from fastflow.model.architecture import encoder_shape, read_config, size_of
+from fastflow.model.kinds import Model
+from fastflow.model.tensors import MappedTensors
+from fastflow.model.weights import WEIGHT_INDEX, MappedWeights, weight_files
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+POSITIONS = "embeddings.position_embeddings.weight"
+OF_A_LAYER = re.compile(r"(^|\.)layer\.\d+\.")
+LAYERS = {"distilbert": "n_layers"}  # the field with the number of layers; of others num_hidden_layers
+WITH_LAYERS = ("modernbert",)  # transformers does not load one without layers; its layer 0 has no positions
+FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # code of others, an older name of dtype
+
+
+def pooled_layers(model: Model) -> tuple[int, ...]:
+    """The layers that are pooled, as Sentence Transformers counts them: WORDS is layer 0 of an encoder without a
+    position table, or of one whose position table ``write_encoder`` changes.
+
+    Raises a FastflowError for WORDS with a layer that needs the positions.
+    """
+    layers = model.pooling.layers
+    if WORDS not in layers:
+        return layers
+    if len(layers) > 1 and _has_positions(model):
+        raise FastflowError(
+            f"the pooling ({model.pooling.describe()}) cannot be exported to Sentence Transformers: one encoder there "
+            "has one position table; fit the model with --pooling words or --pooling first-last, or export it with "
+            "--to onnx"
+        )
+    return tuple(0 if layer == WORDS else layer for layer in layers)
+
+
+def write_encoder(model: Model, folder: Path) -> bool:
+    """Write configuration and weights; whether the encoder has lost its layers, which are not pooled."""
+    config = {name: value for name, value in read_config(model.encoder).items() if name not in FOREIGN}
+    layers, kind = pooled_layers(model), config.get("model_type")
+    config["dtype"] = "float32"  # or half precision would be computed in half precision
+    folder.mkdir(parents=True, exist_ok=True)
+    bare = layers == (0,) and _is_native(config, model.encoder) and kind not in WITH_LAYERS
+    if bare:
+        config[LAYERS.get(str(kind), "num_hidden_layers")] = 0
+        write_tensors(folder / WEIGHTS, _embedding_layer(model, config))
+    elif WORDS in model.pooling.layers and kind not in WITH_LAYERS:
+        raise FastflowError(
+            f"the pooling ({model.pooling.describe()}) of an encoder of the architecture {kind} cannot be exported to "
+            "Sentence Transformers; fit the model with another --pooling"
+        )
+    else:
+        index = model.encoder / WEIGHT_INDEX
+        for path in [*weight_files(model.encoder), *([index] if index.is_file() else [])]:
+            shutil.copyfile(path, folder / path.name)
+        config["output_hidden_states"] = layers != (size_of(model.encoder).layers,)
+    write_json(folder / CONFIG, config)
+    return bare
+
+
+def _is_native(config: dict[str, Any], where: Path) -> bool:
+    try:
+        encoder_shape(config, where)
+    except UnsupportedArchitecture:
+        return False
+    return True
+
+
+def _has_positions(model: Model) -> bool:
+    return read_config(model.encoder).get("model_type") not in WITH_LAYERS
+
+
+def _embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """The tensors of the file without those of layers."""
+    found: dict[str, NDArray[Any]] = {}
+    for path in weight_files(model.encoder):
+        for name, array in MappedTensors(path).arrays.items():
+            if not OF_A_LAYER.search(name):
+                found[name] = np.array(widen(array))
+    if WORDS in model.pooling.layers:
+        name = next(name for name in found if name.endswith(POSITIONS))
+        start = encoder_shape(read_config(model.encoder), model.encoder).position_start
+        mean = mean_position(found[name].astype(np.float32), start)
+        found[name] = np.tile(mean, (len(found[name]), 1))
+    return found
+
+
+def pooler_of(model: Model) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weight (D, D) and bias (D,) of BERT's pooler."""
+    config = read_config(model.encoder)
+    stored = MappedWeights(model.encoder, config, encoder_shape(config, model.encoder)).stored
+    weight, bias = (np.array(widen(np.asarray(stored[f"pooler.{name}"])), np.float32) for name in ("weight", "bias"))
+    return weight, bias

@@ -1,0 +1,85 @@
+"""``fastflow.export``: a model as a directory that another library opens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from fastflow.errors import UsageError
+from fastflow.exports.card import write_card
+from fastflow.exports.folder import check_target, growing
+from fastflow.exports.record import Record, write_record
+from fastflow.model.artifact import open_model
+from fastflow.model.kinds import Model, VectorModel
+from fastflow.stages.calibration import output_dim
+from fastflow.stages.vectors import check_truncation
+
+Write = Callable[[Model, Path, int | None, bool], None]
+WRITERS = {  # format -> its function: (model, folder, dim, normalize)
+    "st": "fastflow.exports.sentence_transformers:write_sentence_transformers",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of an export: the directory, its format, the numbers of a vector, the fingerprint of the model."""
+
+    path: str
+    format: str
+    dim: int
+    fingerprint: str
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files in the directory."""
+        return sum(path.stat().st_size for path in Path(self.path).rglob("*") if path.is_file())
+
+
+def export(
+    model: str | os.PathLike[str] | None,
+    to: str,
+    directory: str | os.PathLike[str],
+    dim: int | None = None,
+    normalize: bool = False,
+) -> Exported:
+    """Write a model in the format of another library, which then gives the same vectors without fastflow.
+
+    Args:
+        model: The path of any model of texts that fastflow runs; None is the model in the package.
+        to: st, a directory of Sentence Transformers.
+        directory: Where to write; must not exist.
+        dim: The numbers of a vector that are kept, as ``truncate_dim`` of ``Runtime.encode`` keeps them. None: all.
+        normalize: Whether vectors are divided by their L2 norm, as ``normalize_embeddings`` does.
+
+    Returns:
+        An Exported: ``path``, ``format``, ``dim``, ``fingerprint``, ``size``.
+
+    Raises:
+        UsageError: The format is unknown, the directory exists, or an option does not fit the model.
+        FastflowError: The format cannot hold a part of the model, which the message names; nothing is written then.
+
+    Example:
+        >>> fastflow.export(None, "st", "default-st").dim  # doctest: +SKIP
+        256
+    """
+    if to not in WRITERS:
+        raise UsageError(f"unknown format {to!r}; known are {', '.join(WRITERS)}")
+    out = Path(directory)
+    check_target(out)
+    opened = open_model(model if model is None else os.fspath(model))
+    if isinstance(opened, VectorModel):
+        raise UsageError(
+            f"{opened.path} calibrates vectors and has no encoder, and the format {to} is for models of texts"
+        )
+    width = output_dim(opened.calibration, opened.pooled_dim)
+    check_truncation(dim, width, "dim")
+    module, _, name = WRITERS[to].partition(":")
+    write: Write = getattr(import_module(module), name)
+    with growing(out) as partial:
+        write(opened, partial, dim, normalize)
+        write_record(partial, Record(to, opened.fingerprint, dim, normalize))
+        write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
+    return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)

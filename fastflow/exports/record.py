@@ -1,0 +1,59 @@
+"""The record of an export, next to its files: of which model it was made, and with which options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.exports.folder import write_json
+from fastflow.values import is_whole, read_object, short
+from fastflow.version import __version__
+
+RECORD = "fastflow-export.json"
+
+
+class Record(NamedTuple):
+    """``format`` of the directory, fingerprint of the model, and the options of the export that decide vectors."""
+
+    format: str
+    fingerprint: str
+    dim: int | None = None
+    normalize: bool = False
+    dtype: str = "float32"
+
+    def options(self) -> dict[str, Any]:
+        """Those of ``Runtime.encode`` that give the same vectors."""
+        return {"truncate_dim": self.dim, "normalize_embeddings": self.normalize}
+
+    def check(self, where: Path, fingerprint: str) -> None:
+        """Raise a FastflowError unless the directory ``where`` was made of the model with that fingerprint."""
+        if self.fingerprint != fingerprint:
+            raise FastflowError(
+                f"{where} was exported from another model: its fingerprint is {self.fingerprint[:16]}, not "
+                f"{fingerprint[:16]}; export the model again"
+            )
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write the record of an export into its ``folder``."""
+    write_json(folder / RECORD, {"fastflow_version": __version__, **record._asdict()})
+
+
+def read_record(folder: Path, wanted: str) -> Record:
+    """The record of the export in ``folder``; raises a FastflowError that names the field, a UsageError for a folder
+    without one or of another format than ``wanted``.
+    """
+    path = folder / RECORD
+    if not path.is_file():
+        raise UsageError(f"{folder} was not written by fastflow export: it has no {RECORD}")
+    found = read_object(path)
+    kinds = {"format": str, "fingerprint": str, "normalize": bool, "dtype": str}
+    for name, kind in kinds.items():
+        if not isinstance(found.get(name), kind):
+            raise FastflowError(f"{path}, field {name}: must be a {kind.__name__}, not {short(found.get(name))}")
+    if (dim := found.get("dim")) is not None and not is_whole(dim, 1):
+        raise FastflowError(f"{path}, field dim: must be a whole number or null, not {short(dim)}")
+    if found["format"] != wanted:
+        raise UsageError(f"{folder} is an export of the format {short(found['format'])}, not {wanted!r}")
+    return Record(found["format"], found["fingerprint"], dim, found["normalize"], found["dtype"])

@@ -1,0 +1,71 @@
+"""A model's tokenizer as the two files that other libraries read: tokenizer.json, and its settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastflow.exports.folder import write_json
+from fastflow.model.architecture import read_config
+from fastflow.model.kinds import Model
+from fastflow.model.static_tokens import StaticTokenizer
+from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
+from fastflow.values import MOST, read_object
+
+SETTINGS = "tokenizer_config.json"
+NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+UNLIMITED = 10**30  # tokens, as transformers writes that there is no limit
+
+
+def write_tokenizer(model: Model, folder: Path) -> None:
+    """Both files of the tokenizer of a model of texts. Ids are those of ``Model.tokenizer``, cut at its limit.
+
+    ``PreTrainedTokenizerFast`` reads tokenizer.json as it is; classes of an architecture may build another tokenizer.
+    """
+    library = load_tokenizer(model.encoder)
+    if model.modules is not None and model.modules.transformer.do_lower_case:
+        lowercase_first(library)
+    library.no_padding()
+    library.no_truncation()
+    folder.mkdir(parents=True, exist_ok=True)
+    library.save(str(folder / "tokenizer.json"), pretty=False)
+    config = read_config(model.encoder)
+    write_json(folder / SETTINGS, _settings(model.encoder, library, model.max_length, config.get("pad_token_id")))
+
+
+def write_static_tokenizer(model: Model, folder: Path) -> None:
+    """Both files of the tokenizer of a token table, without special tokens. The id that is left out stays in."""
+    tokenizer = model.tokenizer()
+    assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for the type checker: the encoder is a table
+    library = load_tokenizer(model.encoder)
+    state = json.loads(library.to_str())
+    state["post_processor"], state["padding"], state["truncation"] = None, None, None
+    if (most := tokenizer.most_characters) is not None:
+        cut = {"type": "Replace", "pattern": {"Regex": rf"(?<=\A[\s\S]{{{most}}})[\s\S]+"}, "content": ""}
+        own = [] if state["normalizer"] is None else [state["normalizer"]]
+        state["normalizer"] = {"type": "Sequence", "normalizers": [cut, *own]}
+    if tokenizer.max_length < MOST:
+        state["truncation"] = {
+            "direction": "Right", "max_length": tokenizer.max_length, "strategy": "LongestFirst", "stride": 0,
+        }  # fmt: skip
+    write_json(folder / "tokenizer.json", state, indent=None)
+    limit = tokenizer.max_length if tokenizer.max_length < MOST else UNLIMITED
+    write_json(folder / SETTINGS, _settings(model.encoder, library, limit, None))
+
+
+def _settings(source: Path, library: Any, limit: int, pad: int | None) -> dict[str, Any]:
+    """The content of tokenizer_config.json; a batch must be padded, so there is a padding token in any case."""
+    own = source / SETTINGS
+    told = read_object(own) if own.is_file() else {}
+    found = {name: token for name in NAMES if (token := _content(told.get(name), library)) is not None}
+    if pad is not None and (token := library.id_to_token(pad)) is not None:
+        found["pad_token"] = token
+    found.setdefault("pad_token", library.id_to_token(0))
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit, "padding_side": "right", **found}
+
+
+def _content(token: Any, library: Any) -> str | None:
+    """The text of a token in tokenizer_config.json, if the vocabulary has it."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) and library.token_to_id(text) is not None else None
