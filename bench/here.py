@@ -13,7 +13,7 @@ import fastflow.train.choice
 from fastflow.bench.measure.timing import Effort, alternate
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.threads import default_threads
-from fastflow.model.kinds import VectorModel
+from fastflow.model.kinds import Model, VectorModel
 from fastflow.runtime import Runtime
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -27,9 +27,9 @@ EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
 def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     """Texts a second of ``model`` in each dtype and of every installed peer, on this machine's CPU.
 
-    Returns model, work (what fastflow computes), threads, texts, rows (name, dtype, texts_per_s, ratio) and skipped,
-    sentences. ``ratio`` is to
-    Sentence Transformers, or without it to fastflow in float32. Raises a UsageError for a model without an encoder.
+    Returns model, work (what fastflow computes), layers (whether that includes layers of the encoder), threads, texts,
+    rows (name, dtype, texts_per_s, ratio) and skipped, sentences. ``ratio`` is to Sentence Transformers, or without it
+    to fastflow in float32. Raises a UsageError for a model without an encoder.
     """
     count = threads or default_threads()
     calls, skipped = ours(model, count)
@@ -44,9 +44,11 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
         {"name": name, "dtype": dtype, "texts_per_s": speed, "ratio": speed / speeds[base]}
         for (name, dtype), speed in speeds.items()
     ]
-    info = Runtime(model, "cpu", "float32", count).info()
+    runtime = Runtime(model, "cpu", "float32", count)
+    info, ours_is = runtime.info(), runtime._opened.model
     about = {
-        "model": info["model"], "work": f"{info['pooling']}, calibration {info['calibration']}", "threads": count,
+        "model": info["model"], "work": f"{info['pooling']}, calibration {info['calibration']}",
+        "layers": not (isinstance(ours_is, Model) and ours_is.pooling.of_embeddings), "threads": count,
         "texts": len(texts), "against": base[0],
     }  # fmt: skip
     return {**about, "rows": rows, "skipped": skipped + left_out}
@@ -122,9 +124,16 @@ def table(found: dict[str, Any]) -> str:
     """The result of ``here`` for people."""
     threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
     lines = [f"model {found['model']}, {threads}, {found['texts']:,} short sentences: texts a second"]
-    if len({row["name"] for row in found["rows"]}) > 1:
-        lines.append(f"  fastflow computes {found['work']}; the others the encoder up to its last layer")
+    others = len({row["name"] for row in found["rows"]}) > 1
+    unequal = others and not found["layers"]
     for row in found["rows"]:
-        who = f"{row['name']} {row['dtype']}"
-        lines.append(f"  {who:<30} {row['texts_per_s']:>9,.0f}  {row['ratio']:5.1f} x {found['against']}")
+        who, mark = f"{row['name']} {row['dtype']}", " *" if unequal and row["name"] == "fastflow" else ""
+        lines.append(f"  {who:<30} {row['texts_per_s']:>9,.0f}  {row['ratio']:5.1f} x {found['against']}{mark}")
+    if unequal:
+        lines.append(
+            "* not the same work: this model computes no layer of its encoder, the others compute all of them; name a "
+            "model of Sentence Transformers by -m to compare equal work"
+        )
+    if others:
+        lines.append(f"fastflow computes {found['work']}; the others the encoder up to its last layer")
     return "\n".join([*lines, *(f"left out: {reason}" for reason in found["skipped"])])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from fastflow.errors import FastflowError, FastflowWarning, UsageError
+from fastflow.progress import Progress
 
 if TYPE_CHECKING:
     from fastflow.model.kinds import Model
@@ -32,6 +33,8 @@ def say(message: str) -> None:
 
     Control characters, which names and keys in a file may hold, are escaped: a terminal would obey them.
     """
+    if Progress.painted is not None:
+        Progress.painted.wipe()
     try:
         click.echo(escaped(message), err=True)
     except OSError:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 EVERY = 0.2  # seconds between repaints
 PLAIN_EVERY = 10.0  # seconds between lines if nothing can be repainted
+FIRST, MOST, PART_S = 64, 4096, 0.5  # texts of the first part of ``in_parts`` and of the largest; seconds of a part
 
 
 def counted(count: int, unit: str) -> str:
@@ -28,6 +32,8 @@ class Progress:
     ``done`` were finished by an earlier run, ``share`` is that of the input that is done at the start, 0 to 1, for
     callers that give it to ``advance``. ``stream`` is where it is shown (None: sys.stderr), ``clock`` gives seconds.
     """
+
+    painted: ClassVar[Progress | None] = None  # the one whose line stands in a terminal now
 
     def __init__(
         self,
@@ -85,6 +91,7 @@ class Progress:
         line = self.line(now - self._start) + (f"  {self._note}" if self._note else "")
         if self._repaints:  # blanks wipe a longer line: a notebook lacks the terminal's code for it
             self._stream.write("\r" + line.ljust(self._width))
+            Progress.painted = self
         else:
             self._stream.write(line + "\n")
         self._stream.flush()
@@ -105,6 +112,28 @@ class Progress:
         if self._repaints:
             self._stream.write("\n")
             self._stream.flush()
+        Progress.painted = None
+
+    def wipe(self) -> None:
+        """Clear the painted line, so that another line can be written in its place."""
+        if self._stream is not None and self._repaints:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+
+
+def in_parts(call: Callable[[Sequence[str]], NDArray[Any]], texts: Sequence[str], count: Callable[[int], None]) -> Any:
+    """The rows of ``call(texts)``, made in parts of about half a second; ``count`` takes the texts of each."""
+    import numpy as np
+
+    found, start, size = [], 0, FIRST
+    while start < len(texts):
+        part, began = texts[start : start + size], time.monotonic()
+        found.append(call(part))
+        count(len(part))
+        start += size
+        if time.monotonic() - began < PART_S:
+            size = min(2 * size, MOST)
+    return np.concatenate(found) if found else call(texts)
 
 
 def repaints(stream: TextIO) -> bool:

@@ -6,11 +6,13 @@ import io
 import sys
 import types
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from fastflow import Runtime, progress
 from fastflow.cli import main
+from fastflow.console import say
 from fastflow.progress import Progress
 
 
@@ -174,3 +176,25 @@ def test_encode_counts_every_batch(model, monkeypatch):
     monkeypatch.setattr(Progress, "advance", lambda self, count: counts.append(count))
     Runtime(model).encode(["a dog"] * 10, batch_size=4, show_progress_bar=True)
     assert counts == [4, 4, 2]
+
+
+def test_another_line_takes_the_place_of_the_painted_one(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress("embed", 20, "texts"):
+        say("fastflow: model m")
+    line = "embed: 0 of 20 texts (0 %), 0/s"
+    assert stream.getvalue().startswith(f"\r{line}\r{' ' * len(line)}\rfastflow: model m\n")
+    assert Progress.painted is None
+
+
+def test_parts_give_the_whole_and_count(monkeypatch):
+    texts, counts = [str(i) for i in range(1000)], []
+    found = progress.in_parts(lambda part: np.array([[float(text)] for text in part]), texts, counts.append)
+    assert found[:, 0].tolist() == list(range(1000))
+    assert counts == [64, 128, 256, 512, 40]
+    monkeypatch.setattr(progress, "PART_S", -1.0)  # every part takes too long to grow
+    counts.clear()
+    progress.in_parts(lambda part: np.zeros((len(part), 1)), texts, counts.append)
+    assert set(counts[:-1]) == {64}
+    assert progress.in_parts(lambda part: np.zeros((len(part), 3)), [], counts.append).shape == (0, 3)

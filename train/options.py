@@ -100,8 +100,8 @@ class Options:
     )
     background_words: str | None = named(
         None,
-        "The words of the corpus's language, if it is not English: a UTF-8 file with a word, a space and how often it "
-        "occurs on each line.",
+        "The words of the corpus's language, if it is not English: a UTF-8 file with a word, a space or tab, and how "
+        "often it occurs on each line.",
         "FILE",
     )
     init: str = choice(

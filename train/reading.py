@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,12 +134,19 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
         )
     if frozen.modules is not None and frozen.head is None and frozen.modules.beyond_encoder():
         concerns.append(frozen.modules.unused())
-    words = sum(len(text.split()) for text in corpus.texts) / len(corpus.texts)
-    if words > PARAGRAPH and options.method != "none" and not options.weighted:  # weighted: as good as cut
-        concerns.append(
-            f"these texts have {words:.0f} words on average, and a calibration fitted on paragraphs may harm "
-            "sentences: if you will embed sentences, use --sentences"
-        )
+    words = median(len(text.split()) for text in corpus.texts)
+    if words > PARAGRAPH and options.method != "none":
+        paragraphs = f"these texts are paragraphs, of {words:.0f} words in the median"
+        if options.weighted:  # as good as cut
+            voice.say(
+                f"corpus: {paragraphs}; the defaults were chosen on sentences: to embed sentences, use fastflow-train "
+                "--sentences; to search paragraphs, compare with word search by fastflow eval"
+            )
+        else:
+            concerns.append(
+                f"{paragraphs}, and a calibration fitted on them may harm sentences: if you will embed sentences, use "
+                "--sentences"
+            )
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
     found = [unsuited(tokenizer, corpus.texts)]
     if options.background_words and corpus.words:

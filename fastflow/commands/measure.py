@@ -22,7 +22,7 @@ from fastflow.commands.options import (
 )
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
-from fastflow.progress import counted
+from fastflow.progress import Progress, counted
 
 CUT = "texts longer than"  # the beginning of the warning that texts are cut
 
@@ -62,7 +62,7 @@ def eval_command(
     of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
     every set. The other measures come with a 95 % interval; labelled texts and retrieval need the extra eval.
     """
-    from fastflow.evaluation.evaluate import Pairs, evaluate, find_tasks, table
+    from fastflow.evaluation.evaluate import Counted, Pairs, evaluate, find_tasks, table
     from fastflow.evaluation.results import evaluate_tasks, tasks_table
 
     found = find_tasks(tasks)
@@ -70,14 +70,15 @@ def eval_command(
     others = [task for task in found if not isinstance(task, Pairs)]
     runtime = open_runtime(model, device, dtype, threads, quiet)
     result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
-    tables = []
-    with warnings.catch_warnings():
+    tables, total = [], sum(len(task.texts) for task in found)
+    with warnings.catch_warnings(), Progress("eval", total, "texts", shown=not quiet) as progress:
         warnings.filterwarnings("ignore", CUT)  # printed below, with the number
+        encoder = Counted(runtime, progress.advance)
         if scored:
-            result |= evaluate(runtime.encode, scored)
+            result |= evaluate(encoder.encode, scored)
             tables.append(table(result))
         if others:
-            result["tasks"] = evaluate_tasks(runtime, others)
+            result["tasks"] = evaluate_tasks(encoder, others)
             tables.append(tasks_table(result["tasks"]))
     if runtime.truncated:
         say(f"fastflow: {counted(runtime.truncated, 'texts')} cut at {runtime.info()['max_length']} tokens")
@@ -177,6 +178,7 @@ def report(
             ReportOptions(**options),
             fit_named,
             lambda path: open_runtime(path, device, dtype, threads, quiet=True),
+            shown=not quiet,
         )
     for entry in made.left_out:
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")

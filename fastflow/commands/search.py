@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from fastflow.search import Hit
 
 TOGETHER = 64  # queries of standard input that are answered in one pass over the file
+PARAGRAPH = 40  # words
+PARAGRAPHS = (
+    "fastflow: the rows found are paragraphs, and the model in the package is made for sentences: a tuned model, such as "
+    "all-MiniLM-L6-v2 (-m), or word search finds more (docs/search.md, Which model)"
+)
 
 
 @click.command()
@@ -73,9 +79,12 @@ def search(
 
     runtime = open_runtime(model, device, dtype, threads, quiet=True)
     answers: list[str] = []
+    paragraphs = False
     with Index(file, runtime, texts=texts) as index:
         if not quiet:
             introduce(runtime)
+            if index.similarity == "cosine" and (usual := usual_cosine(runtime)) is not None:
+                say(f"fastflow: two texts drawn at random have a cosine of about {usual:.1f} with this model")
         for queries in [[query]] if query != "-" else _lines(runtime):
             for text, hits in zip(queries, index.search(queries, count, where), strict=True):
                 if not hits and not quiet:
@@ -83,9 +92,12 @@ def search(
                 if json_file == "-":
                     emit(_object(text, hits))
                 elif hits or query == "-":
-                    emit(_table(text if query == "-" else None, hits))
+                    emit(_table(text if query == "-" else None, hits, None if quiet else index.similarity))
+                paragraphs = paragraphs or are_paragraphs([hit.text for hit in hits if hit.text])
                 if json_file not in (None, "-"):
                     answers.append(_object(text, hits))
+    if paragraphs and runtime._opened.packaged and not quiet:
+        say(PARAGRAPHS)
     if json_file is not None and json_file != "-":
         write_text(json_file, "\n".join(answers) + "\n" * bool(answers))
 
@@ -113,15 +125,34 @@ def _object(query: str, hits: Sequence[Hit]) -> str:
     return json.dumps({"query": query, "hits": rows}, ensure_ascii=False)
 
 
-def _table(query: str | None, hits: Sequence[Hit]) -> str:
-    """A line a row: rank, score, row, id and text, then the fields; above them the query, if there are several."""
+def _table(query: str | None, hits: Sequence[Hit], similarity: str | None) -> str:
+    """A line a row: rank, score, row, id and text, then the fields; above them the query, if there are several.
+
+    ``similarity`` names the score in a line before them; None: without that line.
+    """
     lines = [] if query is None else [f"# {_printable(query)}"]
+    if similarity is not None and hits:
+        identity, text = "  id" * (hits[0].id is not None), "  text" * (hits[0].text is not None)
+        lines.append(f"  #  {similarity:>7}  row{identity}{text}{'  fields' * bool(hits[0].fields)}")
     for rank, hit in enumerate(hits, 1):
         identity = "" if hit.id is None else f"  {_printable(str(hit.id))}"
         text = "" if hit.text is None else f"  {_printable(hit.text)}"
         fields = "".join(f"  {name}={_printable(str(value))}" for name, value in hit.fields.items())
         lines.append(f"{rank:>3}  {hit.score:7.4f}  {hit.row}{identity}{text}{_printable(fields)}")
     return "\n".join(lines)
+
+
+def usual_cosine(runtime: Runtime) -> float | None:
+    """The mean cosine of two texts of the corpus that the model was fitted to; None if it is not recorded."""
+    record: Any = runtime._opened.model.manifest
+    for name in ("training", "isotropy", "after", "mean_cosine"):
+        record = record.get(name) if isinstance(record, dict) else None
+    return record if isinstance(record, float) else None
+
+
+def are_paragraphs(texts: Sequence[str]) -> bool:
+    """Whether half of ``texts`` or more have over PARAGRAPH words."""
+    return bool(texts) and median(len(text.split()) for text in texts) > PARAGRAPH
 
 
 def _printable(text: str) -> str:

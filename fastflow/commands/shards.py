@@ -31,7 +31,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     from fastflow.files.parts.merging import merge as join
 
     replaced = os.path.isfile(output)
-    found = join(folder, output)
+    found = join(folder, output, shown=not quiet)
     if not quiet:
         joined = f"{counted(found[0].total, 'rows')} of {counted(len(found), 'parts')}"
         say(f"fastflow: {joined}{written_to(output, replaced)}")

@@ -23,6 +23,7 @@ from fastflow.evaluation.classes import LABELLED_TEXTS, LabelledTexts, read_labe
 from fastflow.evaluation.pairs import LABELLED_PAIRS, LabelledPairs, read_labelled_pairs
 from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
 from fastflow.evaluation.rows import matches, read_rows
+from fastflow.progress import in_parts
 from fastflow.stages.vectors import paired_cosine
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
@@ -129,6 +130,25 @@ def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
         row = score(task, _cosines(task, vectors))
         return {key: row[key] for key in ("all", "wmean")}
     return {name: found.value for name, found in task.measures(vectors).items()}
+
+
+class Counted:
+    """The calls of ``encoder`` that tasks need; ``count`` takes the number of texts after each part of them."""
+
+    def __init__(self, encoder: Any, count: Callable[[int], None]) -> None:
+        self._encoder, self._count = encoder, count
+
+    def encode(self, texts: Sequence[str]) -> NDArray[Any]:
+        """(n, D) vectors."""
+        return np.asarray(in_parts(self._encoder.encode, texts, self._count))
+
+    def encode_query(self, texts: Sequence[str]) -> NDArray[Any]:
+        """(n, D) vectors with the prompt for queries."""
+        return np.asarray(in_parts(self._encoder.encode_query, texts, self._count))
+
+    def encode_document(self, texts: Sequence[str]) -> NDArray[Any]:
+        """(n, D) vectors with the prompt for documents."""
+        return np.asarray(in_parts(self._encoder.encode_document, texts, self._count))
 
 
 def embed(encoder: Any, task: Task) -> NDArray[Any]:

@@ -14,14 +14,14 @@ from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
-from fastflow.progress import counted
+from fastflow.progress import Progress, counted
 from fastflow.replacing import replace_text
 from fastflow.report import geometry as report_geometry
 from fastflow.report import sections as report_sections
 from fastflow.report import verdict as report_verdict
 from fastflow.report.page import page
 from fastflow.report.parts import Section
-from fastflow.report.subjects import MODEL, Fit, Open, Subject, read_texts, shown_name, subjects, thin
+from fastflow.report.subjects import MODEL, Fit, Open, Subject, encoders, read_texts, shown_name, subjects, thin
 from fastflow.runtime import Runtime
 
 
@@ -60,9 +60,9 @@ class Report:
 
 
 def make_report(
-    runtime: Runtime, against: Sequence[str], settings: ReportOptions, fit: Fit, open_model: Open
+    runtime: Runtime, against: Sequence[str], settings: ReportOptions, fit: Fit, open_model: Open, shown: bool = False
 ) -> Report:
-    """Read the data, embed each text once, and make every section there is data for.
+    """Read the data, embed each text once, and make every section there is data for; ``shown``: with progress.
 
     ``fit(method, pooled, seed)`` fits a baseline, ``open_model(path)`` opens another model named in ``against``.
     Raises a UsageError if no data are given at all.
@@ -75,35 +75,40 @@ def make_report(
     paired = list(dict.fromkeys(text for pairs in sets for text in [*pairs.first, *pairs.second]))
     texts = corpus or thin(paired, settings.sample, settings.seed)
     model = load_model(None if runtime.info()["model"] == "default" else runtime.info()["model"])
-    columns = subjects(runtime, model, against, texts, fit, open_model, settings.seed)
-    if not (settings.sts or settings.tasks or settings.corpus or settings.qnli or settings.log):
-        raise UsageError(
-            "report has nothing to measure: give text with --corpus FILE, scored pairs with --sts PAIRS.tsv|DIR, "
-            "or both"
-        )
+    wanted = {*texts, *paired, *(text for task in tasks for text in task.texts)}
+    if questions:
+        wanted |= {*questions.first, *questions.second}
+    total = len(wanted) * encoders(model, against)
     sections: list[Section] = []
     left_out: list[dict[str, str]] = []
 
     def leave_out(name: str, needs: str) -> None:
         left_out.append({"section": name, "needs": needs})
 
-    if sets:
-        sections.append(report_sections.similarity(columns, sets))
-    else:
-        leave_out("Similarity", "needs scored pairs: --sts PAIRS.tsv or a directory of them")
-    if tasks:
-        sections.append(report_sections.tasks(columns, tasks))
-    else:
-        leave_out("Tasks", "needs labelled pairs, labelled texts or retrieval: --eval TASK")
-    if questions:
-        sections.append(report_sections.entailment(columns, questions))
-    else:
-        leave_out("QNLI", "needs question and sentence pairs: --qnli FILE.tsv (label, sentence1, sentence2)")
-    if sets:
-        sections.append(report_sections.lexical(columns, sets))
-    else:
-        leave_out("Lexical bias", "needs scored pairs: --sts")
-    _unlabelled(model, columns, texts, bool(corpus), settings, sections, leave_out)
+    with Progress("report", total, "texts", shown) as progress:
+        columns = subjects(runtime, model, against, texts, fit, open_model, settings.seed, progress.advance)
+        if not (settings.sts or settings.tasks or settings.corpus or settings.qnli or settings.log):
+            raise UsageError(
+                "report has nothing to measure: give text with --corpus FILE, scored pairs with --sts PAIRS.tsv|DIR, "
+                "or both"
+            )
+        if sets:
+            sections.append(report_sections.similarity(columns, sets))
+        else:
+            leave_out("Similarity", "needs scored pairs: --sts PAIRS.tsv or a directory of them")
+        if tasks:
+            sections.append(report_sections.tasks(columns, tasks))
+        else:
+            leave_out("Tasks", "needs labelled pairs, labelled texts or retrieval: --eval TASK")
+        if questions:
+            sections.append(report_sections.entailment(columns, questions))
+        else:
+            leave_out("QNLI", "needs question and sentence pairs: --qnli FILE.tsv (label, sentence1, sentence2)")
+        if sets:
+            sections.append(report_sections.lexical(columns, sets))
+        else:
+            leave_out("Lexical bias", "needs scored pairs: --sts")
+        _unlabelled(model, columns, texts, bool(corpus), settings, sections, leave_out)
     source = _source(settings, len(texts), bool(corpus))
     return _headed(runtime, columns, sections, left_out, source, settings.seed)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.texts import read_records
 from fastflow.model.kinds import Model
+from fastflow.progress import in_parts
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, apply, describe
 
@@ -27,8 +28,8 @@ UNCALIBRATED = ("raw", "weights")
 class Pool:
     """Pooled embeddings by prompt and text; no text is encoded twice."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: Runtime, count: Callable[[int], None] = lambda texts: None) -> None:
+        self.runtime, self._count = runtime, count
         self._where: dict[tuple[str, str], int] = {}
         self._rows = runtime.pool([])
 
@@ -39,7 +40,8 @@ class Pool:
         new = [text for text in dict.fromkeys(texts) if (prompt, text) not in self._where]
         if new:
             self._where |= {(prompt, text): len(self._where) + i for i, text in enumerate(new)}
-            self._rows = np.concatenate([self._rows, self.runtime.pool(new, prompt=prompt)])
+            pooled = in_parts(lambda part: self.runtime.pool(part, prompt=prompt), new, self._count)
+            self._rows = np.concatenate([self._rows, pooled])
         return np.asarray(self._rows[np.array([self._where[prompt, text] for text in texts], np.int64)])
 
 
@@ -68,16 +70,19 @@ class Subject:
 
 
 def subjects(
-    runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int
-) -> list[Subject]:
+    runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int,
+    count: Callable[[int], None] = lambda texts: None,
+) -> list[Subject]:  # fmt: skip
     """The columns: ``model`` itself, which ``runtime`` runs, then the others in the order of ``against``.
+
+    ``count`` takes the number of texts after each part that an encoder has pooled.
 
     A name is ``raw``, the encoder's pooling without token weights, as in the paper; ``weights``, the same with the
     model's token weights; a method of ``fit``, fitted on ``texts``; or a directory with another model.
     """
-    pool, out = Pool(runtime), []
+    pool, out = Pool(runtime, count), []
     unweighted = replace(model.pooling, weights=None)
-    plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=unweighted)))
+    plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=unweighted)), count)
     for name in dict.fromkeys(against):
         if name == MODEL:
             raise UsageError("--against names the other columns, not the model itself")
@@ -89,7 +94,7 @@ def subjects(
             out.append(_uncalibrated(name, pool))
         elif Path(name).is_dir():
             other = open_model(name)
-            out.append(Subject(shown_name(name), _what(other), Pool(other), other.transform))
+            out.append(Subject(shown_name(name), _what(other), Pool(other, count), other.transform))
         else:
             if not texts:
                 raise UsageError(f"--against {name} has to be fitted on text: give --corpus FILE, or --sts")
@@ -100,6 +105,12 @@ def subjects(
     if clash := [name for name in paths if name in (MODEL, *UNCALIBRATED)] or _repeated([s.name for s in out]):
         raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
     return [Subject(MODEL, _what(runtime), pool, runtime.transform), *out]
+
+
+def encoders(model: Model, against: Sequence[str]) -> int:
+    """How many times ``subjects`` has each text pooled."""
+    others = [name for name in dict.fromkeys(against) if name not in UNCALIBRATED and Path(name).is_dir()]
+    return 1 + len(others) + ("raw" in against and model.pooling.weights is not None)
 
 
 def baseline(names: Sequence[str]) -> str | None:

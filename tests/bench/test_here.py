@@ -35,6 +35,19 @@ def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkey
     shown = module.table(found).splitlines()
     assert shown[0] == f"model {bert}, 1 thread, 32 short sentences: texts a second"
     assert len(shown) == 2 + len(found["rows"]) + len(found["skipped"])
+    assert "*" not in "".join(shown)
+
+
+def test_a_ratio_of_other_work_is_marked(bert, monkeypatch):
+    found = {
+        "model": "m", "work": "words", "layers": False, "threads": 1, "texts": 32, "against": "other", "skipped": [],
+        "rows": [{"name": name, "dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0} for name in ("fastflow", "x")],
+    }  # fmt: skip
+    shown = module.table(found).splitlines()
+    assert [line.endswith("*") for line in shown[1:3]] == [True, False]
+    assert shown[3].startswith("* not the same work: this model computes no layer of its encoder")
+    found["rows"] = found["rows"][:1]
+    assert "*" not in module.table(found)
 
 
 def test_without_pytorch_fastflow_is_timed_alone(model, monkeypatch):

@@ -25,10 +25,32 @@ def test_rows_are_printed_best_first(desk, model, sentences):
     result = run("search", desk / "x.db", sentences[7], "-m", model, "-k", 3)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[0] == f"  1   1.0000  7  k7  {sentences[7]}  lang=en"
-    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
+    assert lines[0] == "  #   cosine  row  id  text  fields"
+    assert lines[1] == f"  1   1.0000  7  k7  {sentences[7]}  lang=en"
+    assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3"]
     assert result.stderr.startswith("fastflow: model ")
-    assert run("search", desk / "x.db", sentences[7], "-m", model, "--quiet").stderr == ""
+    quiet = run("search", desk / "x.db", sentences[7], "-m", model, "-k", 3, "--quiet")
+    assert (quiet.stdout.splitlines(), quiet.stderr) == (lines[1:], "")
+
+
+def test_a_score_gets_a_meaning(tmp_path):
+    (tmp_path / "in.txt").write_text("A ship in a storm.\nBread in an oven.\n")
+    assert run("embed", tmp_path / "in.txt", "-o", tmp_path / "x.db", "--quiet").exit_code == 0
+    said = run("search", tmp_path / "x.db", "a boat").stderr.splitlines()
+    assert said[1:] == ["fastflow: two texts drawn at random have a cosine of about 0.1 with this model"]
+    many = run("search", tmp_path / "x.db", "-", stdin="a boat\na cake\n").stdout.splitlines()
+    assert [line.split()[0] for line in many] == ["#", "#", "1", "2", "#", "#", "1", "2"]
+    assert many[:2] == ["# a boat", "  #   cosine  row  text"]
+
+
+def test_the_model_in_the_package_is_weak_on_paragraphs(model, tmp_path):
+    (tmp_path / "in.txt").write_text(" ".join(["word"] * 60) + "\n" + " ".join(["other"] * 50) + "\n")
+    for options in ([], ["-m", model]):
+        assert run("embed", tmp_path / "in.txt", *options, "-o", tmp_path / "x.db", "--quiet").exit_code == 0
+        result = run("search", tmp_path / "x.db", "Which word is it?", *options)
+        assert ("such as all-MiniLM-L6-v2 (-m), or word search" in result.stderr) == (options == [])
+    quiet = run("search", tmp_path / "x.db", "Which word is it?", "-m", model, "--quiet")
+    assert quiet.stderr == ""
 
 
 def test_json_has_everything(desk, model, sentences):

@@ -58,7 +58,7 @@ def test_the_words_of_the_file():
 
 def test_a_list_of_words(tmp_path):
     path = tmp_path / "words.txt"
-    path.write_text("\ufeffder 30\nund 10\nzum Beispiel 5\nder  5 \n", encoding="utf-8")
+    path.write_text("\ufeffder 30\nund\t10\nzum Beispiel 5\nder  5 \n", encoding="utf-8")
     words, length = read_words(path)
     assert words == pytest.approx({"der": 700_000, "und": 200_000, "zum Beispiel": 100_000})
     assert length == LENGTH
@@ -67,10 +67,10 @@ def test_a_list_of_words(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"der 30\nund\n", "words.txt, line 2: must be a word, a space, and how often it occurs"),
+        (b"der 30\nund\n", "words.txt, line 2: must be a word, a space or tab, and how often it occurs"),
         (b"der 30\n\nund 1\n", "words.txt, line 2: must be"),
         (b"der 30\nund oft\n", "words.txt, line 2: must be"),
-        (b"der\t30\n", "words.txt, line 1: must be"),
+        (b"30\tder\n", "words.txt, line 1: must be"),
         (b"der 0\n", "words.txt, line 1: must be"),
         (b"der -1\n", "words.txt, line 1: must be"),
         (b"der nan\n", "words.txt, line 1: must be"),

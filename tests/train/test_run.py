@@ -78,15 +78,18 @@ def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
     path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
     alike = ("--method", "standardize", "--token-weights", "none")
     whole = train(*alike, source=path, out=tmp_path / "whole")
-    assert "WARNING: these texts have 5" in whole.stderr
+    assert "WARNING: these texts are paragraphs, of 5" in whole.stderr
     for options, told in (((), False), (("--token-weights", "none"), True), (("--pooling", "cls"), True)):
         for method in ("standardize", "flow"):
             tried = train("--method", method, *options, "--batch-size", 32, "--dry-run", source=path)
             assert tried.exit_code == 0, tried.stderr
-            assert ("WARNING: these texts have 5" in tried.stderr) == told
+            assert ("WARNING: these texts are paragraphs, of 5" in tried.stderr) == told
     cut = train(*alike, "--sentences", source=path, out=tmp_path / "cut")
     assert "corpus: 252 distinct texts" in cut.stderr
-    assert "words on average" not in cut.stderr
+    assert "these texts are paragraphs" not in cut.stderr
+    usual = train("--dry-run", "--batch-size", 32, source=path)
+    assert "corpus: these texts are paragraphs, of 5" in usual.stderr
+    assert "WARNING" not in usual.stderr
 
 
 def fitted(sentences, bert, **options):

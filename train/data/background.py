@@ -62,21 +62,22 @@ def english() -> Words:
 
 
 def read_words(path: Path) -> Words:
-    """The words of a list, a line each: the word, a space, how often it occurs. Errors name file and line."""
+    """The words of a list, a line each: the word, a space or tab, how often it occurs. Errors name file and line."""
     found: dict[str, float] = {}
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise FastflowError(f"{path}: cannot be read as a list of words in UTF-8 ({error})") from error
     for number, line in enumerate(lines, 1):
-        word, _, count = line.strip().rpartition(" ")
-        word = word.rstrip()
+        word, count = ["", "", *line.rsplit(None, 1)][-2:]
         try:
             times = float(count)
         except ValueError:
             times = math.nan
         if not (word and 0 < times < math.inf):
-            raise FastflowError(f"{path}, line {number}: must be a word, a space, and how often it occurs")
+            raise FastflowError(
+                f"{path}, line {number}: must be a word, a space or tab, and how often it occurs, as in: house 123"
+            )
         found[word] = found.get(word, 0.0) + times
     if not found:
         raise FastflowError(f"{path}: holds no word")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -203,24 +203,25 @@ def is_whole(folder: Path, manifest: Manifest) -> bool:
     return manifest.sha256 is not None and part.is_file() and part.stat().st_size == manifest.bytes
 
 
-def check_bytes(folder: Path, found: Iterable[Manifest]) -> None:
-    """Raise a FastflowError unless every part has the bytes that its manifest names."""
+def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], None] = lambda read: None) -> None:
+    """Raise a FastflowError unless every part has the bytes that its manifest names; ``count`` takes those read."""
     for manifest in found:
         part = folder / manifest.part
-        if file_sha256(part) != manifest.sha256:
+        if file_sha256(part, count) != manifest.sha256:
             raise FastflowError(
                 f"{part} is not as it was made: its sha256 is another; remove it, then fastflow status {folder} shows "
                 "the command that makes it again"
             )
 
 
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, which are read a piece at a time."""
+def file_sha256(path: Path, count: Callable[[int], None] = lambda read: None) -> str:
+    """The sha256 of a file's bytes, which are read a piece at a time; ``count`` takes the length of each."""
     digest = hashlib.sha256()
     try:
         with open_regular(path) as handle:
             while chunk := handle.read(CHUNK):
                 digest.update(chunk)
+                count(len(chunk))
     except OSError as error:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
     return digest.hexdigest()

@@ -7,7 +7,7 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,14 +25,17 @@ from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
+from fastflow.progress import Progress
 from fastflow.values import open_regular, reason
 
 ROWS = 4096  # read at a time
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}  # of safetensors
 
 
-def merge(folder: Path, target: Path) -> list[Manifest]:
+def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
     """Join the parts in ``folder`` into ``target``, which appears only when whole; returns their manifests.
+
+    ``shown``: with progress.
 
     The bytes are those of one run without --shard. A .npz holds its ids and fields in memory, as a run does.
     Raises a FastflowError for a part that is missing, changed or of another run, before anything is written.
@@ -45,16 +48,17 @@ def merge(folder: Path, target: Path) -> list[Manifest]:
             raise UsageError(f"{target}: the parts are {path.suffix} files, such as {path}; give -o the same suffix")
         if target.exists() and target.samefile(path):
             raise UsageError(f"{target} is one of the parts; choose another output with -o")
-    check_bytes(folder, found)
+    with Progress("check", sum(path.stat().st_size for path in paths), "bytes", shown) as checked:
+        check_bytes(folder, found, checked.advance)
     meta = {name: value for name, value in found[0].run.items() if name != "options"}
-    with kind(target, meta) as writer:
+    with Progress("merge", found[0].total, "rows", shown) as progress, kind(target, meta) as writer:
         writer.begin()
         try:
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):
                 try:
-                    _join_parquet(writer, paths)
+                    _join_parquet(writer, paths, progress.advance)
                 except FastflowError:
                     raise
                 except Exception as error:  # as in _append
@@ -65,7 +69,7 @@ def merge(folder: Path, target: Path) -> list[Manifest]:
                     ) from error
             else:
                 for path, manifest in zip(paths, found, strict=True):
-                    _append(writer, path, manifest)
+                    _append(writer, path, manifest, progress.advance)
                 writer.finish()
         except BaseException:
             writer.remove()
@@ -83,14 +87,15 @@ def check_complete(folder: Path, found: list[Manifest]) -> None:
         raise FastflowError(f"{folder}: {which} missing; fastflow status {folder} shows the commands")
 
 
-def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:
-    """The rows of one part after those before."""
+def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[[int], None]) -> None:
+    """The rows of one part after those before; ``count`` takes the number of each block's."""
     rows, (start, stop) = 0, manifest.rows
     try:
         with open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
             if isinstance(writer, JsonLinesFile):
                 while chunk := handle.read(CHUNK):
                     writer.append(chunk)
+                    count(chunk.count(b"\n"))
                 return
             readers = {".npy": _npy_blocks, ".npz": _npz_blocks, ".safetensors": _safetensors_blocks}
             scored = bool(manifest.run.get("options", {}).get("log_prob"))
@@ -98,6 +103,7 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest) -> None:
             for block in of_part:
                 writer.write(block)
                 rows += len(block.rows)
+                count(len(block.rows))
     except FastflowError:
         raise
     except Exception as error:  # a body that was spoilt before it was hashed: the libraries raise anything for it
@@ -194,8 +200,8 @@ def _array(bundle: zipfile.ZipFile, name: str) -> NDArray[Any]:
         return npy.read_array(entry, allow_pickle=False)
 
 
-def _join_parquet(writer: ParquetOutput, paths: list[Path]) -> None:
-    """Row groups of one size over the parts."""
+def _join_parquet(writer: ParquetOutput, paths: list[Path], count: Callable[[int], None]) -> None:
+    """Row groups of one size over the parts; ``count`` takes the number of rows of each batch."""
     _, parquet = arrow(f"{writer.target}: joining Parquet")
     schemas = [parquet.read_schema(path) for path in paths]
     schema = joined(schemas)
@@ -209,5 +215,6 @@ def _join_parquet(writer: ParquetOutput, paths: list[Path]) -> None:
                 for group in range(file.metadata.num_row_groups):
                     for batch in file.iter_batches(ROWS, row_groups=[group]):
                         yield cast(batch, schema)
+                        count(batch.num_rows)
 
     writer.put(schema, batches())
