@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TOGETHER = 64  # queries of standard input that are answered in one pass over the file
 PARAGRAPH = 40  # words
 PARAGRAPHS = (
-    "fastflow: the rows found are paragraphs, and the model in the package is made for sentences: a tuned model, such as "
-    "all-MiniLM-L6-v2 (-m), or word search finds more (docs/search.md, Which model)"
+    "fastflow: the rows found are paragraphs, and the model in the package is made for sentences: a tuned model, such "
+    "as all-MiniLM-L6-v2 (-m), or word search finds more (docs/search.md, Which model)"
 )
 
 
