@@ -26,7 +26,7 @@ def assemble(
 
     ``shares``: None for equal ones, of sum 1. Raises ValueError for a pooling, head or smoothing that cannot run.
     """
-    check_pooling(mode, len(layers), head)
+    check_pooling(mode, len(layers), head, shares)
     pooled = shape.hidden * len(mode.split("+"))
     equal = [1 / len(layers)] * len(layers)
     made = EncoderProgram(

@@ -5,6 +5,7 @@ Fields and numbers are those of ``c/encoder/encoder.h``; the definition is ``ker
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,15 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
     return found
 
 
-def check_pooling(mode: str, layers: int, head: Head) -> None:
+def check_pooling(mode: str, layers: int, head: Head, shares: Sequence[float] | None) -> None:
     """Raise ValueError for a pooling that is unknown, or that cannot run with this number of layers or this head."""
     parts = mode.split("+")
     if mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
         raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")
     if "max" in parts and layers > 1:
         raise ValueError("pooling 'max' is of one layer, not of several")
+    if "max" in parts and shares is not None and tuple(shares) != (1,):
+        raise ValueError("pooling 'max' takes its layer whole, not a share of it")
     if mode == "pooler" and head:
         raise ValueError("pooling 'pooler' runs without modules behind it")
 

@@ -125,6 +125,7 @@ def header(shape, descr="<f4"):
         (header((3, 4), "|O") + b"cos\nsystem\n(S'true'\ntR.", "this holds 'object'"),
         (header((3, 4)).replace(b"shape", b"sha\xffe"), "is not a .npy file"),
         (b"\x93NUMPY\x01\x00\xff\xff" + b"[" * 65_535, "is not a .npy file"),
+        (header((3, 4)).replace(b"),", b"(,"), "is not a .npy file"),  # tokenize raises TokenError
     ],
 )
 def test_a_file_that_lies(tmp_path, content, message):

@@ -19,6 +19,7 @@ from fastflow.files.read.parquet import footer, parquet_records, row_count
 from fastflow.files.read.records import Layout
 
 from support.commands import run
+from support.corpus import regressions
 from support.memory import grown
 
 
@@ -143,3 +144,30 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     assert 1 <= sizes[0] <= 20
     monkeypatch.setattr(parquet, "BYTES", 1)
     assert [record.line for record in read(tmp_path / "in.parquet", Layout(field="text"))] == list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("the name of a column is not UTF-8", "['a', 'dog', '']"),  # of one that is not read
+        ("pyarrow ends the process if the description of a column is asked for", "row 2: cannot be read"),
+        ("the footer counts other rows than the groups", "is damaged: its footer counts -4 rows, and its groups 3"),
+        ("a group has fewer texts than rows", "is damaged: a row group should end at row 3, and ends at 0"),
+    ],
+)
+def test_a_damaged_description_is_no_end_of_the_process(tmp_path, run_python, fault, sentence):
+    (tmp_path / "in.parquet").write_bytes(regressions("parquet")[fault][1:])
+    done = run_python(
+        """
+        import sys
+        from fastflow.errors import FastflowError
+        from fastflow.files.read.texts import read_records
+        try:
+            print([record.texts[0] for record in read_records(sys.argv[1])])
+        except FastflowError as error:
+            print(error)
+        """.replace("\n        ", "\n"),
+        tmp_path / "in.parquet",
+    )
+    assert done.returncode == 0, done.stderr
+    assert sentence in done.stdout

@@ -223,6 +223,7 @@ def changed(value):
         ("median", (3,), {}, "pooling 'median' is not known; known are mean"),
         ("mean+pooler", (3,), {}, "pooling 'pooler' is not known"),
         ("max", (1, 3), {}, "pooling 'max' is of one layer, not of several"),
+        ("cls+max", (1,), {"shares": [0.5]}, "pooling 'max' takes its layer whole, not a share of it"),
         ("pooler", (3,), {"head": [Unit()]}, "pooling 'pooler' runs without modules behind it"),
         ("pooler", (1,), {"token_weights": token_weights(1)}, "token weights cannot run with pooling 'pooler'"),
         ("mean", (1,), {"token_weights": token_weights(1)[1:]}, r"float32 of shape \(200,\), not float32 of \(199,\)"),

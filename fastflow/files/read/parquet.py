@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
@@ -13,7 +14,6 @@ from fastflow.values import reason
 
 BATCH = 4096  # rows that become Python values at a time
 BYTES = 1 << 24  # in a batch: fewer rows if they are long
-DICTIONARIES = ("PLAIN_DICTIONARY", "RLE_DICTIONARY")  # encodings that store a repeated value once
 
 
 def arrow(purpose: str) -> Any:
@@ -32,50 +32,52 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
     Fields to keep come as scalars of Arrow, which have a type. Raises a FastflowError naming file and row.
     """
     file = _opened(source)
-    fields, columns = columns_of(source.path, file.schema_arrow, layout)
-    file = _opened(source, _repeating(file, fields))
-    row, total = 0, file.metadata.num_rows
+    with _readable(source.path):
+        fields, columns = columns_of(source.path, file.schema_arrow, layout)
+    file = _opened(source, fields)  # else a few bytes of a file, a repeated value, could stand for gigabytes
+    counts, row = _counts(file, source.path), 0
     try:
-        for group in range(file.metadata.num_row_groups):
-            count = file.metadata.row_group(group).num_rows
-            if row + count <= skip:
-                row += count
+        for group, count in enumerate(counts):
+            end = row + count
+            if end <= skip:
+                row = end
                 continue
-            size = _rows_at_once(file.metadata.row_group(group), columns)
+            size = _rows_at_once(file.metadata.row_group(group))
             for batch in file.iter_batches(size, row_groups=[group], columns=columns):
                 first = max(0, skip - row)
                 yield from _records(batch.slice(first), fields, source.path, row + first, layout)
                 row += batch.num_rows
-                source.done = row / total
+                source.done = row / sum(counts)
+            if row != end:
+                raise FastflowError(f"{source.path} is damaged: a row group should end at row {end}, and ends at {row}")
     except (OSError, ValueError) as error:
         source.check_unchanged()
         raise FastflowError(f"{source.path}, row {row}: cannot be read: {reason(error)}") from error
     source.check_unchanged()
 
 
-def _rows_at_once(group: Any, columns: list[str]) -> int:
-    """The rows of ``group`` whose ``columns`` have about BYTES when they are unpacked, at most BATCH."""
-    chunks = (group.column(i) for i in range(group.num_columns))
-    size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in columns)
-    return max(1, min(BATCH, BYTES * group.num_rows // max(1, size)))
+def _rows_at_once(group: Any) -> int:
+    """The rows of ``group`` that have about BYTES when they are unpacked, at most BATCH.
 
-
-def _repeating(file: Any, fields: Iterable[str]) -> list[str]:
-    """Those of the text columns ``fields`` that store a repeated value once, and are read so: else a few bytes of a
-    file could stand for gigabytes.
+    All columns count: to ask for one whose description is damaged ends the process (pyarrow 26).
     """
-    metadata, found = file.metadata, set()
-    for at in range(metadata.num_row_groups):
-        group = metadata.row_group(at)
-        for i in range(group.num_columns):
-            if set(DICTIONARIES) & set(group.column(i).encodings):
-                found.add(group.column(i).path_in_schema)
-    return [name for name in fields if name in found]
+    return max(1, min(BATCH, BYTES * group.num_rows // max(1, group.total_byte_size)))
 
 
 def row_count(source: Input) -> int:
     """The rows of the file, of which only the footer is read."""
-    return int(_opened(source).metadata.num_rows)
+    return sum(_counts(_opened(source), source.path))
+
+
+def _counts(file: Any, path: str) -> list[int]:
+    """The rows of each group; raises a FastflowError if they are not those of the file."""
+    metadata = file.metadata
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
+        raise FastflowError(
+            f"{path} is damaged: its footer counts {metadata.num_rows} rows, and its groups {sum(counts)}"
+        )
+    return counts
 
 
 def footer(source: Input) -> bytes:
@@ -90,7 +92,9 @@ def footer(source: Input) -> bytes:
 
 def agreed_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
     """Add the Arrow types of id and fields to keep to ``found``; raises a FastflowError if it has another."""
-    agree(found, source.path, _opened(source).schema_arrow, layout)
+    file = _opened(source)
+    with _readable(source.path):
+        agree(found, source.path, file.schema_arrow, layout)
 
 
 def agree(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
@@ -116,14 +120,23 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
 
 def _opened(source: Input, dictionaries: Sequence[str] = ()) -> Any:
     """The file, whose columns ``dictionaries`` are read as the dictionaries they are stored as."""
-    pa, parquet = arrow(f"{source.path}: reading Parquet")
+    _, parquet = arrow(f"{source.path}: reading Parquet")
     if source.identity is None:
         raise UsageError(f"{source.path}: Parquet is read from its end, which a pipe does not have yet; give a file")
-    try:
+    with _readable(source.path):
         return parquet.ParquetFile(source.file, pre_buffer=False, read_dictionary=list(dictionaries))
-    except (OSError, ValueError, pa.ArrowException) as error:
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Raise a FastflowError for a footer that is damaged; the names in it are not read before they are asked for."""
+    import pyarrow
+
+    try:
+        yield
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         why = reason(error).split(".")[0]
-        raise FastflowError(f"{source.path} is no Parquet file, or damaged: {why}") from error
+        raise FastflowError(f"{path} is no Parquet file, or damaged: {why}") from error
 
 
 def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:

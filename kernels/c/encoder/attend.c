@@ -99,7 +99,8 @@ void ff_attend(const ff_call *c, const ff_attend_step *s, const ff_group *g, int
             if (s->kind == FF_ATTEND)
                 attention->attend(&head, b * tokens / blocks, (b + 1) * tokens / blocks, keys, own ? scratch + floats : scratch);
         }
-        shared += own ? 0 : (size_t)e->heads * floats;
+        if (!own)
+            shared += (size_t)e->heads * floats;
         from -= count;
         to -= count;
     }

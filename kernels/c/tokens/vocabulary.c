@@ -110,13 +110,13 @@ static int64_t string(reader *r, uint8_t *to)
 static int whole_number(reader *r, int32_t *value)
 {
     int64_t n = 0;
-    int c = next(r), digits = 0;
+    int c = next(r), first = c, digits = 0;
     for (; c >= '0' && c <= '9' && digits < 10; c = r->at < r->end ? *r->at++ : -1, digits++)
         n = 10 * n + c - '0';
     if (c >= 0)
         r->at--;
     *value = (int32_t)n;
-    return digits && n <= INT32_MAX && (digits == 1 || n >= 10) && !(c >= '0' && c <= '9');
+    return digits && n <= INT32_MAX && (digits == 1 || first != '0') && !(c >= '0' && c <= '9');
 }
 
 /* Read `"piece": id` pairs up to the end of the object; their number, -1 if one is odd. */
