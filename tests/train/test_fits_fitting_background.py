@@ -8,7 +8,7 @@ import pytest
 import fastflow
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
-from fastflow.train import options as settings
+from fastflow.train import reading as settings
 from fastflow.train.data.background import english
 from fastflow.train.data.background import sentences as background_sentences
 
