@@ -46,7 +46,9 @@ def test_its_cells_run_in_order(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "recolour(" in done.stdout
-    scores = {name: float(value) for name, value in re.findall(r"(raw|before|after): ([\d.]+)", done.stdout)}
-    assert scores["raw"] < min(scores["before"], scores["after"]) < 100
+    scores = {name: float(value) for name, value in re.findall(r"(raw|before|after|packaged): ([\d.]+)", done.stdout)}
+    assert sorted(scores, key=scores.get)[0] == "raw"
+    assert sorted(scores, key=scores.get)[-1] == "after"
+    assert len(scores) == 4
     assert ("FELL" in done.stdout) == (scores["after"] < scores["before"])
     assert "(3, 256) cpu" in done.stdout

@@ -130,6 +130,16 @@ def test_links_are_made_absolute(text, link):
     assert described(text, 'version = "1.2"\nRepository = "https://x.example/y"\n') == link
 
 
+def test_each_python_is_named_tested_and_built_for():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    workflow = (ROOT / ".github" / "workflows" / "check.yml").read_text(encoding="utf-8")
+    tested = re.search(r"python: \[(.*)\]", workflow)[1]
+    assert re.findall(r'"cp3(\d+)-\*"', project) == [version.removeprefix("3.") for version in named]
+    assert re.findall(r'"(3\.\d+)"', tested) == named
+    assert f'requires-python = ">={named[0]}"' in project
+
+
 def test_workflows_may_read_and_no_more():
     """But for the job that publishes, which gets a token of identity and no password."""
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
