@@ -11,6 +11,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
 sys.path.insert(0, str(Path(__file__).parent / "release"))
@@ -59,6 +60,13 @@ def extensions():
     return built
 
 
+class Compiled(build_ext):
+    def build_extensions(self):
+        if hasattr(self.compiler, "linker_so"):  # without the folder of the builder's Python, which a wheel would keep
+            self.compiler.linker_so = [word for word in self.compiler.linker_so if not word.startswith("-Wl,-rpath")]
+        super().build_extensions()
+
+
 class Wheel(bdist_wheel):
     def run(self):
         super().run()
@@ -76,5 +84,5 @@ setup(
     long_description=described(*(Path(name).read_text(encoding="utf-8") for name in ("README.md", "pyproject.toml"))),
     long_description_content_type="text/markdown",
     ext_modules=extensions(),
-    cmdclass={"bdist_wheel": Wheel, "sdist": Source},
+    cmdclass={"build_ext": Compiled, "bdist_wheel": Wheel, "sdist": Source},
 )

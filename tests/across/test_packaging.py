@@ -221,6 +221,21 @@ def test_sdist_holds_the_sources_and_no_more(built):
 
 
 @pytest.mark.whole
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file")
+@pytest.mark.parametrize("variable", [COMPILED], indirect=True, scope="module")
+def test_the_extension_needs_the_c_library_alone_and_no_folder_of_its_builder(built, tmp_path):
+    with zipfile.ZipFile(built[0]) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".so"))
+        found = subprocess.run(
+            ["readelf", "-d", wheel.extract(name, tmp_path)], capture_output=True, text=True, check=True
+        )
+    needed = set(re.findall(r"\(NEEDED\) .*\[(\w+)[-.]", found.stdout))
+    assert "libc" in needed
+    assert needed <= {"libc", "libm", "libpthread", "ld"}
+    assert "PATH)" not in found.stdout
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize("variable", [COMPILED], indirect=True, scope="module")
 def test_a_wheel_in_an_environment_of_its_own(built, tmp_path):
     """With its four dependencies and no extra: commands run, or name the package to install."""
