@@ -27,6 +27,10 @@ TASKS = {  # what people want to do -> the commands for it, each with its summar
         "report": "Compare a model with other methods, on an HTML page.",
         "bench": "Time fastflow against other engines on this machine.",
     },
+    "Share a model": {
+        "pull": "Fetch a model from the Hugging Face Hub.",
+        "push": "Send a model to the Hugging Face Hub.",
+    },
     "Large inputs, and what is kept": {
         "status": "Show the parts in a folder, and those that are missing.",
         "merge": "Join the parts in a folder to one file.",
@@ -39,6 +43,8 @@ ELSEWHERE = {  # command -> its function, unless it is fastflow.commands.NAME:NA
     "eval": "fastflow.commands.measure:eval_command",
     "info": "fastflow.commands.keep:info",
     "merge": "fastflow.commands.shards:merge",
+    "pull": "fastflow.commands.hub:pull",
+    "push": "fastflow.commands.hub:push",
     "report": "fastflow.commands.measure:report",
     "status": "fastflow.commands.shards:status",
     "train": "fastflow.train.cli:main",

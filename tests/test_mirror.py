@@ -63,6 +63,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "kernels/test_embed.py": ("kernels/embed/",),
     "kernels/test_triton.py": ("kernels/launch.py", "kernels/encoder/triton", "kernels/flow/triton"),
     "model/test_refusals_model.py": ("fastflow/model/",),
+    "model/test_sharing.py": ("fastflow/commands/hub.py",),
     "plan/test_fold.py": ("fastflow/plan/",),
     "report/test_page.py": ("fastflow/report/",),
     "serve/test_routes.py": ("fastflow/serve/",),

@@ -22,6 +22,7 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import Unit
 from fastflow.model.architecture import is_model2vec, is_static, size_of
 from fastflow.model.hashing import (
+    HUB_RECORD,
     MANIFEST,
     MODULES,
     Hashes,
@@ -355,7 +356,7 @@ def verify(path: Path) -> list[str]:
         return verify_table(model) if model.modules is None else verify_modules(model)
     manifest = read_manifest(path)
     check_hashes(path, manifest, list(manifest["files"]))
-    known = {MANIFEST, *manifest["files"]}
+    known = {MANIFEST, HUB_RECORD, *manifest["files"]}
     if extra := sorted(
         str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
     ):

@@ -14,6 +14,7 @@ from fastflow.values import open_regular
 
 MANIFEST = "fastflow.json"
 MODULES = "modules.json"  # of a directory that Sentence Transformers saved
+HUB_RECORD = "hub.json"  # of a directory that `fastflow pull` made: it is no part of the model
 BLOCK = 1 << 20  # bytes read at a time; hashlib lets other threads run while it computes
 
 
