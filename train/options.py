@@ -25,7 +25,7 @@ TUNED_SPECTRUM = 0.0  # of recolour, for an encoder tuned for similarity: chosen
 
 
 def _by_size(name: str) -> str:
-    return f"  [default: {SMALL[name]}; {LARGE[name]} beside a background or from {LARGE_CORPUS:,} texts]"
+    return f"  [default: {SMALL[name]}; {LARGE[name]} with a background or from {LARGE_CORPUS:,} texts]"
 
 
 def _by_weights(name: str) -> str:

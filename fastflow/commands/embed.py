@@ -95,7 +95,7 @@ RESUME = click.option(
 @click.option(
     "--log-prob", is_flag=True, help="Write the log-density of each text under the model's flow too; not to .npy."
 )
-@click.option("--dedupe", is_flag=True, help="Compute a repeated text once, with files beside OUT while it runs.")
+@click.option("--dedupe", is_flag=True, help="Compute a repeated text once, with files next to OUT while it runs.")
 @click.option(
     "--cache",
     metavar="FILE.db",

@@ -50,7 +50,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     "--truncate",
     type=click.Choice(["right", "error"]),
     default="right" if USUAL.truncate else "error",
-    help="Where a request does not say. right: cut a text that is too long and count it; error: refuse it.",
+    help="If a request leaves it open. right: cut a text that is too long and count it; error: refuse it.",
 )
 @click.option(
     "--max-queue-seconds",

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = ("fastflow", "kernels", "train", "bench")
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "kernels/README.md", "bench/results/*.md")
+USERS = ("README.md", "docs/*.md")
 PRONOUNS = "it|there|none|they|that|one|a|an|the|nothing|no|neither|its|each|all|this|these|both"
 IDIOMS = {  # pattern -> the most for 10,000 words
     "where for if": (rf"\bwhere (?:{PRONOUNS}|\w+ (?:is|are|has|have|was|were))\b", 8),
@@ -51,9 +52,9 @@ def texts() -> str:
     return "\n".join(found)
 
 
-def pages() -> str:
-    """The pages for engineers and those of results; README and docs/ are for users."""
-    paths = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
+def pages(patterns: tuple[str, ...]) -> str:
+    """All pages of ``patterns``."""
+    paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
     return "\n\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
@@ -61,7 +62,7 @@ def words(text: str) -> int:
     return len(re.findall(r"[A-Za-z']+", text))
 
 
-TEXTS = {"code": texts(), "pages": pages()}
+TEXTS = {"code": texts(), "pages": pages(PAGES), "pages for users": pages(USERS)}
 
 
 def test_docstrings_and_comments_are_found():
@@ -70,7 +71,8 @@ def test_docstrings_and_comments_are_found():
     assert of_c('/* five\n   six */ char *s = "seven";') == [" five\n   six "]
     assert words(TEXTS["code"]) > 50_000
     assert words(TEXTS["pages"]) > 8_000
-    assert all(list(ROOT.glob(pattern)) for pattern in PAGES)
+    assert words(TEXTS["pages for users"]) > 20_000
+    assert all(list(ROOT.glob(pattern)) for pattern in PAGES + USERS)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
