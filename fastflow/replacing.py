@@ -1,9 +1,16 @@
-"""Small files that are replaced whole: a reader finds the old content or the new one."""
+"""Small files that are replaced whole, of which a reader finds the old content or the new one, and folders that get
+their name when they are whole.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from fastflow.errors import FastflowError, UsageError
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
@@ -26,3 +33,29 @@ def replace_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_out(out: Path, option: str = "--output") -> None:
+    """Raise for a folder ``out``, which ``option`` names, that is there already or cannot be made."""
+    if out.exists():
+        raise UsageError(f"{out} exists already; remove it or choose another {option}")
+    parent = next(p for p in out.absolute().parents if p.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+        raise FastflowError(f"{out} cannot be written: {parent} is not a writable directory; choose another {option}")
+
+
+@contextmanager
+def growing(out: Path) -> Iterator[Path]:
+    """A folder to write to that becomes ``out`` when the block ends, and nothing if it fails."""
+    partial = out.with_name(out.name + ".partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        partial.rename(out)
+    except OSError as error:
+        raise FastflowError(
+            f"{out} cannot be written: {error.strerror or error}; free some space or choose another directory"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

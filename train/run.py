@@ -14,6 +14,7 @@ from fastflow.console import say
 from fastflow.errors import UsageError
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.records import Layout
+from fastflow.replacing import check_out
 from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.fits.fitting import calibrate
@@ -22,7 +23,6 @@ from fastflow.train.fits.vectors import calibrate_vectors
 from fastflow.train.options import Options
 from fastflow.train.reading import Run
 from fastflow.train.ship import summary
-from fastflow.train.ship.export import check_out
 from fastflow.train.ship.fit import Fit
 
 

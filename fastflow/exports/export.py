@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fastflow.errors import UsageError
 from fastflow.exports.card import write_card
-from fastflow.exports.folder import check_target, growing
 from fastflow.exports.record import Record, write_record
 from fastflow.model.artifact import open_model
 from fastflow.model.kinds import Model, VectorModel
+from fastflow.replacing import check_out, growing
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.vectors import check_truncation
 
@@ -68,7 +68,7 @@ def export(
     if to not in WRITERS:
         raise UsageError(f"unknown format {to!r}; known are {', '.join(WRITERS)}")
     out = Path(directory)
-    check_target(out)
+    check_out(out, "directory")
     opened = open_model(model if model is None else os.fspath(model))
     if isinstance(opened, VectorModel):
         raise UsageError(

@@ -15,11 +15,12 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
+from fastflow.replacing import check_out
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship import proof
-from fastflow.train.ship.export import check_out, check_reference
+from fastflow.train.ship.export import check_reference
 
 from support.calibrations import SHAPE, fitted_by, write
 from support.tolerances import EMBEDDING

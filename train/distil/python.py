@@ -13,6 +13,7 @@ import click
 from fastflow.console import say
 from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
+from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.distil.gathering import Kept
 from fastflow.train.distil.result import Distilled, lines, named
@@ -20,7 +21,6 @@ from fastflow.train.distil.run import Settings, distil
 from fastflow.train.distil.teacher import Teacher
 from fastflow.train.progress import COMMAND
 from fastflow.train.python import SOURCE, checked_texts, naming_arguments, voice_of
-from fastflow.train.ship.export import check_out
 
 
 def distil_texts(

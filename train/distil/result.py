@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastflow.replacing import check_out
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.ship.export import check_out, export
+from fastflow.train.ship.export import export
 from fastflow.train.ship.fit import Saving
 
 SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of other subjects", "words": "single words"}

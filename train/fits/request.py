@@ -15,6 +15,7 @@ from fastflow.model.hashing import encoder_files, file_hash
 from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence_weights import files_of
+from fastflow.replacing import check_out
 from fastflow.stages import calibration
 from fastflow.stages.pooling import parse_pooling, pooling_name
 from fastflow.train.data.corpus import clean, corpus_hash, draw
@@ -23,7 +24,6 @@ from fastflow.train.fits.fitting import calibrate
 from fastflow.train.options import Options
 from fastflow.train.progress import COMMAND, SILENT, Voice
 from fastflow.train.reading import Run
-from fastflow.train.ship.export import check_out
 
 SAMPLE = 100_000  # distinct texts to fit on: more cost time and memory
 

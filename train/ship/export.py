@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import UsageError
 from fastflow.model.artifact import open_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
 from fastflow.model.int8 import FIELD as INT8
@@ -35,6 +33,7 @@ from fastflow.model.manifest import (
 from fastflow.model.sentence_weights import files_of
 from fastflow.model.tokenizer_files import load_tokenizer
 from fastflow.model.weights import weight_files
+from fastflow.replacing import growing
 from fastflow.stages import calibration
 from fastflow.stages.rows import Rows
 from fastflow.stages.spread import SPREAD, fit_spread
@@ -47,15 +46,6 @@ from fastflow.train.ship.proof import prove, prove_vectors
 from fastflow.version import __version__
 
 PROOF_ROWS = 32
-
-
-def check_out(out: Path, option: str = "--output") -> None:
-    """Raise before hours are spent if ``out``, which ``option`` names, is there already or cannot be made."""
-    if out.exists():
-        raise UsageError(f"{out} exists already; remove it or choose another {option}")
-    parent = next(p for p in out.absolute().parents if p.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
-        raise FastflowError(f"{out} cannot be written: {parent} is not a writable directory; choose another {option}")
 
 
 def check_reference(encoder: FrozenEncoder) -> None:
@@ -91,7 +81,7 @@ def export(
     ``truncate_dim`` keeps the first dimensions, and such a calibration has no int8 outputs. The proof re-runs the saved
     files through the NumPy reference on some ``texts`` and compares with PyTorch.
     """
-    with _growing(out) as partial:
+    with growing(out) as partial:
         _write(partial, encoder, fitted, training, card, texts, pooled, reference)
         verify(partial)
         prove(partial, encoder, fitted, texts[:PROOF_ROWS])
@@ -100,7 +90,7 @@ def export(
 
 def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: str, vectors: Rows) -> str:
     """Write a model without an encoder, fitted on ``vectors`` (n, D), to ``out``, as ``export`` does and proves it."""
-    with _growing(out) as partial:
+    with growing(out) as partial:
         if arrays := _arrays(fitted, vectors):
             _save_arrays(partial / CALIBRATION, arrays)
         (partial / CARD).write_text(card, encoding="utf-8")
@@ -110,23 +100,6 @@ def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: st
         verify(partial)
         prove_vectors(partial, fitted, vectors[:PROOF_ROWS])
     return open_model(out).fingerprint
-
-
-@contextmanager
-def _growing(out: Path) -> Iterator[Path]:
-    """A folder to write to that becomes ``out`` when the block ends, and nothing if it fails."""
-    partial = out.with_name(out.name + ".partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        partial.rename(out)
-    except OSError as error:
-        raise FastflowError(
-            f"{out} cannot be written: {error.strerror}; free some space or choose another directory"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(

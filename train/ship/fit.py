@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fastflow.errors import UsageError
+from fastflow.replacing import check_out
 from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
@@ -21,7 +22,7 @@ from fastflow.train.choice.selection import Choice
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.ship import summary
 from fastflow.train.ship.card import card_of_texts, card_of_vectors
-from fastflow.train.ship.export import check_out, check_reference, export, export_vectors
+from fastflow.train.ship.export import check_reference, export, export_vectors
 
 if TYPE_CHECKING:
     from fastflow.types import Report
