@@ -50,6 +50,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     ),
     "exports/test_export.py": ("fastflow/exports/", "fastflow/commands/export.py"),
     "evaluation/test_with_st.py": ("fastflow/evaluation/agreement.py",),
+    "exports/test_onnx.py": ("fastflow/evaluation/with_onnx.py",),
     "evaluation/test_tasks.py": tuple(f"fastflow/evaluation/{name}.py" for name in ("draws", "results", "rows")),
     "kernels/test_encoder_cpu_layout.py": ("kernels/encoder/cpu_layers.py",),
     "kernels/test_encoder_reference.py": tuple(

@@ -32,9 +32,9 @@ def info(model: str | None, option: str | None, json_file: str | None, dtype: st
 @click.option(
     "--with",
     "other",
-    type=click.Choice(["st", "sentence-transformers"]),
+    type=click.Choice(["st", "sentence-transformers", "onnx"]),
     help="Also compare the vectors with those that Sentence Transformers (st for short) makes of DIR, or of MODEL if "
-    "it saved that.",
+    "it saved that; or that ONNX Runtime makes of DIR.",
 )
 @JSON
 def verify(
@@ -57,10 +57,11 @@ def verify(
     if json_file != "-":
         emit("\n".join(result["checks"]))
     if other is not None:
-        from fastflow.evaluation.with_st import compare
+        from fastflow.evaluation import with_onnx, with_st
 
-        found = compare(path, exported)
-        result["sentence_transformers"] = found.report()
+        by = with_onnx if other == "onnx" else with_st
+        found = by.compare(path, exported)
+        result["onnx" if other == "onnx" else "sentence_transformers"] = found.report()
         if json_file != "-":
             emit(str(found))
         found.check(exported or path)

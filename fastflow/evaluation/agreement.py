@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ WORDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far float32 vectors of ``texts`` texts lie apart: the largest difference, the least cosine, and the largest
-    difference that rounding explains. ``library``: the other program.
+    """How far vectors of ``texts`` texts lie apart: the largest difference, the least cosine, and the largest
+    difference that rounding explains. ``library``: the other program, which computes in ``dtype``; ``least``: the
+    least cosine that is allowed.
     """
 
     texts: int
@@ -40,15 +42,18 @@ class Agreement:
     cosine: float
     allowed: float = TOLERANCE
     library: str = "Sentence Transformers"
+    dtype: str = "float32"
+    least: float = -1.0
 
     def report(self) -> dict[str, float]:
         """The numbers, for JSON."""
         return {name: getattr(self, name) for name in ("texts", "difference", "cosine", "allowed")}
 
     def __str__(self) -> str:
-        wide = f"; {self.allowed:.1e} is allowed, for its own float32 rounds as much" * (self.allowed > TOLERANCE)
+        wide = f"; {self.allowed:.1e} is allowed, for its own float32 rounds as much"
+        wide *= TOLERANCE < self.allowed < math.inf
         return (
-            f"{self.texts} texts in float32: largest difference to {self.library} {self.difference:.1e}, least "
+            f"{self.texts} texts in {self.dtype}: largest difference to {self.library} {self.difference:.1e}, least "
             f"cosine {self.cosine:.7f}{wide}"
         )
 
@@ -57,6 +62,11 @@ class Agreement:
 
     def check(self, path: Path) -> None:
         """Raise a FastflowError for vectors that are further apart than rounding explains."""
+        if not self.cosine >= self.least:
+            raise FastflowError(
+                f"{path}: {self.dtype} gives a vector at cosine {self.cosine:.3f} of float32's, below {self.least:g}; "
+                "export the model in float32"
+            )
         if not self.difference <= self.allowed:
             raise FastflowError(
                 f"{path}: fastflow and {self.library} give different vectors, {self.difference:.1e} apart where "

@@ -14,11 +14,19 @@ USE = {
 model = SentenceTransformer("this directory")
 model.encode(["A text."])""",
 }
+USE["onnx"] = """import onnxruntime
+from tokenizers import Tokenizer
+
+session = onnxruntime.InferenceSession("model.onnx")
+batch = Tokenizer.from_file("tokenizer.json").encode_batch(["A text.", "Another."])
+inputs = {"input_ids": [e.ids for e in batch], "attention_mask": [e.attention_mask for e in batch]}
+session.run(None, inputs)[0]"""
 KNOW = {
+    "onnx": "The graph has one output, sentence_embedding, which is final: pool and normalise nothing after it.",
     "st": "It runs in the PyTorch backend of Sentence Transformers alone: its ONNX and OpenVINO backends, and servers "
     "that read only some of its modules, would leave parts of the model out.",
 }
-NAMES = {"st": "Sentence Transformers"}
+NAMES = {"st": "Sentence Transformers", "onnx": "ONNX Runtime"}
 
 
 def write_card(folder: Path, to: str, model: Model, dim: int, normalize: bool) -> None:

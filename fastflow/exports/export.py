@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-from fastflow.errors import UsageError
+from fastflow.errors import UsageError, missing_extra
 from fastflow.exports.card import write_card
 from fastflow.exports.record import Record, write_record
 from fastflow.model.artifact import open_model
@@ -17,10 +18,13 @@ from fastflow.replacing import check_out, growing
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.vectors import check_truncation
 
-Write = Callable[[Model, Path, int | None, bool], None]
-WRITERS = {  # format -> its function: (model, folder, dim, normalize)
+Write = Callable[[Model, Path, Record], None]
+WRITERS = {  # format -> its function
     "st": "fastflow.exports.sentence_transformers:write_sentence_transformers",
+    "onnx": "fastflow.exports.onnx:write_onnx",
 }
+NEEDS = {"onnx": "onnx"}  # format -> the package, which is an extra of that name
+DTYPES = ("float32", "int8")
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,18 @@ def export(
     directory: str | os.PathLike[str],
     dim: int | None = None,
     normalize: bool = False,
+    dtype: str = "float32",
 ) -> Exported:
     """Write a model in the format of another library, which then gives the same vectors without fastflow.
 
     Args:
         model: The path of any model of texts that fastflow runs; None is the model in the package.
-        to: st, a directory of Sentence Transformers.
+        to: st, a directory of Sentence Transformers; or onnx, one graph from token ids to the embedding.
         directory: Where to write; must not exist.
         dim: The numbers of a vector that are kept, as ``truncate_dim`` of ``Runtime.encode`` keeps them. None: all.
         normalize: Whether vectors are divided by their L2 norm, as ``normalize_embeddings`` does.
+        dtype: How onnx multiplies in the encoder and stores a table of tokens: float32, or int8 with scales that are
+            measured at run time. Calibrations stay in float32.
 
     Returns:
         An Exported: ``path``, ``format``, ``dim``, ``fingerprint``, ``size``.
@@ -67,6 +74,10 @@ def export(
     """
     if to not in WRITERS:
         raise UsageError(f"unknown format {to!r}; known are {', '.join(WRITERS)}")
+    if dtype not in DTYPES or (dtype != "float32" and to != "onnx"):
+        raise UsageError(f"dtype {dtype!r} is not one of the format {to}: float32" + ", int8" * (to == "onnx"))
+    if to in NEEDS and find_spec(NEEDS[to]) is None:
+        raise missing_extra(NEEDS[to], NEEDS[to], f"an export to {to}")
     out = Path(directory)
     check_out(out, "directory")
     opened = open_model(model if model is None else os.fspath(model))
@@ -78,8 +89,9 @@ def export(
     check_truncation(dim, width, "dim")
     module, _, name = WRITERS[to].partition(":")
     write: Write = getattr(import_module(module), name)
+    record = Record(to, opened.fingerprint, dim, normalize, dtype)
     with growing(out) as partial:
-        write(opened, partial, dim, normalize)
-        write_record(partial, Record(to, opened.fingerprint, dim, normalize))
+        write(opened, partial, record)
+        write_record(partial, record)
         write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
     return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)

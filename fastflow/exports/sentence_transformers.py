@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastflow.exports.chain import modules_of
 from fastflow.exports.encoder import pooled_layers, pooler_of, write_encoder
 from fastflow.exports.folder import write_json, write_tensors
+from fastflow.exports.record import Record
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
 from fastflow.kernels.encoder.shape import Dense, Head, Norm, Unit
 from fastflow.model.architecture import is_static, size_of
@@ -92,15 +93,15 @@ class Writer:
         write_json(self.folder / SETTINGS, settings)
 
 
-def write_sentence_transformers(model: Model, folder: Path, dim: int | None, normalize: bool) -> None:
+def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
     """Write the model to ``folder``. Raises a FastflowError that names what no modules can do."""
-    head, writer = modules_of(model, dim, normalize), Writer(folder)
+    head, writer = modules_of(model, record.dim, record.normalize), Writer(folder)
     if is_static(model.encoder):
         _table(writer, model, head)
     else:
         _transformer(writer, model)
     writer.after_pooling(head, size_of(model.encoder).hidden * len(model.pooling.parts))
-    writer.finish(model, dim)
+    writer.finish(model, record.dim)
 
 
 def _transformer(writer: Writer, model: Model) -> None:

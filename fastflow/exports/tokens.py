@@ -15,12 +15,14 @@ from fastflow.values import MOST, read_object
 
 SETTINGS = "tokenizer_config.json"
 NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+LONGEST = 2**31 - 1  # tokens, for programs that ask for a number
 UNLIMITED = 10**30  # tokens, as transformers writes that there is no limit
 
 
-def write_tokenizer(model: Model, folder: Path) -> None:
+def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
     """Both files of the tokenizer of a model of texts. Ids are those of ``Model.tokenizer``, cut at its limit.
 
+    ``batches``: whether tokenizer.json itself pads and cuts, for programs that read nothing else.
     ``PreTrainedTokenizerFast`` reads tokenizer.json as it is; classes of an architecture may build another tokenizer.
     """
     library = load_tokenizer(model.encoder)
@@ -28,14 +30,19 @@ def write_tokenizer(model: Model, folder: Path) -> None:
         lowercase_first(library)
     library.no_padding()
     library.no_truncation()
+    pad = read_config(model.encoder).get("pad_token_id")
+    settings = _settings(model.encoder, library, model.max_length, pad)
+    if batches:
+        name = settings["pad_token"]
+        library.enable_truncation(model.max_length)
+        library.enable_padding(pad_id=library.token_to_id(name), pad_token=name)
     folder.mkdir(parents=True, exist_ok=True)
     library.save(str(folder / "tokenizer.json"), pretty=False)
-    config = read_config(model.encoder)
-    write_json(folder / SETTINGS, _settings(model.encoder, library, model.max_length, config.get("pad_token_id")))
+    write_json(folder / SETTINGS, settings)
 
 
-def write_static_tokenizer(model: Model, folder: Path) -> None:
-    """Both files of the tokenizer of a token table, without special tokens. The id that is left out stays in."""
+def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
+    """The same of a token table, which has no special tokens. The id that is left out stays in."""
     tokenizer = model.tokenizer()
     assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for the type checker: the encoder is a table
     library = load_tokenizer(model.encoder)
@@ -49,9 +56,17 @@ def write_static_tokenizer(model: Model, folder: Path) -> None:
         state["truncation"] = {
             "direction": "Right", "max_length": tokenizer.max_length, "strategy": "LongestFirst", "stride": 0,
         }  # fmt: skip
-    write_json(folder / "tokenizer.json", state, indent=None)
     limit = tokenizer.max_length if tokenizer.max_length < MOST else UNLIMITED
-    write_json(folder / SETTINGS, _settings(model.encoder, library, limit, None))
+    settings = _settings(model.encoder, library, limit, None)
+    if batches:
+        name = settings["pad_token"]
+        state["padding"] = {
+            "strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None,
+            "pad_id": library.token_to_id(name), "pad_type_id": 0, "pad_token": name,
+        }  # fmt: skip
+        settings["model_max_length"] = min(limit, LONGEST)
+    write_json(folder / "tokenizer.json", state, indent=None)
+    write_json(folder / SETTINGS, settings)
 
 
 def _settings(source: Path, library: Any, limit: int, pad: int | None) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""The embeddings of a model compared with those that ONNX Runtime makes of its export."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.evaluation.agreement import ROUNDINGS, TOLERANCE, Agreement, apart, probe_texts
+from fastflow.exports.record import read_record
+from fastflow.runtime import Runtime
+from fastflow.values import reason
+
+MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
+LEAST_COSINE = 0.95  # of int8 to float32: a measured BERT is above 0.97
+BATCH = 8  # texts: a batch is as long as its longest
+
+
+def compare(path: Path, exported: Path | None = None) -> Agreement:
+    """The agreement of every prompt of the model at ``path``; raises if onnxruntime is missing.
+
+    ``exported`` is what ``fastflow export --to onnx`` wrote. Of int8 the cosines count, not the differences.
+    """
+    if exported is None:
+        raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
+    record = read_record(exported, "onnx")
+    if find_spec("onnxruntime") is None:
+        raise missing_extra("onnx", "onnxruntime", "vectors were not compared: --with onnx")
+    texts, asked = probe_texts(), record.options()
+    with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # texts that are cut
+        record.check(exported, ours.fingerprint)
+        prompts: dict[str | None, str] = {name: text for name, text in ours.prompts.items() if text}
+        prompts[""] = ""
+        single = [ours.encode(texts, prompt=prompt, **asked) for prompt in prompts.values()]
+    found = [run(exported, [prompt + text for text in texts]) for prompt in prompts.values()]
+    differences, cosines = zip(*map(apart, found, single), strict=True)
+    allowed, least = TOLERANCE, -1.0
+    if record.dtype == "int8":
+        allowed, least = math.inf, LEAST_COSINE
+    elif TOLERANCE < max(differences) < math.inf:
+        with Runtime(path, device="cpu", dtype="float64", backend="reference") as exact, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            wide = [exact.encode(texts, prompt=prompt, **asked) for prompt in prompts.values()]
+        allowed = max(TOLERANCE, ROUNDINGS * max(apart(a, b)[0] for a, b in zip(single, wide, strict=True)))
+    count = len(texts) * len(prompts)
+    return Agreement(count, max(differences), min(cosines), allowed, "ONNX Runtime", record.dtype, least)
+
+
+def run(exported: Path, texts: list[str]) -> NDArray[np.float32]:
+    """(B, D') the vectors that ONNX Runtime computes with the files in ``exported``, in batches of BATCH texts."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    try:
+        session = onnxruntime.InferenceSession(str(exported / MODEL), providers=["CPUExecutionProvider"])
+        tokenizer = Tokenizer.from_file(str(exported / TOKENIZER))
+        return np.concatenate([
+            session.run(None, _inputs(tokenizer.encode_batch(texts[start : start + BATCH])))[0]
+            for start in range(0, len(texts), BATCH)
+        ])  # fmt: skip
+    except Exception as error:  # whatever the libraries raise for a file that they cannot read
+        raise FastflowError(f"{exported}: ONNX Runtime cannot run it: {reason(error)}") from error
+
+
+def _inputs(batch: list[Any]) -> dict[str, NDArray[np.int64]]:
+    names = {"input_ids": "ids", "attention_mask": "attention_mask"}
+    return {
+        name: np.array([getattr(encoding, own) for encoding in batch], np.int64).reshape(len(batch), -1)
+        for name, own in names.items()
+    }

@@ -1,0 +1,120 @@
+"""An ONNX graph that is built node by node: operators with their constants, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from fastflow.kernels.panels import quantised
+from fastflow.version import __version__
+
+OPSET, IR = 17, 8  # the first with LayerNormalization, and what runtimes since 2022 read
+INPUTS = ("input_ids", "attention_mask")
+OUTPUT = "sentence_embedding"
+LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB, and weights then lie in a file of their own
+FAR = -1e30  # added to a score that softmax shall not see; two of them are still finite
+
+Array = NDArray[Any]
+Value = str  # the name of a tensor of the graph
+
+
+class Graph:
+    """Nodes in the order in which they were added. ``int8``: whether the products of ``linear`` are."""
+
+    def __init__(self, int8: bool = False) -> None:
+        self._nodes: list[Any] = []
+        self._constants: dict[str, Any] = {}
+        self._known: dict[bytes, str] = {}
+        self._bytes, self._int8 = 0, int8
+
+    def op(self, kind: str, *inputs: Value | Array | None, **attributes: Any) -> Value:
+        """The first output of an operator of ONNX; arrays become constants, None an input that is left out."""
+        return self.several(kind, 1, *inputs, **attributes)[0]
+
+    def several(self, kind: str, count: int, *inputs: Value | Array | None, **attributes: Any) -> list[Value]:
+        """Its first ``count`` outputs."""
+        names = ["" if each is None else each if isinstance(each, str) else self._constant(each) for each in inputs]
+        outputs = [f"{kind}_{len(self._nodes)}_{i}" for i in range(count)]
+        self._nodes.append(helper.make_node(kind, names, outputs, **attributes))
+        return outputs
+
+    def _constant(self, array: Array) -> Value:
+        """The name of a constant; small ones are stored once."""
+        array = np.asarray(array, np.float32 if array.dtype == np.float64 else array.dtype, order="C")
+        key = f"{array.dtype} {array.shape} ".encode() + array.tobytes() if array.size <= 64 else b""
+        if key and key in self._known:
+            return self._known[key]
+        name = f"constant_{len(self._constants)}"
+        self._constants[name] = numpy_helper.from_array(array, name)
+        self._bytes += array.nbytes
+        if key:
+            self._known[key] = name
+        return name
+
+    def linear(self, x: Value, weight: Array, bias: Array | None) -> Value:
+        """x W^T + b of x (..., in) and W (out, in). In int8 each row of W has a scale, and x one for all of a call."""
+        if not self._int8:
+            y = self.op("MatMul", x, weight.T)
+            return y if bias is None else self.op("Add", y, bias)
+        rows, scales = quantised(np.ascontiguousarray(weight, np.float32))
+        small, scale, zero = self.several("DynamicQuantizeLinear", 3, x)
+        product = self.op("Cast", self.op("MatMulInteger", small, rows.T, zero), to=TensorProto.FLOAT)
+        y = self.op("Mul", product, self.op("Mul", scale, scales))
+        return y if bias is None else self.op("Add", y, bias)
+
+    def rows(self, table: Array, ids: Value) -> Value:
+        """The rows of ``table`` (V, D) of ``ids``, as float32; int8 stores them so, each row with a scale."""
+        if self._int8 and table.dtype != np.int8:
+            stored, scales = quantised(np.ascontiguousarray(table, np.float32))
+            found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)
+            return self.op("Mul", found, self.op("Gather", scales[:, None], ids))
+        found = self.op("Gather", table, ids)
+        return found if table.dtype == np.float32 else self.op("Cast", found, to=TensorProto.FLOAT)
+
+    def norm(self, x: Value, scale: Array, bias: Array | None, eps: float) -> Value:
+        """LayerNorm over the last axis."""
+        shift = np.zeros_like(scale) if bias is None else bias  # ONNX Runtime 1.31 crashes on a sum before it without
+        return self.op("LayerNormalization", x, scale, shift, epsilon=eps, axis=-1)
+
+    def columns(self, x: Value, start: int, stop: int) -> Value:
+        """x[:, start:stop]."""
+        return self.op("Slice", x, axes(start), axes(stop), axes(1))
+
+    def positions(self, ids: Value) -> Value:
+        """(T,) 0, 1, ... for ids (B, T)."""
+        length = self.op("Squeeze", self.op("Shape", ids, start=1, end=2))
+        return self.op("Range", np.array(0, np.int64), length, np.array(1, np.int64))
+
+    def save(self, path: Path, result: Value, dim: int) -> None:
+        """Write the graph whose output is ``result`` (B, dim)."""
+        self._nodes.append(helper.make_node("Identity", [result], [OUTPUT]))
+        takes = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in INPUTS]
+        gives = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", dim])
+        graph = helper.make_graph(self._nodes, "fastflow", takes, [gives], list(self._constants.values()))
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR, producer_name="fastflow",
+            producer_version=__version__,
+        )  # fmt: skip
+        apart = self._bytes > LARGEST_FILE
+        onnx.save(model, path, save_as_external_data=apart, location=f"{path.name}_data" if apart else None)
+
+
+def axes(*numbers: int) -> Array:
+    """Axes as an operator takes them."""
+    return np.array(numbers, np.int64)
+
+
+def number(value: float) -> Array:
+    """A float32 scalar."""
+    return np.array(value, np.float32)
+
+
+def stacked(values: Sequence[Value], graph: Graph, axis: int = -1) -> Value:
+    """``values`` side by side."""
+    return values[0] if len(values) == 1 else graph.op("Concat", *values, axis=axis)

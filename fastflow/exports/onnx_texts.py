@@ -1,0 +1,192 @@
+"""From hidden states or a token table to embeddings, as ONNX operators: pooling, modules, calibration, the last cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from fastflow.exports.onnx_encoder import activated
+from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stacked
+from fastflow.kernels.encoder.shape import LEAST, LEAST_NORM, Dense, Head, Norm
+from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.table.reference import Table
+from fastflow.stages.pooling import Pooling
+
+LOWEST = float(np.finfo(np.float32).min)
+# as torch.nn defines them; Softplus of ONNX does not overflow
+PLAIN = {
+    "tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "elu": "Elu", "softplus": "Softplus", "softsign": "Softsign",
+}  # fmt: skip
+CLIPS = {"relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
+
+
+class Pool:
+    """Vectors (B, P) of states (B, T, D), texts padded on the right, as ``kernels.encoder.texts.pool`` makes them."""
+
+    def __init__(self, graph: Graph, how: Pooling) -> None:
+        self._graph, self._weighted = graph, how.weights is not None
+        self._mask = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
+        self._counts = self._mask
+        if how.weights is not None:
+            self._counts = graph.op("Mul", self._mask, graph.op("Gather", how.weights, "input_ids"))
+
+    def __call__(self, states: Value, mode: str) -> Value:
+        graph = self._graph
+        if mode in ("cls", "lasttoken"):
+            return self._one(states, last=mode == "lasttoken")
+        if mode == "max":
+            weighted = graph.op("Mul", states, self._over_columns(self._counts)) if self._weighted else states
+            there = graph.op("Cast", self._over_columns(self._mask), to=TensorProto.BOOL)
+            return graph.op("ReduceMax", graph.op("Where", there, weighted, number(LOWEST)), axes=[1], keepdims=0)
+        factors = self._counts
+        if mode == "weightedmean":
+            place = graph.op("Cast", graph.positions("input_ids"), to=TensorProto.FLOAT)
+            factors = graph.op("Mul", factors, graph.op("Add", place, number(1)))
+        total = graph.op("ReduceSum", self._counts if self._weighted else factors, axes(1), keepdims=1)
+        divisor = graph.op("Max", total, number(LEAST))
+        if mode == "mean_sqrt_len_tokens":
+            divisor = graph.op("Sqrt", divisor)
+        return graph.op("Div", self._sum(states, factors), divisor)
+
+    def _one(self, states: Value, last: bool) -> Value:
+        """The state of the first or the last token of each text, times its weight."""
+        graph = self._graph
+        place = graph.op("Cast", graph.positions("input_ids"), to=TensorProto.FLOAT)
+        length = graph.op("ReduceSum", self._mask, axes(1), keepdims=1)
+        at = graph.op("Sub", length, number(1)) if last else number(0)
+        chosen = graph.op("Cast", graph.op("Equal", place, at), to=TensorProto.FLOAT)
+        return self._sum(states, graph.op("Mul", chosen, self._counts))
+
+    def _sum(self, states: Value, factors: Value) -> Value:
+        """(B, D) the sum of states (B, T, D) by ``factors`` (B, T)."""
+        row = self._graph.op("Unsqueeze", factors, axes(1))
+        return self._graph.op("Squeeze", self._graph.op("MatMul", row, states), axes(1))
+
+    def _over_columns(self, values: Value) -> Value:
+        return self._graph.op("Unsqueeze", values, axes(2))
+
+
+def of_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
+    """(B, D) the mean of the rows of a token table, 0 for a text without tokens; the id ``left_out`` does not count."""
+    counts = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
+    if left_out is not None:
+        known = graph.op("Not", graph.op("Equal", "input_ids", np.array(left_out, np.int64)))
+        counts = graph.op("Mul", counts, graph.op("Cast", known, to=TensorProto.FLOAT))
+    if weights is not None:
+        counts = graph.op("Mul", counts, graph.op("Gather", weights, "input_ids"))
+    ids: Value = "input_ids"
+    if table.mapping is not None:
+        ids = graph.op("Gather", table.mapping.astype(np.int64), ids)
+    rows, factors = graph.rows(table.rows, ids), counts
+    if table.scales is not None:
+        factors = graph.op("Mul", counts, graph.op("Gather", table.scales, "input_ids"))
+    total = graph.op("ReduceSum", counts, axes(1), keepdims=1)
+    summed = graph.op("Squeeze", graph.op("MatMul", graph.op("Unsqueeze", factors, axes(1)), rows), axes(1))
+    return graph.op("Div", summed, graph.op("Max", total, number(LEAST)))
+
+
+def pooled(graph: Graph, hidden: dict[int, Value], how: Pooling) -> Value:
+    """(B, P): the layers by their shares, then every mode of the pooling, side by side."""
+    states = None
+    for layer, share in zip(how.layers, how.factors, strict=True):
+        part = hidden[layer] if share == 1 else graph.op("Mul", hidden[layer], number(share))
+        states = part if states is None else graph.op("Add", states, part)
+    assert states is not None  # noqa: S101 - for the type checker: a pooling has a layer
+    pool = Pool(graph, how)
+    return stacked([pool(states, mode) for mode in how.parts], graph)
+
+
+def after(graph: Graph, x: Value, head: Head) -> Value:
+    """The modules of ``head``."""
+    for module in head:
+        if isinstance(module, Dense):
+            y = _activation(graph, affine(graph, x, module.weight, module.bias), module.activation)
+            if module.residual:
+                own = x if module.projection is None else graph.op("MatMul", x, module.projection.T)
+                y = graph.op("Add", y, own)
+            x = y
+        elif isinstance(module, Norm):
+            x = graph.norm(x, module.scale, module.bias, module.eps)
+        else:
+            x = unit(graph, x)
+    return x
+
+
+def unit(graph: Graph, x: Value) -> Value:
+    """x (B, D) over its L2 norm."""
+    norm = graph.op("ReduceL2", x, axes=[1], keepdims=1)
+    return graph.op("Div", x, graph.op("Max", norm, number(LEAST_NORM)))
+
+
+def affine(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
+    """x W^T + b, in float32 in every graph."""
+    return graph.op("Gemm", x, weight, bias, transB=1)
+
+
+def _activation(graph: Graph, x: Value, kind: str) -> Value:
+    if kind == "identity":
+        return x
+    if kind == "gelu":
+        return activated(graph, x, kind)
+    if kind in PLAIN:
+        return graph.op(PLAIN[kind], x)
+    if kind in CLIPS:
+        return graph.op("Clip", x, *map(number, CLIPS[kind]))
+    if kind == "leaky_relu":
+        return graph.op("LeakyRelu", x, alpha=0.01)
+    gate = graph.op("Sigmoid", x) if kind == "silu" else graph.op("Tanh", graph.op("Softplus", x))  # mish
+    return graph.op("Mul", x, gate)
+
+
+def calibrated(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
+    """Folded ``plans``, as ``kernels.flow.plan.execute`` has them."""
+    for plan in plans:
+        u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
+        if plan.L is not None:
+            u = graph.op("MatMul", u, plan.L.T)
+        if plan.form == "state":
+            u = _state(graph, u, plan)
+            x = graph.op("Add", _linear(graph, u, plan), plan.t)
+            continue
+        x = graph.op("Add", _linear(graph, u, plan), plan.t)
+        if plan.steps:
+            x = graph.op("Add", x, graph.op("MatMul", _hidden(graph, u, plan), plan.V.T))
+    return x
+
+
+def _linear(graph: Graph, u: Value, plan: Plan) -> Value:
+    if plan.gather is None:
+        return graph.op("MatMul", u, plan.S.T)
+    return graph.op("Mul", graph.op("Gather", u, plan.gather.astype(np.int64), axis=1), plan.S)
+
+
+def _hidden(graph: Graph, u: Value, plan: Plan) -> Value:
+    """h (B, K w), every step's hidden vector."""
+    assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+    wide, h = plan.width, list[Value]()
+    for k in range(plan.steps):
+        own, before = slice(k * wide, (k + 1) * wide), slice(0, k * wide)
+        a = affine(graph, u, plan.U[own], plan.c[own])
+        if plan.G[own, before].any():
+            a = graph.op("Add", a, graph.op("MatMul", stacked(h, graph), plan.G[own, before].T))
+        h.append(graph.op("Relu", affine(graph, graph.op("Relu", a), plan.B[k], plan.d[k])))
+    return stacked(h, graph)
+
+
+def _state(graph: Graph, u: Value, plan: Plan) -> Value:
+    """The state (B, M) after the last step."""
+    assert plan.p is not None  # noqa: S101 - as above
+    for k in range(plan.steps):
+        own, (first, last) = slice(k * plan.width, (k + 1) * plan.width), (int(n) for n in plan.writes[k])
+        h = graph.op("Relu", affine(graph, u, plan.U[own], plan.c[own]))
+        h = graph.op("Relu", affine(graph, h, plan.B[k], plan.d[k]))
+        rows = slice(first, last)
+        changed = graph.op("Add", graph.columns(u, first, last), affine(graph, h, plan.V[rows, own], plan.p[k, rows]))
+        if plan.R is not None and plan.q is not None:
+            gate = graph.op("Sigmoid", affine(graph, h, plan.R[rows, own], plan.q[k, rows]))
+            changed = graph.op("Mul", changed, gate)
+        parts = [graph.columns(u, 0, first)] if first else []
+        u = stacked([*parts, changed, *([graph.columns(u, last, plan.state)] if last < plan.state else [])], graph)
+    return u
