@@ -46,7 +46,9 @@ class StreamOptions(NamedTuple):
     pooled: bool = True  # whether the tokens of the prompt are pooled
 
     def check(self, dim: int) -> None:
-        """Raise a UsageError for what no model of ``dim`` dimensions can do."""
+        """Raise a UsageError for options that are wrong for every model whose embeddings have ``dim`` dimensions:
+        counts, precision, the prompt's type, a truncate_dim above ``dim``. ``settled`` checks the rest.
+        """
         for name in ("batch_size", "batch_tokens", "window"):
             check_count(name, getattr(self, name))
         check_truncation(self.truncate_dim, dim)

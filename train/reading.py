@@ -173,7 +173,10 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
 
 
 def embed(corpus: Corpus, options: Options, run: Run) -> NDArray[np.float32]:
-    """(n, D) pooled embeddings of the corpus's texts: from the pass that read it, from the cache, or computed."""
+    """(n, D) pooled embeddings of ``corpus.texts``; of a streamed corpus those are a sample, embedded when it was read.
+
+    Others come from ``run.cache``, where they are put if they are not there yet; without a cache they are computed.
+    """
     if corpus.pooled is not None:
         return corpus.pooled
     if run.cache is not None:

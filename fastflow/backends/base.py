@@ -90,7 +90,7 @@ class Backend(Calibrator):
         """(B, D) pooled vectors of one batch, after the modules that follow the pooling."""
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """(B, D) pooled vectors of ``tokens``, whose rows come in ``batches``."""
+        """(B, D) pooled vectors of the B texts of ``tokens``; ``batches`` are arrays that hold every row once."""
         out = np.empty((len(tokens.offsets) - 1, self.pooled_dim), self.floats)
         for rows in batches:
             out[rows] = self.pool(tokens.select(rows))
@@ -99,7 +99,9 @@ class Backend(Calibrator):
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
-        """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibrate`` shortens them."""
+        """(B, D') embeddings of the B texts of ``tokens``, in their order. ``batches`` are arrays of row numbers that
+        hold every row once; ``normalize`` and ``truncate`` are as in ``calibrate``.
+        """
         return self.calibrate(self.pool_batches(tokens, batches), normalize, truncate)
 
     def embed_with_log_prob(

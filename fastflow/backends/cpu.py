@@ -78,7 +78,9 @@ class CpuCalibration:
         return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
 
     def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
-        """(B,) log-densities of ``pooled`` (B, D) under ``plans``, whose log-determinants are constants."""
+        """(B,) log-densities of ``pooled`` (B, D) under ``plans``, run in turn, which have no gates: their
+        log-determinants are the same for every row. The plans of the first call are kept; every call must give them.
+        """
         from fastflow.kernels.flow.cpu import CpuFlow
 
         if self._latent is None:

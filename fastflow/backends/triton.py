@@ -130,7 +130,9 @@ class TritonBackend(Backend):
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
-        """(B, D') embeddings of ``tokens``, whose rows come in ``batches``, as ``calibrate`` shortens them."""
+        """(B, D') embeddings of the B texts of ``tokens``, in their order. ``batches`` are arrays of row numbers that
+        hold every row once; ``normalize`` and ``truncate`` are as in ``calibrate``.
+        """
         if self._head:
             pooled = apply_head(self._head, self._run(tokens, batches, Task(False, False)))
             return self.calibrate(pooled, normalize, truncate)

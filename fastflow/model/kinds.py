@@ -59,7 +59,7 @@ class Calibrated:
 
     @property
     def truncate_dim(self) -> int | None:
-        """The dimensions that an embedding keeps if nothing is asked; None: all."""
+        """How many dimensions an embedding keeps if the caller names no number; None: all."""
         return None if self.modules is None else self.modules.truncate_dim
 
     def spread_of(self, dim: int, truncate: int | None) -> NDArray[Any] | None:

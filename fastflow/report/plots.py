@@ -64,7 +64,7 @@ def apart(text: str, prefix: str) -> str:
 
 
 def short(name: str, most: int) -> str:
-    """``name``, its middle left out if it is longer than ``most`` letters."""
+    """``name`` if it has at most ``most`` characters, else its two ends around an ellipsis, ``most`` in all."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - 1) // 2 :]}"
 
 

@@ -200,7 +200,10 @@ def emit(
 
 @triton.jit
 def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Write z (BM, BN) into rows from ``row`` of z (B, N) and return its (BM,) sums of squares within them."""
+    """Write the tile z (BM, BN) to the array at ``z_ptr`` (B, ``pitch``), from row ``row`` and column ``chunk`` BN on.
+
+    What lies outside is not written. Returns (BM,), the sum of squares of each row's part inside.
+    """
     rows, own = row + tl.arange(0, BM), chunk * BN + tl.arange(0, BN)
     inside = (rows < B)[:, None] & (own < pitch)[None, :]
     tl.store(z_ptr + rows[:, None] * pitch + own[None, :], z, mask=inside)

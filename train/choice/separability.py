@@ -107,7 +107,9 @@ class Keeper:
         return value
 
     def record(self) -> dict[str, Any]:
-        """The entry of the manifest: the step and value kept, the last step, and every look, None for NaN."""
+        """The entry of the manifest: the step kept and its value, the step of the last look, and every look as
+        [step, value], its value rounded to 4 decimals, None if it is not finite.
+        """
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
 

@@ -38,9 +38,10 @@ from fastflow.train.ship.fit import Fit
 def calibrate(
     texts: Iterable[str], names: Sequence[str], encoder: str, options: Options, run: Run, pairs: Sequence[Path] = ()
 ) -> Fit | None:
-    """Fit a calibration on ``texts``, which come from ``names``; None from a dry run.
+    """Fit a calibration on ``texts`` and measure it, without saving it; None from a dry run, which fits nothing.
 
-    ``encoder`` is a directory, a Hub id or ``default``; ``pairs`` are files of scored pairs to measure on.
+    ``names`` say where the texts come from, for the record. ``encoder`` is a directory, a Hub id or ``default``;
+    ``pairs`` are files of scored pairs to measure on, or folders of such .tsv files.
     Raises a FastflowError for files that cannot be read and texts that cannot be fitted, and a UsageError for options
     that do not go together.
     """

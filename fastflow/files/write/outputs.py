@@ -49,7 +49,7 @@ class OutputFile:
 
     @staticmethod
     def same(name: str) -> str:
-        """The name of a field as the format compares it with others."""
+        """The form of a field's name by which the format tells fields apart: equal forms clash. Here, ``name``."""
         return name
 
     def begin(self, resume_at: int | None = None) -> None:
