@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sparse
 
 from fastflow.train.distil import ridge
-from fastflow.train.distil.choosing import PENALTIES, Held, climb, fit_table
+from fastflow.train.distil.choosing import FIRMNESS, PENALTIES, Held, best_prior, climb, fit_table
 from fastflow.train.distil.sums import Sums
 from fastflow.train.distil.teacher import following
 from fastflow.train.progress import SILENT
@@ -62,6 +62,14 @@ def test_a_prior_that_is_right_is_kept():
     table = fit_table("vectors", sums, exact, held, 5.0, SILENT)
     assert table.prior > 0.98
     np.testing.assert_allclose(table.vectors, exact + sums.mean, atol=1e-6)
+
+
+def test_the_firmness_of_the_prior_is_the_one_that_follows_best():
+    sums, held = few(0.1)
+    prior = ridge.Prior(np.random.default_rng(5).normal(size=(30, 8)).astype(np.float32), np.ones(30), sums, True)
+    found = best_prior(prior, sums, held)
+    cosines = [held.cosine(prior(firmness) + sums.mean) for firmness in FIRMNESS]
+    assert held.cosine(found + sums.mean) == max(cosines) > min(cosines) + 0.01
 
 
 def test_following():

@@ -24,7 +24,8 @@ def teacher(model, monkeypatch):
 
 def gathered(teacher, texts=TEXTS, kept=None, seed=0):
     bags = {target.name: Bags(teacher.tokenizer(), target.weights) for target in teacher.targets}
-    return gather(iter(texts), teacher, bags, seed, SILENT, kept)
+    alone = teacher.alone([[i] for i in range(teacher.tokenizer().get_vocab_size())])
+    return gather(iter(texts), teacher, bags, alone, seed, SILENT, kept)
 
 
 def stopping(teacher, calls, error=KeyboardInterrupt):
@@ -47,6 +48,7 @@ def stopping(teacher, calls, error=KeyboardInterrupt):
 def same(a, b):
     assert (a.texts, a.held, a.sha256) == (b.texts, b.held, b.sha256)
     assert np.array_equal(a.counts, b.counts)
+    assert np.array_equal(a.lengths.table, b.lengths.table)
     assert a.sums.keys() == b.sums.keys() == {"vectors", "pooled"}
     for name, sums in a.sums.items():
         for key, array in sums.arrays().items():

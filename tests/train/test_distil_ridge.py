@@ -76,21 +76,38 @@ def test_a_token_of_no_sentence_keeps_its_prior():
     assert moved[:35].any(axis=1).all()
 
 
-def test_the_prior_is_centred_rare_and_scaled():
-    x, y = problem()
+def features(alone, counts, rares):
+    """The copies that the map mixes: centred, special tokens zero, rare ones in full."""
+    usable = alone.any(axis=1)
+    centred = (alone - alone[usable].mean(axis=0, dtype=np.float64)) * usable[:, None]
+    return np.hstack([centred * (a / (a + counts / counts.sum()))[:, None] for a in rares])
+
+
+def test_the_prior_is_a_map_of_the_tokens_alone():
+    x, y = problem(count=4000)
     sums, alone = sums_of(x, y), np.random.default_rng(3).normal(size=(TOKENS, DIM)).astype(np.float32)
     alone[7] = 0  # a special token
     counts = np.arange(TOKENS)
-    found = ridge.prior(alone, counts, sums, uniform=True)
-    usable = np.arange(TOKENS) != 7
-    want = (alone - alone[usable].mean(axis=0)) * (1e-3 / (1e-3 + counts / counts.sum()))[:, None]
-    want[7] = 0
-    centred, made = y - y.mean(axis=0, dtype=np.float64), x @ want
+    copies, centred = features(alone, counts, ridge.RARE), y - y.mean(axis=0, dtype=np.float64)
+    prior = ridge.Prior(alone, counts, sums, uniform=True)
+    best = np.linalg.lstsq(x @ copies, centred, rcond=None)[0]
+    loss = [np.square(centred - x @ table).sum() for table in (prior(1e-9), copies @ best)]
+    assert loss[0] == pytest.approx(loss[1], rel=1e-3)
+    assert not prior(1e-4)[7].any()
+
+
+def test_a_firm_prior_is_scaled_alone():
+    x, y = problem()
+    sums, alone = sums_of(x, y), np.random.default_rng(3).normal(size=(TOKENS, DIM)).astype(np.float32)
+    counts = np.arange(TOKENS)
+    first, centred = features(alone, counts, ridge.RARE[:1]), y - y.mean(axis=0, dtype=np.float64)
+    made = x @ first
     scale = (centred * made).sum() / (made * made).sum()
-    np.testing.assert_allclose(found, scale * want, rtol=1e-5, atol=1e-9)
+    found = ridge.Prior(alone, counts, sums, uniform=True)(1e9)
+    np.testing.assert_allclose(found, scale * first, rtol=1e-5, atol=1e-6)
     assert scale != pytest.approx(1, rel=0.1)
-    plain = ridge.prior(alone, counts, sums, uniform=False)
-    assert np.linalg.matrix_rank(np.vstack([plain[0], alone[0] - alone[usable].mean(axis=0)]), tol=1e-4) == 1
+    plain = ridge.Prior(alone, counts, sums, uniform=False)(1e9)
+    assert np.linalg.matrix_rank(np.vstack([plain[0], alone[0] - alone.mean(axis=0)]), tol=1e-4) == 1
 
 
 def test_the_principal_directions_are_those_of_the_sentences():

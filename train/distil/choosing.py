@@ -16,6 +16,7 @@ from fastflow.train.progress import Voice
 
 PENALTIES = (5.0, 1.5, 0.5, 0.15, 0.05, 0.015, 0.005, 0.0015)
 FIRST = 4  # where the search begins in them
+FIRMNESS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2)  # of the prior's map
 SEARCH = 1e-2  # tolerance of the systems that are solved to compare penalties
 
 
@@ -45,6 +46,11 @@ class Held:
     def cosine(self, table: Floats) -> float:
         """How well ``table`` (V, D) follows the teacher."""
         return following(self.finish((self.bags @ table).astype(np.float32)), self.vectors)
+
+
+def best_prior(prior: ridge.Prior, sums: Sums, held: Held) -> Floats:
+    """(V, D) the prior, by the one of FIRMNESS that follows best."""
+    return max(map(prior, FIRMNESS), key=lambda table: held.cosine(table + sums.mean))
 
 
 def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:

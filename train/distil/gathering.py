@@ -22,8 +22,9 @@ from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
 from fastflow.train.data.sharded import SHARD, key_of
 from fastflow.train.distil.bags import Bags
+from fastflow.train.distil.lengths import Lengths, first_lengths
 from fastflow.train.distil.sums import Sums
-from fastflow.train.distil.teacher import Teacher
+from fastflow.train.distil.teacher import Teacher, Vectors
 from fastflow.train.progress import Voice
 
 SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, and MOST at most
@@ -34,13 +35,15 @@ EVERY = 60.0  # seconds between two savings of the sums
 class Gathered:
     """Of ``texts`` sentences: a Sums for each target, how often each token occurs (V,), and the sentences held out.
 
-    ``sha256`` is over all sentences in order, those held out included.
+    ``lengths`` are made from the first shard and divide the bags of every one. ``sha256`` is over all sentences in order,
+    those held out included.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)
     counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     texts: int = 0
     held: list[str] = field(default_factory=list)
+    lengths: Lengths | None = None
     sha256: str = ""
     whole: bool = True  # false while a shard is taken in
 
@@ -103,7 +106,7 @@ class Kept:
             run, digest, texts, names = state["run"], state["digest"], int(state["texts"]), list(state["targets"])
             sums = {name: Sums.read({k.partition(".")[2]: a for k, a in arrays.items() if k.startswith(f"{name}.")})
                     for name in names}  # fmt: skip
-            counts = arrays["counts"]
+            counts, lengths = arrays["counts"], Lengths(arrays["lengths"])
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FastflowError(f"{self.path} is damaged; remove it to start again") from error
         if run != self._run:
@@ -113,11 +116,11 @@ class Kept:
             )
         self._saved = texts
         self._voice.say(f"fastflow: continues after {texts:,} texts that an interrupted run has gathered")
-        return Gathered(sums, counts, texts), digest
+        return Gathered(sums, counts, texts, lengths=lengths), digest
 
     def save(self, found: Gathered, digest: str, now: bool = False) -> None:
         """Write the sums if it is time or ``now``; a reader finds the former file or this one."""
-        if found.texts == self._saved or not (now or time.monotonic() >= self._due):
+        if found.lengths is None or found.texts == self._saved or not (now or time.monotonic() >= self._due):
             return
         from safetensors.numpy import save_file
 
@@ -125,7 +128,8 @@ class Kept:
         state = {"run": self._run, "digest": digest, "texts": found.texts, "targets": list(found.sums)}
         growing = self.path.with_name(self.path.name + ".tmp")
         try:
-            save_file({**arrays, "counts": found.counts}, growing, {"run": json.dumps(state)})
+            arrays |= {"counts": found.counts, "lengths": found.lengths.table}
+            save_file(arrays, growing, {"run": json.dumps(state)})
             os.replace(growing, self.path)
         except OSError as error:
             raise FastflowError(f"{self.path} cannot be written: {error.strerror}; free some space") from error
@@ -135,9 +139,18 @@ class Kept:
 
 
 def gather(
-    texts: Iterable[str], teacher: Teacher, bags: dict[str, Bags], seed: int, voice: Voice, kept: Kept | None
+    texts: Iterable[str],
+    teacher: Teacher,
+    bags: dict[str, Bags],
+    alone: dict[str, Vectors],
+    seed: int,
+    voice: Voice,
+    kept: Kept | None,
 ) -> Gathered:
-    """Read ``texts`` once; ``bags`` by the names of targets. Raises a FastflowError if there are too few texts."""
+    """Read ``texts`` once; ``bags`` and ``alone``, the vectors (V, D) of each token alone, by the names of targets.
+
+    Raises a FastflowError if there are too few texts.
+    """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
     done, digest, read = found.texts, hashlib.sha256(), 0
     try:
@@ -148,7 +161,7 @@ def gather(
                     if read == done and digest.hexdigest() != wanted:
                         raise _others(kept)
                     continue
-                found.merge(*_sums(shard, teacher, bags))
+                found.merge(*_sums(shard, teacher, bags, alone, found))
                 read, found.sha256 = found.texts, digest.hexdigest()
                 progress.advance(len(shard))
                 if kept is not None:
@@ -201,9 +214,15 @@ def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any) -> It
         yield shard
 
 
-def _sums(shard: Sequence[str], teacher: Teacher, bags: dict[str, Bags]) -> tuple[dict[str, Sums], Any, int]:
+def _sums(
+    shard: Sequence[str], teacher: Teacher, bags: dict[str, Bags], alone: dict[str, Vectors], found: Gathered
+) -> tuple[dict[str, Sums], Any, int]:
     """The sums of a shard for each target, the counts (V,) of its tokens, and its length."""
-    vectors, ids = teacher(shard), next(iter(bags.values())).ids(shard)
-    size = next(iter(bags.values())).size
-    counts = np.bincount(np.concatenate([np.empty(0, np.int64), *ids]), minlength=size)
-    return {name: Sums.of(bag.of(ids), vectors[name]) for name, bag in bags.items()}, counts, len(shard)
+    own, vectors = bags["vectors"], teacher(shard)
+    ids = own.ids(shard)
+    counts = np.bincount(np.concatenate([np.empty(0, np.int64), *ids]), minlength=own.size)
+    rows = {name: bag.of(ids) for name, bag in bags.items()}
+    if found.lengths is None:
+        found.lengths = first_lengths(alone["vectors"], counts, rows["vectors"], vectors["vectors"])
+    rows["vectors"] = found.lengths.divide(rows["vectors"])
+    return {name: Sums.of(row, vectors[name]) for name, row in rows.items()}, counts, len(shard)

@@ -2,9 +2,9 @@
 
     T = T0 + argmin_D |X (T0 + D) - Y|^2 + penalty |D|^2        (X^T X + penalty I) D = X^T (Y - X T0)
 
-X (n, V) are bags of tokens, Y (n, D) the centred targets. The prior T0 is what the teacher makes of each token alone.
-It is centred, weighted by how rare the token is (SIF), and scaled by one number. A token that no sentence holds keeps
-its prior. The system is solved by conjugate gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
+X (n, V) are bags of tokens, Y (n, D) the centred targets. The prior T0 is a linear map, the same for all tokens, of what
+the teacher makes of each token alone. A token that no sentence holds keeps its prior. The system is solved by conjugate
+gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
 """
 
 from __future__ import annotations
@@ -14,29 +14,39 @@ from numpy.typing import NDArray
 
 from fastflow.train.distil.sums import Floats, Sums
 
-RARE = 1e-3  # a of SIF: a token of share p counts a / (a + p) in the prior
+RARE = (3e-3, 1e-4)  # each an a of SIF: a token of share p counts a / (a + p); the map takes both
 TOLERANCE = 1e-5  # of the residual of each column, relative to its right side
 MOST_STEPS = 500
 COLUMNS = 32  # solved together: their vectors stay in the cache
 
 
-def prior(alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> Floats:
-    """(V, D) T0 of ``alone`` (V, D), the teacher's vector of each token, zero for a token that no text can hold.
+class Prior:
+    """Token vectors made from ``alone`` (V, D), the teacher's of each token, zero for a token that no text can hold.
 
-    ``counts`` (V,) are the tokens of the corpus. ``uniform``: all tokens count 1 in the bags, so the rare ones get
-    their weight here.
+    ``counts`` (V,) are the tokens of the corpus. ``uniform``: all tokens count 1 in the bags, so rare ones get their
+    weight here, once for each of RARE, and the map mixes these k copies.
     """
-    usable = np.any(alone != 0, axis=1)
-    found = np.where(usable[:, None], alone - alone[usable].mean(axis=0, dtype=np.float64), 0.0)
-    if uniform:
-        share = counts / max(1, counts.sum())
-        found *= (RARE / (RARE + share))[:, None]
-    size = float((found * (sums.gram @ found)).sum())
-    return np.asarray(found * (float((found * sums.centred()).sum()) / size if size > 0 else 0.0))
+
+    def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:
+        usable = np.any(alone != 0, axis=1)
+        centred = np.where(usable[:, None], alone - alone[usable].mean(axis=0, dtype=np.float64), 0.0)
+        share = (counts / max(1, counts.sum()))[:, None]
+        copies = [centred * (rare / (rare + share)) for rare in RARE] if uniform else [centred]
+        self._features = np.hstack(copies)  # (V, kD)
+        self._square = self._features.T @ (sums.gram @ self._features)
+        self._right = self._features.T @ sums.centred()
+
+    def __call__(self, firmness: float) -> Floats:
+        """(V, D) T0: the features times the map that fits best, drawn to a multiple of the first copy by ``firmness``."""
+        (width, dim), unit = self._right.shape, float(np.diagonal(self._square).mean()) or 1.0
+        size = float(np.trace(self._square[:dim, :dim]))
+        plain = np.eye(width, dim) * (float(np.trace(self._right[:dim])) / size if size > 0 else 0.0)
+        system = self._square + firmness * unit * np.eye(width)
+        return np.asarray(self._features @ (plain + np.linalg.solve(system, self._right - self._square @ plain)))
 
 
 def right_side(sums: Sums, start: Floats) -> Floats:
-    """(V, D) X^T (Y - X T0), Y centred; ``start`` is T0."""
+    """(V, D) X^T (Y - X T0), Y centred by ``Sums.centred``; ``start`` is T0."""
     return np.asarray(sums.centred() - sums.gram @ start)
 
 

@@ -20,7 +20,7 @@ from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.distil import ridge
 from fastflow.train.distil.bags import Bags, add_words, special_ids, split_words
-from fastflow.train.distil.choosing import Held, Table, fit_table
+from fastflow.train.distil.choosing import Held, Table, best_prior, fit_table
 from fastflow.train.distil.gathering import Gathered, Kept, gather
 from fastflow.train.distil.result import Distilled
 from fastflow.train.distil.teacher import Teacher, following
@@ -88,8 +88,9 @@ def distil(
     identity = {"teacher": teacher.model.fingerprint, "list of words": student.words, "seed": settings.seed,
                 "cut into sentences": settings.sentences, "targets": list(student.bags)}  # fmt: skip
     keeper = None if kept is None else kept(identity)
-    found = gather(cleaned(), teacher, student.bags, settings.seed, voice, keeper)
-    tables = fit_tables(teacher, student, found, settings.penalty, voice)
+    alone = priors(teacher, student)
+    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper)
+    tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
     best = max(tables, key=lambda table: table.cosine)
     return finished(teacher, student, found, tables, best, names, settings)
 
@@ -137,14 +138,18 @@ def _pieces(teacher: Teacher, words: Sequence[str]) -> list[list[int]]:
 
 
 def fit_tables(
-    teacher: Teacher, student: Student, found: Gathered, penalty: float | None, voice: Voice
-) -> list[Table]:  # fmt: skip
+    teacher: Teacher,
+    student: Student,
+    found: Gathered,
+    alone: dict[str, NDArray[np.float32]],
+    penalty: float | None,
+    voice: Voice,
+) -> list[Table]:
     """A table for each target."""
-    alone = priors(teacher, student)
     wanted, out = teacher(found.held)["vectors"], []
     for name, bags in student.bags.items():
-        start = ridge.prior(alone[name], found.counts, found.sums[name], bags.uniform)
         held = Held(bags(found.held), wanted, partial(teacher.finish, name))
+        start = best_prior(ridge.Prior(alone[name], found.counts, found.sums[name], bags.uniform), found.sums[name], held)
         out.append(fit_table(name, found.sums[name], start, held, penalty, voice))
     return out
 
