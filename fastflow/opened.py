@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastflow.backends.base import Backend, Calibrator
 from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.errors import FastflowError, warn
-from fastflow.model.artifact import Opening
+from fastflow.model.artifact import Opening, packaged_name
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.tokens import Loading, Tokenizer, Tokens
@@ -60,7 +60,7 @@ class Opened:
                 finally:  # a tokenizer's error goes before one of the backend
                     self._tokenizer = loading()
                     self._tokenizer.threads = threads
-        self.model, self.packaged = opening.model, model is None
+        self.model, self.packaged = opening.model, packaged_name(opening.model.path)
         self.seen, self.truncated = Seen(), 0
         self._whole: Texts | None = None
         if isinstance(self._calibrator, Backend) and self._tokenizer is not None:

@@ -40,7 +40,7 @@ class Runtime(Prompting, Familiar, Embedder):
 
     Args:
         model: The path of a fastflow model, of a Sentence Transformers directory or of a Hugging Face encoder; or the
-            Hub id of one; or a model that is open already. None is the model in the package.
+            Hub id of one; or a model that is open already. None is the BERT in the package, ``static`` the table in it.
         device: auto, cpu or cuda.
         dtype: The encoder's arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it. For a
             model without an encoder that of the calibration: float32 or float64.
@@ -77,7 +77,7 @@ class Runtime(Prompting, Familiar, Embedder):
         self._opened = Opened(*self._arguments)
 
     def __repr__(self) -> str:
-        opened, name = self._opened, "default" if self._opened.packaged else str(self._opened.model.path)
+        opened, name = self._opened, self._opened.packaged or str(self._opened.model.path)
         if opened.closed:
             return f"<Runtime: {name}, closed>"
         calibration = describe(opened.model.calibration)

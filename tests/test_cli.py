@@ -26,6 +26,18 @@ def test_default_is_the_model_in_the_package_wherever_a_model_is_named(corpus):
     assert run("embed", corpus, "-m", "default", "--quiet").stdout == run("embed", corpus, "--quiet").stdout
 
 
+@pytest.mark.slow
+def test_static_is_the_table_in_the_package_wherever_a_model_is_named(corpus, monkeypatch):
+    told = run("info", "static").stdout
+    assert "static" in told.splitlines()[0]
+    assert run("verify", "static").exit_code == 0
+    vectors = run("embed", corpus, "-m", "static", "--quiet").stdout
+    assert vectors != run("embed", corpus, "--quiet").stdout
+    monkeypatch.setenv("FASTFLOW_MODEL", "static")
+    assert run("info").stdout == told
+    assert run("embed", corpus, "--quiet").stdout == vectors
+
+
 WRONG = [
     (["absent.txt"], 1, "absent.txt cannot be opened: No such file or directory"),
     (["."], 1, ". cannot be opened: Is a directory; give the files in it: './*'"),

@@ -6,6 +6,7 @@ import inspect
 import json
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,6 +289,20 @@ def test_fingerprints_tell_models_apart(model, bert, tmp_path, sentences):
     assert Runtime(again).fingerprint == fingerprint  # training is deterministic, and no clock is in a model
     assert Runtime(twin).fingerprint == Runtime(bert).fingerprint
     assert len({fingerprint, *(Runtime(m).fingerprint for m in (other, bert, changed))}) == 4
+
+
+def test_the_table_in_the_package(tmp_path, monkeypatch):
+    rt = Runtime("static")
+    assert rt.info()["model"] == "static"
+    assert repr(rt).startswith("<Runtime: static, ")
+    vectors = rt.encode(["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."])
+    near, far = rt.similarity(vectors[:1], vectors[1:])[0]
+    assert near > far + 0.3
+    assert np.array_equal(pickle.loads(pickle.dumps(rt)).encode("A cat."), rt.encode("A cat."))
+    monkeypatch.chdir(tmp_path)
+    Path("static").mkdir()
+    with pytest.raises(FastflowError, match="static is not a model"):
+        Runtime("static")
 
 
 def test_the_model_in_the_package(sentences):

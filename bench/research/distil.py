@@ -1,66 +1,130 @@
-"""Tables distilled from teachers: the prior alone, ridge without a prior, ridge about the prior; on sizes of a corpus.
+"""Tables distilled from teachers, by several methods on several sizes of a corpus; model2vec's own; time and memory.
 
-python -m fastflow.bench.research.distil --data DIR --corpus FILE.txt... --teacher NAME=DIR... --cache DIR --out OUT
+python -m fastflow.bench.research.distil --data DIR --teacher NAME=DIR... --cache DIR --out bench/results/distill
 """
 
 from __future__ import annotations
 
-import random
 import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 import numpy as np
+import scipy.sparse as sparse
 from numpy.typing import NDArray
 
+from fastflow.bench.research.distil_corpus import CORPORA, mixture
 from fastflow.bench.research.study import read, table, write
-from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
+from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
+from fastflow.opened import Opened
 from fastflow.runtime import Runtime
-from fastflow.train.data.corpus import read_texts
 from fastflow.train.distil import ridge
-from fastflow.train.distil.choosing import Held, fit_table
-from fastflow.train.distil.gathering import gather
+from fastflow.train.distil.choosing import Held, best_prior, fit_table
+from fastflow.train.distil.gathering import SHARD, Gathered, gather
 from fastflow.train.distil.run import Settings, priors, student_of
-from fastflow.train.distil.sums import Floats
-from fastflow.train.distil.teacher import Teacher, following
+from fastflow.train.distil.sums import Floats, Sums
+from fastflow.train.distil.teacher import Teacher
 from fastflow.train.progress import COMMAND
 
 CLUSTERS = ("banking77", "clinc150", "agnews-titles")  # V-measure
 FOUND = ("quora-duplicates", "cranfield")  # retrieval, nDCG@10
-PRIOR, WITHOUT, ABOUT = METHODS = ("prior alone", "ridge without a prior", "ridge about the prior")
+METHODS = (
+    "tokens alone",  # the teacher's vector of each token, SIF weights, one number
+    "prior alone",  # the same mapped linearly
+    "ridge without a prior",
+    "ridge, lengths as they are",  # rows of X are not divided by the lengths of their vectors
+    "fastflow distill",
+)
+ALONE, PRIOR, WITHOUT, LONG, WHOLE = METHODS
+SCALED = 1e9  # a firmness at which the prior's map is one number
 FIELDS = ("teacher", "texts", "target", "method")  # what tells a row from another
+COSTED = 100_000  # sentences of the run whose time and memory are measured
 
 
 class Cached(Teacher):
-    """A teacher whose vectors of each corpus file lie in ``cache`` as NAME.STEM.npy (n, D), computed once."""
+    """A teacher whose vectors of ``corpus`` lie in ``cache`` as NAME.npy (n, D), computed once, in bfloat16."""
 
-    def __init__(self, name: str, directory: str, files: Sequence[Path], cache: Path) -> None:
+    def __init__(self, name: str, directory: str, corpus: Sequence[str], cache: Path) -> None:
         super().__init__(directory)
-        self._known: dict[str, NDArray[np.float32]] = {}
-        for file in files if len(self.targets) == 1 else ():  # a calibrated model in the package is as fast
-            path, texts = cache / f"{name}.{file.stem}.npy", list(read_texts([str(file)]))
+        self.opened = Opened(self.model, "auto", "bfloat16", None, "auto", False)
+        self._known: dict[str, int] = {}
+        if len(self.targets) == 1:  # a calibrated model in the package is as fast
+            path = cache / f"{name}.npy"
             if not path.exists():
-                np.save(path, super().__call__(texts)["vectors"])
-            self._known |= dict(zip(texts, np.load(path, mmap_mode="r"), strict=True))
+                parts = (corpus[i : i + SHARD] for i in range(0, len(corpus), SHARD))
+                np.save(path, np.concatenate([super(Cached, self).__call__(part)["vectors"] for part in parts]))
+            self._known = {text: i for i, text in enumerate(corpus)}
+            self._vectors = np.load(path, mmap_mode="r")
 
     def __call__(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """As the teacher's."""
         if self._known and all(text in self._known for text in texts):
-            return {"vectors": np.stack([self._known[text] for text in texts])}
+            return {"vectors": self._vectors[[self._known[text] for text in texts]]}
         return super().__call__(texts)
 
 
-def part(files: Sequence[Path], count: int) -> list[str]:
-    """``count`` texts of all files, as many of each as it has of the whole, mixed."""
-    found = [list(read_texts([str(file)])) for file in files]
-    share = min(1.0, count / sum(map(len, found)))
-    texts = [text for texts in found for text in texts[: round(share * len(texts))]]
-    random.Random(0).shuffle(texts)
-    return texts
+class Case:
+    """A teacher and a target on ``texts``: everything of which the methods make tables."""
+
+    def __init__(self, name: str, teacher: Teacher, texts: list[str], target: str, bags: Any, tasks: Any) -> None:
+        self.row = {"teacher": name, "texts": len(texts), "target": target}
+        self._teacher, self._texts, self._target, self._bags, self._tasks = teacher, texts, target, bags, tasks
+
+    def take(self, found: Gathered, alone: NDArray[np.float32]) -> None:
+        """What one pass has gathered, and each token alone (V, D)."""
+        self.sums, held = found.sums[self._target], found.held
+        self.row["texts"] = found.texts
+        self._seen = [text for text in self._texts if text not in set(held)]
+        self.held = Held(self._bags(held), self._teacher(held)["vectors"], partial(self._teacher.finish, self._target))
+        self.prior = ridge.Prior(alone, found.counts, self.sums, self._bags.uniform)
+        self.begin = best_prior(self.prior, self.sums, self.held)
+
+    @cached_property
+    def plain(self) -> Sums:
+        """The sums of bags that are divided by no length."""
+        parts = [self._seen[i : i + SHARD] for i in range(0, len(self._seen), SHARD)]
+        found = Sums.of(self._bags(parts[0]), self._teacher(parts[0])[self._target])
+        for part in parts[1:]:
+            found.merge(Sums.of(self._bags(part), self._teacher(part)[self._target]))
+        return found
+
+    @cached_property
+    def texts_of(self) -> dict[str, sparse.csr_array]:
+        """The bags of each task's texts."""
+        return {task.name: self._bags(task.texts) for task in self._tasks}
+
+    def measured(self, method: str) -> dict[str, Any]:
+        """The row of ``method``."""
+        sums = self.plain if method == LONG else self.sums  # made before the clock starts
+        began, penalty, vectors = time.process_time(), None, self.begin + self.sums.mean
+        if method == ALONE:
+            vectors = self.prior(SCALED) + self.sums.mean
+        elif method != PRIOR:
+            begin = np.zeros_like(self.begin) if method == WITHOUT else self.begin
+            fitted = fit_table(self._target, sums, begin, self.held, None, COMMAND)
+            penalty, vectors = fitted.penalty, fitted.vectors
+        seconds = time.process_time() - began
+        row = {"method": method, "penalty": penalty, "held": self.held.cosine(vectors), "seconds": seconds}
+        return self.row | row | self._figures(vectors)
+
+    def _figures(self, vectors: Floats) -> dict[str, float]:
+        made = {name: self._teacher.finish(self._target, (bags @ vectors).astype(np.float32))
+                for name, bags in self.texts_of.items()}  # fmt: skip
+        return figures(made, self._tasks)
+
+
+def figures(made: dict[str, Any], tasks: Sequence[Any]) -> dict[str, float]:
+    """The mean of the seven sets, ``all``, and the main measure of each other task; ``made``: vectors by task."""
+    found = {task.name: measure(task, made[task.name]) for task in tasks}
+    out = {"seven": float(np.mean([values["all"] for name, values in found.items() if name in SEVEN]))}
+    return out | {name: next(iter(found[name].values())) for name in (*CLUSTERS, *FOUND)}
 
 
 def measured(
@@ -68,118 +132,179 @@ def measured(
 ) -> Iterator[dict[str, Any]]:
     """A row for each target and method."""
     student = student_of(teacher, lambda: texts, Settings(), COMMAND)
-    found = gather(texts, teacher, student.bags, 0, COMMAND, None)
-    alone, wanted = priors(teacher, student), teacher(found.held)["vectors"]
+    alone = priors(teacher, student)
+    found = gather(texts, teacher, student.bags, alone, 0, COMMAND, None)
     for target, bags in student.bags.items():
-        sums = found.sums[target]
-        held = Held(bags(found.held), wanted, partial(teacher.finish, target))
-        start = ridge.prior(alone[target], found.counts, sums, bags.uniform)
+        case = Case(name, teacher, texts, target, bags, tasks)
+        case.take(found, alone[target])
         for method in methods:
-            began, penalty, vectors = time.monotonic(), None, start + sums.mean
-            if method != PRIOR:
-                begin = start if method == ABOUT else np.zeros_like(start)
-                fitted = fit_table(target, sums, begin, held, None, COMMAND)
-                penalty, vectors = fitted.penalty, fitted.vectors
-            seconds, made = time.monotonic() - began, _encoder(teacher, target, bags, vectors)
-            row = {"teacher": name, "texts": found.texts, "target": target, "method": method, "penalty": penalty,
-                   "held": following(made(found.held), wanted), "seconds": seconds, "gib": peak()}  # fmt: skip
-            yield row | figures(made, tasks)
-
-
-def _encoder(teacher: Teacher, target: str, bags: Any, vectors: Floats) -> Any:
-    return lambda texts: teacher.finish(target, (bags(texts) @ vectors).astype(np.float32))
+            if not (method == LONG and target != "vectors"):  # the bags of other targets are divided by no length
+                yield case.measured(method)
 
 
 def whole(name: str, directory: str, tasks: Sequence[Any]) -> dict[str, Any]:
     """The row of a finished model."""
-    made = figures(Runtime(directory).encode, tasks)
-    return {"teacher": "", "texts": None, "target": "", "method": name, "penalty": None, "held": None,
-            "seconds": None, "gib": None} | made  # fmt: skip
+    runtime = Runtime(directory)
+    row = {"teacher": "", "texts": None, "target": "", "method": name, "penalty": None, "held": None, "seconds": None}
+    return row | figures({task.name: runtime.encode(task.texts) for task in tasks}, tasks)
 
 
-def peak() -> float:
-    """GiB of memory that this process has held at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def model2vec(python: str, name: str, directory: str, cache: Path, width: int | None) -> str:
+    """The directory of the table that model2vec's own ``distill`` makes, by an interpreter that has it."""
+    out = cache / f"{name}.model2vec.{width or 'all'}"
+    if not out.exists():
+        program = (
+            "import sys; from model2vec.distill import distill\n"
+            f"distill(sys.argv[1], device='cpu', pca_dims={width}).save_pretrained(sys.argv[2])"
+        )
+        subprocess.run([python, "-c", program, directory, str(out)], check=True)
+    return str(out)
 
 
-def figures(made: Callable[[Sequence[str]], Any], tasks: Sequence[Any]) -> dict[str, float]:
-    """The mean of the seven sets, ``all``, and the main measure of each other task."""
-    found = {task.name: measure(task, made(task.texts)) for task in tasks}
-    out = {"seven": float(np.mean([values["all"] for name, values in found.items() if name in SEVEN]))}
-    return out | {name: next(iter(found[name].values())) for name in (*CLUSTERS, *FOUND)}
+def cost(directory: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Processor seconds and peak memory of ``fastflow distill`` on ``texts``, and of ``fastflow embed`` on them."""
+    with TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus.txt"
+        corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        embedding = _child("embed", str(corpus), "-m", directory, "-o", f"{folder}/vectors.npy")
+        distilling = _child("distill", directory, str(corpus), "-o", f"{folder}/table")
+    return {"texts": len(texts), "embed_seconds": embedding[0], "seconds": distilling[0], "gib": distilling[1]}
+
+
+def _child(*arguments: str) -> tuple[float, float]:
+    """Processor seconds of a command of fastflow, and the most GiB that a child has held."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "fastflow", *arguments], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return spent, after.ru_maxrss / 2**20
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The page."""
-    heads = ["teacher", "sentences", "follows its", "method", "penalty", "held-out cosine", "seconds", "peak GiB",
-             "seven sets", *CLUSTERS, *FOUND]  # fmt: skip
-    forms = {"texts": ",", "penalty": "g", "held": ".4f", "seconds": ".0f", "gib": ".1f"}
-    names = ("teacher", "texts", "target", "method", *list(forms)[1:], "seven", *CLUSTERS, *FOUND)
+    heads = ["teacher", "sentences", "follows its", "method", "penalty", "held-out cosine", "seconds", "seven sets",
+             *CLUSTERS, *FOUND]  # fmt: skip
+    forms = {"texts": ",", "penalty": "g", "held": ".4f", "seconds": ".0f"}
+    names = ("teacher", "texts", "target", "method", "penalty", "held", "seconds", "seven", *CLUSTERS, *FOUND)
 
     def cell(name: str, value: Any) -> str:
         return "" if value is None else value if isinstance(value, str) else format(value, forms.get(name, ".1f"))
 
     cells = [[cell(name, row[name]) for name in names] for row in result["rows"]]
-    return HEAD.format(command=result["command"]) + table(heads, cells) + "\n"
+    corpora = "; ".join(f"at most {most:,} {what}" for most, what in CORPORA.values())
+    page = HEAD.format(command=COMMAND_LINE, corpora=corpora) + table(heads, cells) + "\n"
+    if spent := result.get("cost"):
+        page += COST.format(own=spent["seconds"] - spent["embed_seconds"], **spent)
+    return page
 
 
 HEAD = """# Distilled tables
 
 A table of token vectors that follows a teacher. *Held-out cosine* is the mean cosine to the teacher on sentences of the
-corpus that the regression did not see; penalties were chosen by it. *Seconds* are those of solving, every penalty that
-was tried included, on one core of a machine in use; *peak* is the memory of the whole process. *Seven sets* is the mean
-Spearman x100 of cosine, `all`, over STS12 to 16, STSb and SICK-R; then V-measure of three sets and nDCG@10 of two,
-x100. Nothing was chosen by these. Rows without a teacher are finished models. The corpus holds SNLI, from which some
-sentences of STSb and SICK-R come, without its labels. Made, a few methods at a time, by
+corpus that the regression did not see; everything was chosen by it. *Seconds* are those of solving in processor time,
+every penalty that was tried included. *Seven sets* is the mean Spearman x100 of cosine, `all`, over STS12 to 16, STSb
+and SICK-R; then V-measure of three sets and nDCG@10 of two, x100. Nothing was chosen by these. Rows without a teacher
+are finished models.
+
+| method | is |
+| --- | --- |
+| tokens alone | the teacher's vector of each token alone, centred, with SIF weights |
+| prior alone | the same, put through the linear map that fits the sentences best |
+| ridge without a prior | a ridge regression about zero |
+| ridge, lengths as they are | about the prior, without dividing each bag by the length of its vector |
+| fastflow distill | about the prior, each bag divided |
+| model2vec distill | `model2vec.distill.distill` of model2vec 0.10 with its defaults, and without PCA |
+
+Sentences: {corpora}. They hold no labels; SNLI holds some sentences of STSb and SICK-R. Made, a few cases at a time, by
 
     {command}
 
 """
+COST = """
+`fastflow distill` of all-MiniLM-L6-v2 on {texts:,} sentences takes, in processor time on a machine in use:
+
+| | seconds |
+| --- | ---: |
+| every step from reading to writing | {seconds:.0f} |
+| `fastflow embed` of the same sentences with the teacher | {embed_seconds:.0f} |
+| the rest | {own:.0f} |
+
+The most memory that the process held is {gib:.2f} GiB.
+"""
 
 
 @click.command()
-@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="Holds sts/ and tasks/.")
-@click.option("--corpus", "files", multiple=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="corpora/, sts/, tasks/.")
 @click.option("--teacher", "teachers", multiple=True, metavar="NAME=DIR")
 @click.option("--model", "models", multiple=True, metavar="NAME=DIR", help="A finished model, for comparison.")
-@click.option("--size", "sizes", multiple=True, type=int, default=(5_000, 90_000), help="Sentences, at most.")
+@click.option("--model2vec", "python", metavar="PYTHON", help="An interpreter that has model2vec[distill].")
+@click.option("--size", "sizes", multiple=True, type=int, default=(10_000, 30_000, 90_000, 300_000), help="Sentences.")
 @click.option("--method", "methods", multiple=True, type=click.Choice(METHODS), default=METHODS)
-@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Keeps the teachers' vectors.")
+@click.option("--cost", "costed", is_flag=True, help="Time and memory of the command with the first teacher.")
+@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Keeps sentences and teachers' vectors.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds its rows to OUT.md and OUT.json.")
 def main(
     data: Path,
-    files: tuple[Path, ...],
     teachers: tuple[str, ...],
     models: tuple[str, ...],
+    python: str | None,
     sizes: tuple[int, ...],
     methods: tuple[str, ...],
+    costed: bool,
     cache: Path,
     out: Path,
 ) -> None:
     """Measure the tables of every teacher on every size of the corpus."""
-    places = [data / "sts" / f"{name}.tsv" for name in SEVEN] + [data / "tasks/retrieval" / name for name in FOUND]
-    tasks = find_tasks([*places, *(data / "tasks/classes" / f"{name}.tsv" for name in CLUSTERS)])
+    tasks = tasks_of(data)
+    corpus = kept_mixture(data, cache)
+    named = [(name, directory) for name, _, directory in (given.partition("=") for given in teachers)]
     for name, _, directory in (given.partition("=") for given in models):
         add(out, whole(name, directory, tasks))
-    for name, _, directory in (given.partition("=") for given in teachers):
-        teacher = Cached(name, directory, files, cache)
-        for size in sizes:
-            for row in measured(name, teacher, part(files, size), methods, tasks):
-                add(out, row)
+    for name, directory in named:
+        if python:
+            for width, what in ((256, ""), (None, ", without PCA")):
+                made = model2vec(python, name, directory, cache, width)
+                add(out, whole(f"model2vec distill{what}: {name}", made, tasks))
+        else:
+            teacher = Cached(name, directory, corpus, cache)
+            for size in sizes:
+                for row in measured(name, teacher, corpus[:size], methods, tasks):
+                    add(out, row)
+    if costed:
+        add(out, None, cost(named[0][1], corpus[:COSTED]))
 
 
-def add(out: Path, row: dict[str, Any]) -> None:
-    """Put ``row`` into the page, in place of an earlier one of the same case."""
+def tasks_of(data: Path) -> list[Task]:
+    """The seven sets, and the tasks of CLUSTERS and FOUND."""
+    places = [data / "sts" / f"{name}.tsv" for name in SEVEN] + [data / "tasks/retrieval" / name for name in FOUND]
+    return find_tasks([*places, *(data / "tasks/classes" / f"{name}.tsv" for name in CLUSTERS)])
+
+
+def kept_mixture(data: Path, cache: Path) -> list[str]:
+    """``mixture``, made once."""
+    path = cache / "corpus.txt"
+    cache.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_text("".join(f"{text}\n" for text in mixture(data)), encoding="utf-8")
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def add(out: Path, row: dict[str, Any] | None, spent: dict[str, Any] | None = None) -> None:
+    """Put ``row`` into the page, in place of an earlier one of the same case, and the cost if it was measured."""
     place = out.with_suffix(".json")
-    rows = [row, *(read(place)["rows"] if place.exists() else [])]
+    former = read(place) if place.exists() else {}
+    rows = [*([] if row is None else [row]), *former.get("rows", [])]
     cases = {tuple(one[field] for field in FIELDS): one for one in reversed(rows)}
-    ordered = sorted(cases, key=lambda case: (case[0], case[1] or 0, case[2], case[3]))
-    write(out, {"command": COMMAND_LINE, "rows": [cases[case] for case in ordered]}, markdown)
-    COMMAND.say(str(row))
+    rank = {method: i for i, method in enumerate(METHODS)}
+    ordered = sorted(cases, key=lambda case: (case[0], case[1] or 0, case[2], rank.get(case[3], 0), case[3]))
+    costs = spent or former.get("cost")
+    found = {"command": COMMAND_LINE, "rows": [cases[case] for case in ordered]}
+    write(out, found | ({"cost": costs} if costs else {}), markdown)
+    COMMAND.say(str(row or spent))
 
 
 COMMAND_LINE = (
-    "python -m fastflow.bench.research.distil --data .../data --corpus FILE.txt... --teacher NAME=DIR... "
+    "python -m fastflow.bench.research.distil --data .../data --teacher NAME=DIR... [--model2vec PYTHON | --cost] "
     "--model NAME=DIR... --cache CACHE --out bench/results/distill"
 )
 

@@ -21,7 +21,7 @@ def describe(opened: Opened) -> Info:
     texts = model if isinstance(model, Model) else None
     seen = [] if texts is None else opened.seen.notes(opened.tokenizer)
     return {
-        "model": "default" if opened.packaged else str(model.path),
+        "model": opened.packaged or str(model.path),
         "fingerprint": model.fingerprint,
         "takes": "vectors" if texts is None else "texts",
         "backend": runs.name,

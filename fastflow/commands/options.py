@@ -21,6 +21,7 @@ MODEL = click.option(
     metavar="MODEL",
     envvar="FASTFLOW_MODEL",
     help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded. "
+    "'static' is the table in the package. "
     "[default: the environment variable FASTFLOW_MODEL, else the one in the package]",
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")

@@ -62,12 +62,20 @@ if TYPE_CHECKING:
     from fastflow.model.sentence_transformers import Modules
     from fastflow.stages.truncation import Truncation
 
-DEFAULT = Path(__file__).parent.parent / "default"
+PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
+DEFAULT = PACKAGED["default"]
 
 
 def named(model: str | Path | None) -> Path:
-    """The directory of a model as commands name it: None, and ``default`` if no such directory is, the package's."""
-    return DEFAULT if model is None or (str(model) == "default" and not Path(model).exists()) else Path(model)
+    """The directory of a model as commands name it: None is the default; a name of PACKAGED if no such directory is."""
+    if model is None:
+        return DEFAULT
+    return PACKAGED[str(model)] if str(model) in PACKAGED and not Path(model).exists() else Path(model)
+
+
+def packaged_name(directory: Path) -> str | None:
+    """The name of the model in the package whose directory this is, None for any other."""
+    return next((name for name, place in PACKAGED.items() if place == directory), None)
 
 
 def located(model: str | Path | None, allow_download: bool = False) -> Path:
@@ -86,8 +94,8 @@ def located(model: str | Path | None, allow_download: bool = False) -> Path:
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
-    """The model of texts at ``path``; None is the one in the package; a plain Hugging Face encoder is accepted too, and
-    the Hub id of either if no such directory is.
+    """The model of texts at ``path``, as ``named``; a plain Hugging Face encoder is accepted too, and the Hub id of
+    either if no such directory is.
 
     ``allow_download``: a Hub id, and the encoder of a model that only names it, may be fetched from the Hub, not just
     from its cache.

@@ -74,7 +74,7 @@ def make_report(
     corpus = read_texts(settings.corpus, settings.sample, settings.seed)
     paired = list(dict.fromkeys(text for pairs in sets for text in [*pairs.first, *pairs.second]))
     texts = corpus or thin(paired, settings.sample, settings.seed)
-    model = load_model(None if runtime.info()["model"] == "default" else runtime.info()["model"])
+    model = load_model(runtime._opened.model.path)
     wanted = {*texts, *paired, *(text for task in tasks for text in task.texts)}
     if questions:
         wanted |= {*questions.first, *questions.second}

@@ -321,12 +321,13 @@ def test_installed_wheel_embeds_without_torch(installed, tmp_path):
     assert all(len(row["embedding"]) == 256 for row in rows)
 
 
-def test_default_model_is_small_and_whole():
-    from fastflow.model.artifact import DEFAULT, verify
+@pytest.mark.parametrize(("name", "most"), [("default", 25_000_000), ("static", 9_000_000)])
+def test_models_in_the_package_are_small_and_whole(name, most):
+    from fastflow.model.artifact import PACKAGED, verify
 
-    files = [p for p in DEFAULT.rglob("*") if p.is_file()]
-    assert sum(p.stat().st_size for p in files) <= 25_000_000
-    assert any("fingerprint" in line for line in verify(DEFAULT))
+    files = [p for p in PACKAGED[name].rglob("*") if p.is_file()]
+    assert 0 < sum(p.stat().st_size for p in files) <= most
+    assert any("fingerprint" in line for line in verify(PACKAGED[name]))
 
 
 def test_import_is_light():

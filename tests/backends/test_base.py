@@ -104,7 +104,7 @@ def test_a_model_of_texts_is_described_as_it_runs(model):
     opened.model = loaded = replace(load_model(model), note="assumed")
     opened._calibrator = runs = ReferenceBackend(loaded, "float64", "cpu", 2)
     runs.details.append("a detail")
-    opened.packaged, opened.tokenizer.max_length = False, loaded.max_length
+    opened.packaged, opened.tokenizer.max_length = None, loaded.max_length
     found = describe(opened)
     wanted = {
         "model": str(model), "takes": "texts", "fingerprint": loaded.fingerprint, "backend": "reference",
@@ -115,5 +115,5 @@ def test_a_model_of_texts_is_described_as_it_runs(model):
     assert {name: found[name] for name in wanted} == wanted
     found["details"].append("mine")
     assert runs.details == ["a detail"], "a copy: what a caller changes is not the backend's"
-    opened.packaged = True
+    opened.packaged = "default"
     assert describe(opened)["model"] == "default"

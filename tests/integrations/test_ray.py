@@ -72,6 +72,10 @@ def test_the_model_in_the_package_has_no_path(place):
     assert job(place).model is None
 
 
+def test_the_table_in_the_package_is_named():
+    assert job("static").model == "static"
+
+
 def test_a_path_is_absolute_for_actors_that_work_elsewhere(model, monkeypatch):
     monkeypatch.chdir(model.parent)
     assert job(model.name).model == str(model)

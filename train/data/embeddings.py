@@ -26,7 +26,7 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.reuse.cache import bytes_for_people, describe, locked
 from fastflow.kernels.encoder.shape import Head
 from fastflow.model.architecture import encoder_shape, is_static, read_config, size_of
-from fastflow.model.artifact import DEFAULT, load_model
+from fastflow.model.artifact import DEFAULT, PACKAGED, load_model
 from fastflow.model.hashing import MANIFEST, encoder_hash
 from fastflow.model.hub import hub_snapshot
 from fastflow.model.kinds import Model, tokenizer_of
@@ -138,7 +138,7 @@ def has_modules(name: str) -> bool:
 
 def _locate(name: str) -> tuple[Path, str | None, str | None]:
     """(directory, Hub id or None, revision or None)."""
-    directory = DEFAULT if name == "default" else Path(name)
+    directory = PACKAGED.get(name, Path(name))
     if (directory / MANIFEST).is_file():
         model = load_model(directory)
         if model.modules is not None:
@@ -146,7 +146,7 @@ def _locate(name: str) -> tuple[Path, str | None, str | None]:
         return model.encoder, model.manifest["encoder"].get("hub_id"), model.manifest["encoder"].get("revision")
     if directory.is_dir():
         return directory, None, None
-    if directory.exists() or directory == DEFAULT or name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if directory.exists() or name in PACKAGED or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FastflowError(f"{name}: no such encoder directory")
     if directory.parent != Path(".") and directory.parent.is_dir():  # more likely a mistyped path than a Hub id
         raise FastflowError(

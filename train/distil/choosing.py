@@ -56,9 +56,9 @@ def best_prior(prior: ridge.Prior, sums: Sums, held: Held) -> Floats:
 def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:
     """The table about the prior ``start`` (V, D), by ``penalty``, or by the one of PENALTIES that follows best."""
     right, tried = ridge.right_side(sums, start), dict[float, float]()
-    state: Floats | None = None
+    state: ridge.Singles | None = None
 
-    def rows(found: Floats) -> Floats:
+    def rows(found: ridge.Singles) -> Floats:
         return np.asarray(start + found + sums.mean)
 
     def measured(at: int) -> float:

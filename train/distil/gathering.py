@@ -35,8 +35,8 @@ EVERY = 60.0  # seconds between two savings of the sums
 class Gathered:
     """Of ``texts`` sentences: a Sums for each target, how often each token occurs (V,), and the sentences held out.
 
-    ``lengths`` are made from the first shard and divide the bags of every one. ``sha256`` is over all sentences in order,
-    those held out included.
+    ``lengths`` are made from the first shard and divide the bags of every one. ``sha256`` is over all sentences in
+    order, those held out included.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)

@@ -35,7 +35,7 @@ class Lengths:
 def first_lengths(
     alone: Vectors, counts: NDArray[np.int64], bags: sparse.csr_array, targets: NDArray[np.float32]
 ) -> Lengths:
-    """Those of a table fitted to a shard, ``bags`` (n, V) and ``targets`` (n, D); ``alone`` and ``counts`` as in Prior."""
+    """Those of a table fitted to a shard, ``bags`` (n, V) and ``targets`` (n, D); the others as in Prior."""
     sums = Sums.of(bags, targets)
     table = Prior(alone, counts, sums, uniform=True)(FIRM) + sums.mean
     found = _lengths(bags, table)

@@ -149,8 +149,9 @@ def fit_tables(
     wanted, out = teacher(found.held)["vectors"], []
     for name, bags in student.bags.items():
         held = Held(bags(found.held), wanted, partial(teacher.finish, name))
-        start = best_prior(ridge.Prior(alone[name], found.counts, found.sums[name], bags.uniform), found.sums[name], held)
-        out.append(fit_table(name, found.sums[name], start, held, penalty, voice))
+        sums = found.sums[name]
+        start = best_prior(ridge.Prior(alone[name], found.counts, sums, bags.uniform), sums, held)
+        out.append(fit_table(name, sums, start, held, penalty, voice))
     return out
 
 

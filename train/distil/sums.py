@@ -1,60 +1,97 @@
-"""The sums over sentences that a ridge regression needs; they add up over the shards of a corpus.
+"""What a ridge regression needs of its sentences; it adds up over the shards of a corpus.
 
-Sentence s is a bag x_s, (V,), and a target y_s, (D,). A bag sums to 1, or to the factor by which ``Scale`` multiplied it.
+Sentence s is a bag x_s, (V,), and a target y_s, (D,). A bag sums to 1, or to what ``Lengths`` divided it to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse as sparse
+import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+COLUMNS = 64  # multiplied together: more would not stay in the cache
 
 
 @dataclass
 class Sums:
-    """Of n sentences, X (n, V) and Y (n, D): ``gram`` X^T X, ``cross`` X^T Y, ``bag`` X^T 1."""
+    """Of n sentences: ``parts``, which are X (n, V) float32 in pieces, and ``cross`` X^T Y (V, D)."""
 
-    count: int
-    gram: sparse.csr_array  # (V, V) float64
-    cross: Floats  # (V, D)
-    bag: Floats  # (V,)
+    parts: list[sparse.csr_array]
+    cross: Floats
+    _products: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, bags: sparse.csr_array, targets: NDArray[np.float32]) -> Sums:
         """Those of a shard: ``bags`` (n, V) float64, ``targets`` (n, D)."""
-        wide, turned = targets.astype(np.float64), bags.T.tocsr()
-        return cls(len(wide), (turned @ bags).tocsr(), turned @ wide, np.asarray(bags.sum(axis=0)))
+        return cls([sparse.csr_array(bags.astype(np.float32))], np.asarray(bags.T.tocsr() @ targets.astype(np.float64)))
 
     def merge(self, other: Sums) -> Sums:
         """Take in the sums of other sentences; returns self."""
-        self.count += other.count
-        self.gram = self.gram + other.gram
+        self.parts += other.parts
         self.cross += other.cross
-        self.bag += other.bag
+        self._products = None
         return self
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return sum(part.shape[0] for part in self.parts)
+
+    def square(self, table: NDArray[np.floating]) -> NDArray[np.float32]:
+        """(V, k) X^T X ``table``, of ``table`` (V, k), with as many threads as PyTorch has."""
+        if self._products is None:
+            whole = sparse.csr_array(sparse.vstack(self.parts, "csr"))
+            self._products = _tensor(whole), _tensor(sparse.csr_array(whole.T.tocsr()))
+        rows, turned = self._products
+        out = np.empty(table.shape, np.float32)
+        for first in range(0, table.shape[1], COLUMNS):
+            part = torch.from_numpy(np.ascontiguousarray(table[:, first : first + COLUMNS], np.float32))
+            out[:, first : first + COLUMNS] = (turned @ (rows @ part)).numpy()
+        return out
+
+    def squares(self) -> Floats:
+        """(V,) the diagonal of X^T X."""
+        return np.sum([np.asarray(part.multiply(part).sum(axis=0), np.float64) for part in self.parts], axis=0)
+
+    @property
+    def bag(self) -> Floats:
+        """(V,) X^T 1."""
+        return np.sum([np.asarray(part.sum(axis=0, dtype=np.float64)) for part in self.parts], axis=0)
 
     @property
     def mean(self) -> Floats:
         """(D,) the vector that follows the targets best if every token has it: their mean, of bags that sum to 1."""
-        return np.asarray(self.cross.sum(axis=0) / max(float(self.gram.sum()), 1e-12))
+        return np.asarray(self.cross.sum(axis=0) / max(float(self._whole.sum()), 1e-12))
 
     def centred(self) -> Floats:
         """(V, D) X^T (Y - X 1 mean), the targets without what ``mean`` gives for each token."""
-        return np.asarray(self.cross - np.outer(self.gram.sum(axis=1), self.mean))
+        return np.asarray(self.cross - np.outer(self._whole, self.mean))
+
+    @property
+    def _whole(self) -> Floats:
+        """(V,) X^T X 1."""
+        return np.sum([part.T @ part.sum(axis=1, dtype=np.float64) for part in self.parts], axis=0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Everything as arrays, for ``read`` to make the same sums of, to the bit."""
-        gram = {"data": self.gram.data, "indices": self.gram.indices, "indptr": self.gram.indptr}
-        return {**gram, "cross": self.cross, "bag": self.bag, "count": np.array([self.count])}
+        whole = sparse.vstack(self.parts, "csr")
+        return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "cross": self.cross}
 
     @classmethod
     def read(cls, arrays: dict[str, NDArray[np.generic]]) -> Sums:
         """The sums of ``arrays()``."""
-        size = len(arrays["bag"])
-        gram = sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=(size, size))
-        rest = (np.asarray(arrays[name], np.float64) for name in ("cross", "bag"))
-        return cls(int(arrays["count"][0]), gram, *rest)
+        shape = (len(arrays["indptr"]) - 1, len(arrays["cross"]))
+        whole = sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
+        return cls([whole], np.asarray(arrays["cross"], np.float64))
+
+
+def _tensor(matrix: sparse.csr_array) -> torch.Tensor:
+    indptr, indices, data = (torch.from_numpy(a) for a in (matrix.indptr, matrix.indices, matrix.data))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(indptr.int(), indices.int(), data, matrix.shape, check_invariants=False)

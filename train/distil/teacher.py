@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import load_model
+from fastflow.model.artifact import load_model, packaged_name
 from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
 from fastflow.model.tokens import Tokens
 from fastflow.opened import Opened
@@ -37,7 +37,7 @@ class Teacher:
         self.model = load_model(name)
         self.opened = Opened(self.model, "auto", "auto", None, "auto", False)
         self.dim = self.model.truncate_dim or self.opened.width
-        self.name = "default" if self.model.path == load_model(None).path else str(self.model.path)
+        self.name = packaged_name(self.model.path) or str(self.model.path)
 
     @cached_property
     def targets(self) -> list[Target]:
