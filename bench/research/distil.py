@@ -25,9 +25,10 @@ from fastflow.bench.research.study import read, table, write
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
 from fastflow.opened import Opened
 from fastflow.runtime import Runtime
+from fastflow.train.data.sharded import SHARD
 from fastflow.train.distil import ridge
 from fastflow.train.distil.choosing import Held, best_prior, fit_table
-from fastflow.train.distil.gathering import SHARD, Gathered, gather
+from fastflow.train.distil.gathering import Gathered, gather
 from fastflow.train.distil.run import Settings, priors, student_of
 from fastflow.train.distil.sums import Floats, Sums
 from fastflow.train.distil.teacher import Teacher
@@ -149,13 +150,13 @@ def whole(name: str, directory: str, tasks: Sequence[Any]) -> dict[str, Any]:
     return row | figures({task.name: runtime.encode(task.texts) for task in tasks}, tasks)
 
 
-def model2vec(python: str, name: str, directory: str, cache: Path, width: int | None) -> str:
+def model2vec(python: str, name: str, directory: str, cache: Path) -> str:
     """The directory of the table that model2vec's own ``distill`` makes, by an interpreter that has it."""
-    out = cache / f"{name}.model2vec.{width or 'all'}"
+    out = cache / f"{name}.model2vec"
     if not out.exists():
         program = (
             "import sys; from model2vec.distill import distill\n"
-            f"distill(sys.argv[1], device='cpu', pca_dims={width}).save_pretrained(sys.argv[2])"
+            "distill(sys.argv[1], device='cpu').save_pretrained(sys.argv[2])"
         )
         subprocess.run([python, "-c", program, directory, str(out)], check=True)
     return str(out)
@@ -213,7 +214,7 @@ are finished models.
 | ridge without a prior | a ridge regression about zero |
 | ridge, lengths as they are | about the prior, without dividing each bag by the length of its vector |
 | fastflow distill | about the prior, each bag divided |
-| model2vec distill | `model2vec.distill.distill` of model2vec 0.10 with its defaults, and without PCA |
+| model2vec distill | `model2vec.distill.distill` of model2vec 0.10 with its defaults, PCA to 256 numbers among them |
 
 Sentences: {corpora}. They hold no labels; SNLI holds some sentences of STSb and SICK-R. Made, a few cases at a time, by
 
@@ -262,9 +263,8 @@ def main(
         add(out, whole(name, directory, tasks))
     for name, directory in named:
         if python:
-            for width, what in ((256, ""), (None, ", without PCA")):
-                made = model2vec(python, name, directory, cache, width)
-                add(out, whole(f"model2vec distill{what}: {name}", made, tasks))
+            made = model2vec(python, name, directory, cache)
+            add(out, whole(f"model2vec distill: {name}", made, tasks))
         else:
             teacher = Cached(name, directory, corpus, cache)
             for size in sizes:

@@ -31,7 +31,7 @@ FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e-\d+)?")
 CLAIM = re.compile(
     rf"(?<![\w.,/^-])(?:\d+(?:,\d{{3}})*\.\d+(?:e-\d+)?(?![\w/.]|,\d)|\d+(?:,\d{{3}})*(?= (?:{UNITS})(?!\w)))"
 )
-SOURCE = re.compile(r"\]\((?:\.\./bench/results/|\.\./fastflow/default/)(\S+?)\)")
+SOURCE = re.compile(r"\]\((?:\.\./bench/results/|\.\./fastflow/(?=static/)|\.\./fastflow/default/)(\S+?)\)")
 STATED = re.compile(r"(?:Zen 4|Xeon)[^|]*(?:commit [0-9a-f]{7}|\b20\d\d-\d\d-\d\d)")
 PRINTED = (
     "gain",
@@ -118,8 +118,8 @@ def lead(page: list[str], at: int) -> str:
 @cache
 def groups(name: str) -> tuple[Group, ...]:
     """The numbers of a source that belong together: of a row or paragraph of a page, or of a record of a JSON."""
-    path = ROOT / "bench" / "results" / name
-    path = path if path.is_file() else ROOT / "fastflow" / "default" / name
+    places = (ROOT / folder / name for folder in ("bench/results", "fastflow/default", "fastflow"))
+    path = next(place for place in places if place.is_file())
     text, found = path.read_text(encoding="utf-8"), []
     if path.suffix == ".json":
         report = json.loads(text)
