@@ -20,6 +20,7 @@ from support.static_dirs import model2vec_dir
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "kernels/README.md"))]
 MODEL = "my-model"
+OTHERS = ROOT / "docs" / "integrations.md"  # its programs need the libraries of the extra doors
 
 INSTALLS = "installs packages"
 NOT_RUN = {  # every documented command that no test here runs, and why
@@ -113,8 +114,8 @@ def command_failure(folder: Path, command: str) -> str:
 
 
 def program_failures(folder: Path, page: Path, training: bool = False) -> list[str]:
-    found = []
-    for program in blocks(page, "python"):
+    found: list[str] = []
+    for program in blocks(page, "python") if page != OTHERS else []:
         if ("fastflow.fit(" in program or "import ray" in program) and not training:
             continue
         # Ray warns of settings of its own, and a fit of vectors that are calibrated already
@@ -143,6 +144,16 @@ def test_the_quick_commands_and_the_programs_run(page, desk, bert):
         if command not in NOT_RUN and not is_slow(command):
             assert command_failure(desk, command) == ""
     assert program_failures(desk, page) == []
+
+
+@pytest.mark.doors
+@pytest.mark.parametrize("program", blocks(OTHERS, "python"), ids=lambda text: text.split()[1].partition(".")[0])
+def test_the_programs_with_other_libraries_print_what_is_shown(program, desk):
+    copy_model(desk)
+    done = do(desk, [sys.executable, "-c", program])
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == re.findall(r"^print\(.*\)  # (.*)$", program, re.M)
+    assert done.stdout
 
 
 @pytest.mark.whole
