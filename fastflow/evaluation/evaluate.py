@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.classes import LABELLED_TEXTS, LabelledTexts, read_labelled_texts
+from fastflow.evaluation.draws import spearman_draws
 from fastflow.evaluation.pairs import LABELLED_PAIRS, LabelledPairs, read_labelled_pairs
 from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
 from fastflow.evaluation.rows import matches, read_rows
@@ -204,6 +205,18 @@ def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
             rows = names == name
             weighted += rows.mean() * 100 * spearman(similarity[rows], pairs.scores[rows])
     return {"set": pairs.name, "pairs": len(pairs.scores), "all": round(everything, 2), "wmean": round(weighted, 2)}
+
+
+def draws(pairs: Pairs, similarity: NDArray[Any], seed: int = 0) -> dict[str, NDArray[np.float64]]:
+    """Draws of ``all`` and ``wmean`` of ``score`` with other pairs of the same kind; ``seed`` as ``spearman_draws``."""
+    names = np.asarray(pairs.subsets)
+    rows = [names == name for name in np.unique(names)]
+    every = [np.ones(len(names), bool)]
+    out = {}
+    for key, groups in (("all", every), ("wmean", every if pairs.name.startswith(WHOLE) else rows)):
+        ranked = [(ranks(similarity[group]), ranks(pairs.scores[group])) for group in groups]
+        out[key] = spearman_draws(ranked, seed=seed)
+    return out
 
 
 def similarities(encode: Encode, pairs: Pairs | Labelled) -> NDArray[Any]:

@@ -57,6 +57,7 @@ def isotropy(subjects: Sequence[Subject], texts: Sequence[str], seed: int) -> Se
                 f"the rest is below {plots.LEAST:f}.",
             )
         ],
+        folded=True,
     )
 
 
@@ -92,6 +93,7 @@ def words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section
         "not change these vectors.",
         data,
         [Table("Means by frequency rank, to the k nearest", ["", *(row["ranks"] for row in data)], rows)],
+        folded=True,
     )
 
 
@@ -161,7 +163,7 @@ def training(model: Model, log: Path | None) -> Section | None:
     if reasons:
         text.append(f"Recorded reasons: {'; '.join(reasons)}.")
     return Section("training", "Training", " ".join(text), {"curves": curves, "stops": stops, "settings": settings,
-                   "bits_per_dimension": bits, "reasons": reasons}, tables, drawn)  # fmt: skip
+                   "bits_per_dimension": bits, "reasons": reasons}, tables, drawn, folded=True)  # fmt: skip
 
 
 def _what(name: str, stops: dict[str, float]) -> str:

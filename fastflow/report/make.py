@@ -41,18 +41,22 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class Report:
-    """The sections made, those left out, and the head of the page: ``verdict`` and the meaning of its measure."""
+    """The sections made, those left out, and the head of the page: ``verdict`` and the meaning of its measure.
+
+    ``facts`` name the subjects for all readers, ``details`` for authors.
+    """
 
     title: str
     verdict: tuple[str, str]
     facts: list[tuple[str, str]]
+    details: list[tuple[str, str]]
     sections: list[Section]
     left_out: list[dict[str, str]]
     head: dict[str, Any]
 
     def html(self) -> str:
         """The page."""
-        return page(self.title, self.verdict, self.facts, self.sections, self.left_out)
+        return page(self.title, self.verdict, self.facts, self.sections, self.left_out, self.details)
 
     def json(self) -> dict[str, Any]:
         """The content of --json."""
@@ -148,8 +152,9 @@ def _headed(
 ) -> Report:
     info = runtime.info()
     name = shown_name(info["model"])
-    facts = [(subject.name, subject.what) for subject in columns]
-    facts[0] = (MODEL, f"{name}: {columns[0].what}; {info['dim']} dimensions, fingerprint {runtime.fingerprint[:16]}")
+    details = [(subject.name, subject.what) for subject in columns]
+    details[0] = (MODEL, f"{columns[0].what}; {info['dim']} dimensions, fingerprint {runtime.fingerprint[:16]}")
+    facts = [(MODEL, name), *((subject.name, subject.plain) for subject in columns[1:])]
     if source:
         facts.append(("text", source))
     if runtime.truncated:
@@ -162,7 +167,7 @@ def _headed(
         "subjects": {subject.name: subject.what for subject in columns},
         "seed": seed,
     }
-    return Report(f"fastflow report: {name}", verdict, facts, sections, left_out, head)
+    return Report(f"fastflow report: {name}", verdict, facts, details, sections, left_out, head)
 
 
 def _source(settings: ReportOptions, count: int, has_corpus: bool) -> str:

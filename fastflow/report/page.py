@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from fastflow.report.parts import Best, Neighbour, Section, Table
+from fastflow.report.parts import Best, Figure, Neighbour, Section, Table
 from fastflow.report.plots import apart
 from fastflow.report.subjects import MODEL
 
@@ -29,6 +29,10 @@ th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align:
 th, td { white-space: nowrap; }
 th.long, td.long { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; }
 td.long { text-align: left; } td b { font-weight: 800; }
+td small { display: block; color: var(--dim); font-size: .75rem; }
+table { table-layout: fixed; width: calc(var(--name) + var(--each) * var(--columns)); --name: 10rem; --each: 7.5rem; }
+th:first-child { width: var(--name); }
+summary { cursor: pointer; } summary h2 { display: inline; } section > details { margin-top: 2.5rem; }
 .own { background: var(--own); }
 thead th { background: var(--soft); vertical-align: bottom; font-weight: 600; }
 tbody th, thead th:first-child { text-align: left; padding-left: .25rem; position: sticky; left: 0; }
@@ -40,7 +44,7 @@ figcaption, .dim { color: var(--dim); font-size: .875rem; }
 .lists > div { border-left: 3px solid var(--line); padding-left: .75rem; } .lists > .first { border-color: #d9822b; }
 ol { margin: .25rem 0; padding-left: 1.25rem; font-size: .9375rem; }
 @media (max-width: 30rem) {
-  table { font-size: .8125rem; } th, td { padding: .3rem .35rem; }
+  table { font-size: .8125rem; --name: 6.5rem; --each: 5.75rem; } th, td { padding: .3rem .35rem; }
   dl { display: block; } dt { margin-top: .5rem; }
 }
 """
@@ -58,12 +62,18 @@ def page(
     facts: Sequence[tuple[str, str]],
     sections: Sequence[Section],
     left_out: Sequence[Any],
+    details: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The whole page; ``verdict`` with the meaning of its measure, ``left_out`` holds {"section", "needs"}."""
+    """The whole page; ``verdict`` with the meaning of its measure, ``left_out`` holds {"section", "needs"}.
+
+    ``details`` and folded sections are shown on request.
+    """
     body = [f"<h1>{escape(title)}</h1>", f'<p class="verdict" id="verdict">{escape(verdict[0])}</p>']
     if verdict[1]:
         body.append(f'<p class="dim">{escape(verdict[1])}</p>')
     body += [f"<p>{escape(INTRODUCTION)}</p>", _facts(facts)]
+    if details:
+        body.append(f'<details id="details"><summary>Poolings and calibrations</summary>{_facts(details)}</details>')
     links = [f'<a href="#{s.id}">{escape(s.title.split(":")[0])}</a>' for s in sections]
     links += ['<a href="#left-out">Left out</a>'] if left_out else []
     body.append(f"<nav>{' '.join(links)}</nav>")
@@ -89,12 +99,17 @@ def _section(section: Section) -> str:
     for index, plot in enumerate(section.plots):
         drawn = apart(plot.svg, f"{section.id}-{index}-").replace("<svg", '<svg aria-hidden="true"', 1)
         parts.append(f"<figure>{drawn}<figcaption>{escape(plot.caption)}</figcaption></figure>")
-    body = [f"<h2>{escape(section.title)}</h2>", f"<p>{escape(section.text)}</p>"]
+    title, body = f"<h2>{escape(section.title)}</h2>", [f"<p>{escape(section.text)}</p>"]
     body += [f'<div class="parts">{"".join(parts)}</div>'] if parts else []
     for query, lists in section.lists:
         beside = "\n".join(_list(name, found, not i) for i, (name, found) in enumerate(lists))
         body += [f"<h3>Nearest to: {escape(query)}</h3>", f'<div class="lists">{beside}</div>']
-    return f'<section id="{section.id}">' + "\n".join(body) + "</section>"
+    inside = "\n".join(body)
+    if section.folded:
+        inside = f"<details><summary>{title}</summary>{inside}</details>"
+    else:
+        inside = f"{title}\n{inside}"
+    return f'<section id="{section.id}">{inside}</section>'
 
 
 def _list(name: str, found: Sequence[Neighbour], first: bool) -> str:
@@ -107,13 +122,10 @@ def _table(table: Table) -> str:
     own = ["own" if name == MODEL else "" for name in table.columns]
     head = "".join(_cell('th scope="col"', name, kind) for name, kind in zip(table.columns, own, strict=True))
     rows = "".join(_row(row, own) for row in table.rows)
+    inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
     # focusable, so that a keyboard can scroll wide tables
-    inside = (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-    return (
-        f'<div class="table"><div class="dim">{escape(table.caption)}</div>{inside}</div>'  # the caption stays in view
-    )
+    wide = f'<div class="scroll" tabindex="0"><table style="--columns: {len(own) - 1}">{inside}</table></div>'
+    return f'<div class="table"><div class="dim">{escape(table.caption)}</div>{wide}</div>'  # the caption stays in view
 
 
 def _row(row: Sequence[str], own: Sequence[str]) -> str:
@@ -126,5 +138,7 @@ def _cell(tag: str, text: str, kind: str) -> str:
     """A cell; a short text never breaks within a word, a long one may, so that it leaves the model's column in view."""
     kinds = " ".join([kind] * bool(kind) + ["long"] * (len(text) > LONG))
     inside = f"<b>{escape(text)}</b>" if isinstance(text, Best) else escape(text)
+    if isinstance(text, Figure) and text.interval:
+        inside += f"<small>{escape(text.interval)}</small>"
     classes = f' class="{kinds}"' if kinds else ""
     return f"<{tag}{classes}>{inside}</{tag.split()[0]}>"

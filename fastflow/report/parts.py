@@ -11,7 +11,13 @@ HIGHEST, LOWEST = float("inf"), float("-inf")
 Neighbour = tuple[str, str]  # cosine as printed, text
 
 
-class Best(str):
+class Figure(str):
+    """The text of a cell; ``interval`` stands below it."""
+
+    interval = ""
+
+
+class Best(Figure):
     """The text of a cell that the page sets in bold."""
 
 
@@ -36,7 +42,7 @@ class Plot:
 class Section:
     """A titled part of the page; ``data`` is the entry of --json under ``id``.
 
-    ``lists`` holds queries, each with the neighbours that every subject finds.
+    ``lists`` holds queries, each with the neighbours that every subject finds. ``folded``: for authors.
     """
 
     id: str
@@ -46,17 +52,22 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     lists: list[tuple[str, list[tuple[str, list[Neighbour]]]]] = field(default_factory=list)
+    folded: bool = False
 
 
 @dataclass(frozen=True)
 class Line:
-    """One measure of every subject; ``toward`` is the best value there can be, ``note`` the row's one further cell."""
+    """One measure of every subject; ``toward`` is the best value there can be, ``note`` the row's one further cell.
+
+    ``intervals``: (low, high) of the 95 % interval of subjects that have one.
+    """
 
     name: str
     values: Mapping[str, float]
     toward: float = HIGHEST
     digits: int = 2
     note: str = ""
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def shown(self) -> dict[str, float]:
         """The values as the table prints them, so that no sentence counts a difference that no cell shows."""
@@ -90,9 +101,12 @@ def comparison(caption: str, corner: str, lines: Sequence[Line], note: str = "",
     columns, rows = [corner, *names], []
     for line in lines:
         best = line.best()
-        cells = [figure(value, line.digits) for value in line.values.values()]
-        cells = [Best(cell) if name in best else cell for name, cell in zip(names, cells, strict=True)]
-        rows.append([line.name, *cells])
+        rows.append([line.name])
+        for name, value in line.values.items():
+            cell = (Best if name in best else Figure)(figure(value, line.digits))
+            if name in line.intervals:
+                cell.interval = " to ".join(figure(end, 1) for end in line.intervals[name])
+            rows[-1].append(cell)
     if note:
         at = 2 if beside else len(columns)
         columns.insert(at, note)

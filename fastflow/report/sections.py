@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fastflow.evaluation.evaluate import SEVEN, Labelled, OtherTask, Pairs, auc, evaluate, similarities, spearman
+from fastflow.evaluation.draws import auc_of, interval_of
+from fastflow.evaluation.evaluate import (
+    SEVEN,
+    Labelled,
+    OtherTask,
+    Pairs,
+    auc,
+    draws,
+    evaluate,
+    similarities,
+    spearman,
+)
 from fastflow.evaluation.lexical import SMALL, bias, distances
 from fastflow.evaluation.results import evaluate_tasks
 from fastflow.report import plots
@@ -16,6 +27,7 @@ from fastflow.report.subjects import MODEL, Subject, baseline
 from fastflow.stages.vectors import cosine
 
 NEIGHBOURS = 3
+BOLD = "Bold: the highest. Small: the 95 % interval, with other pairs or texts of the same kind."
 QUERY_WORDS = (5, 14)  # neighbours of shorter or longer sentences are hard to judge
 
 
@@ -23,16 +35,27 @@ def similarity(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
     """Spearman of every set, in both aggregations."""
     data = {subject.name: evaluate(subject, sets) for subject in subjects}
     averaged = data[MODEL]["average"]["sets"]
-    mean = "the one set" if len(averaged) == 1 else f"mean of {len(averaged)}"
+    drawn_of = {subject.name: _draws(subject, sets, averaged) for subject in subjects}
+    for name, found in data.items():
+        _with_intervals(found, drawn_of[name], drawn_of[MODEL], data[MODEL]["average"]["all"])
     tables, lines = [], {}
-    for key, caption in (("all", "'all': a set's pairs ranked together"), ("wmean", "'wmean': its subsets apart")):
-        average = Line(mean, {name: result["average"][key] for name, result in data.items()})
+    for key, caption in (
+        ("all", "'all': a set's pairs ranked together"),
+        ("wmean", "'wmean': its subsets apart; other sets as above"),
+    ):
+        average = _line(f"mean of {len(averaged)}", key, {name: result["average"] for name, result in data.items()})
         lines[key] = [
-            Line(pairs.name, {n: result["rows"][i][key] for n, result in data.items()}, note=f"{len(pairs.scores):,}")
+            _line(pairs.name, key, {n: result["rows"][i] for n, result in data.items()}, f"{len(pairs.scores):,}")
             for i, pairs in enumerate(sets)
         ]
+        apart = lines[key]
+        if key == "wmean":  # a set without subsets stands in the first table
+            apart = [line for line, other in zip(apart, lines["all"], strict=True) if line.values != other.values]
+        if not apart:
+            continue
+        shown = apart if len(sets) == 1 else [average, *apart]
         note = "pairs" if key == "all" else ""
-        tables.append(comparison(f"{caption}. Bold: the highest.", "set", [average, *lines[key]], note))
+        tables.append(comparison(f"{caption}. {BOLD}", "set", shown, note))
     names = [pairs.name for pairs in sets]
     series = {s.name: [line.values[s.name] for line in lines["all"]] for s in subjects}
     drawn = plots.dots(names, series, "Spearman ×100")
@@ -50,6 +73,31 @@ def similarity(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
     )
 
 
+def _draws(
+    subject: Subject, sets: Sequence[Pairs], averaged: Sequence[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The draws of each set, and of the mean over the ``averaged`` ones."""
+    found = [draws(pairs, similarities(subject, pairs), i) for i, pairs in enumerate(sets)]
+    chosen = [each for each, pairs in zip(found, sets, strict=True) if pairs.name in averaged]
+    return found, {key: np.mean([each[key] for each in chosen], axis=0) for key in ("all", "wmean")}
+
+
+def _with_intervals(found: dict[str, Any], drawn: Any, drawn_of_model: Any, own: float) -> None:
+    """Add to the rows and the average of ``found`` their ``intervals``, and to the average that of the model's lead."""
+    for row, draw in zip([*found["rows"], found["average"]], [*drawn[0], drawn[1]], strict=True):
+        row["intervals"] = {
+            key: [round(end, 2) for end in interval_of(draw[key], row[key])] for key in ("all", "wmean")
+        }
+    lead = interval_of(drawn_of_model[1]["all"] - drawn[1]["all"], own - found["average"]["all"])
+    found["average"]["model_leads_by"] = [round(end, 2) for end in lead]
+
+
+def _line(name: str, key: str, rows: Mapping[str, Any], note: str = "") -> Line:
+    """The line of one set, whose row each subject has."""
+    values = {subject: row[key] for subject, row in rows.items()}
+    return Line(name, values, note=note, intervals={subject: row["intervals"][key] for subject, row in rows.items()})
+
+
 def tasks(subjects: Sequence[Subject], found: Sequence[OtherTask]) -> Section:
     """Every measure of the tasks of ``--eval`` that are not scored pairs, as ``fastflow eval`` has them."""
     data = {subject.name: evaluate_tasks(subject, found) for subject in subjects}
@@ -58,7 +106,8 @@ def tasks(subjects: Sequence[Subject], found: Sequence[OtherTask]) -> Section:
         for name, measured in data[MODEL][i]["measures"].items():
             values = {subject: rows[i]["measures"][name]["value"] for subject, rows in data.items()}
             bm25 = figure(measured["bm25"], 2) if "bm25" in measured else ""
-            lines.append(Line(f"{task.name}, {name}", values, note=bm25))
+            between = {subject: rows[i]["measures"][name]["interval"] for subject, rows in data.items()}
+            lines.append(Line(f"{task.name}, {name}", values, note=bm25, intervals=between))
     note = "BM25" if any(line.note for line in lines) else ""
     return Section(
         "tasks",
@@ -67,7 +116,7 @@ def tasks(subjects: Sequence[Subject], found: Sequence[OtherTask]) -> Section:
         "k-means against the labels. knn and logistic: accuracy with 16 texts of a label to learn from. ndcg@10 and "
         f"recall@100: retrieval; BM25 compares words alone.{_counted(lines, 'higher', 'measures')}",
         data,
-        [comparison("Bold: the highest of the models.", "set, measure", lines, note)],
+        [comparison(BOLD, "set, measure", lines, note)],
     )
 
 
@@ -105,6 +154,7 @@ def lexical(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
         data,
         [comparison("Edit distance against each. Bold: nearest to people.", "set", lines, "people", beside=True)],
         drawn,
+        folded=True,
     )
 
 
@@ -124,8 +174,13 @@ def _closely(pairs: Pairs, edits: Any, cosines: dict[str, Any], measured: dict[s
 def entailment(subjects: Sequence[Subject], pairs: Labelled) -> Section:
     """AUC of cosine between question and sentence (Li et al. 2020, table 4)."""
     positive = np.array([label == "entailment" for label in pairs.labels])
-    data = {s.name: {"auc": 100 * auc(positive, similarities(s, pairs)), "pairs": len(positive)} for s in subjects}
-    line = Line("AUC", {name: found["auc"] for name, found in data.items()})
+    data: dict[str, Any] = {}
+    for subject in subjects:
+        cosines = similarities(subject, pairs)
+        between = [round(end, 2) for end in auc_of(positive, cosines).interval()]
+        data[subject.name] = {"auc": 100 * auc(positive, cosines), "interval": between, "pairs": len(positive)}
+    values, intervals = ({name: found[key] for name, found in data.items()} for key in ("auc", "interval"))
+    line = Line("AUC", values, intervals=intervals)
     return Section(
         "qnli",
         "QNLI: does the sentence answer the question?",
@@ -133,7 +188,7 @@ def entailment(subjects: Sequence[Subject], pairs: Labelled) -> Section:
         f"does not: 100 is always, 50 is chance; ties count half. {positive.sum():,} of {len(positive):,} pairs are "
         "answers.",
         data,
-        [comparison(f"{pairs.name}. Bold: the highest.", "", [line])],
+        [comparison(f"{pairs.name}. {BOLD}", "", [line])],
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.texts import read_records
+from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
 from fastflow.progress import in_parts
 from fastflow.runtime import Runtime
@@ -22,6 +23,7 @@ Matrix = NDArray[Any]
 Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
 Open = Callable[[str | Model], Runtime]
 MODEL = "model"
+PACKAGE, OF_PACKAGE = "package", "the model in the package, which is a calibration of the same encoder"
 UNCALIBRATED = ("raw", "weights")
 
 
@@ -47,12 +49,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class Subject:
-    """One column of the report: its name, a description, and its embeddings."""
+    """One column of the report: its name, a description for authors, its embeddings, and a description for all."""
 
     name: str
     what: str
     pool: Pool
     calibrate: Callable[[Matrix], Matrix]
+    plain: str = ""
 
     def __call__(self, texts: Sequence[str]) -> Matrix:
         """(n, D') embeddings of ``texts``."""
@@ -87,30 +90,39 @@ def subjects(
         if name == MODEL:
             raise UsageError("--against names the other columns, not the model itself")
         if name == "raw":
-            out.append(_uncalibrated(name, plain))
+            out.append(_uncalibrated(name, plain, "the encoder alone, each token counting 1"))
         elif name == "weights":
             if plain is pool:
                 raise UsageError("--against weights: this model has no token weights; name raw")
-            out.append(_uncalibrated(name, pool))
+            out.append(_uncalibrated(name, pool, "the encoder alone, with the model's token weights"))
         elif Path(name).is_dir():
-            other = open_model(name)
-            out.append(Subject(shown_name(name), _what(other), Pool(other, count), other.transform))
+            out.append(_other(shown_name(name), open_model(name), count, "another model"))
         else:
             if not texts:
                 raise UsageError(f"--against {name} has to be fitted on text: give --corpus FILE, or --sts")
             stages = [stage.astype(np.float64) for stage in fit(name, pool(texts), seed)]
             what = f"{runtime.info()['pooling']}, {_then(describe(stages))} fitted on {len(texts):,} texts"
-            out.append(Subject(name, what, pool, _through(stages)))
+            told = f"the encoder calibrated by {name} on {len(texts):,} texts"
+            out.append(Subject(name, what, pool, _through(stages), told))
+    if of_package(model):
+        out.append(_other(PACKAGE, open_model("default"), count, OF_PACKAGE))
     paths = [shown_name(name) for name in against if name not in UNCALIBRATED]
     if clash := [name for name in paths if name in (MODEL, *UNCALIBRATED)] or _repeated([s.name for s in out]):
         raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
-    return [Subject(MODEL, _what(runtime), pool, runtime.transform), *out]
+    return [Subject(MODEL, _what(runtime), pool, runtime.transform, "the model of this page"), *out]
 
 
 def encoders(model: Model, against: Sequence[str]) -> int:
     """How many times ``subjects`` has each text pooled."""
     others = [name for name in dict.fromkeys(against) if name not in UNCALIBRATED and Path(name).is_dir()]
-    return 1 + len(others) + ("raw" in against and model.pooling.weights is not None)
+    return 1 + len(others) + ("raw" in against and model.pooling.weights is not None) + of_package(model)
+
+
+def of_package(model: Model) -> bool:
+    """Whether ``model`` is another calibration of the encoder in the package than the one in the package."""
+    packaged = load_model(None)
+    same = model.manifest.get("encoder", {}).get("sha256") == packaged.manifest["encoder"]["sha256"]
+    return same and model.fingerprint != packaged.fingerprint
 
 
 def baseline(names: Sequence[str]) -> str | None:
@@ -134,8 +146,12 @@ def _then(calibration: str) -> str:
     return "uncalibrated" if calibration == "none" else f"then {calibration}"
 
 
-def _uncalibrated(name: str, pool: Pool) -> Subject:
-    return Subject(name, f"{pool.runtime.info()['pooling']}, {_then('none')}", pool, lambda x: x)
+def _other(name: str, runtime: Runtime, count: Callable[[int], None], plain: str) -> Subject:
+    return Subject(name, _what(runtime), Pool(runtime, count), runtime.transform, plain)
+
+
+def _uncalibrated(name: str, pool: Pool, plain: str) -> Subject:
+    return Subject(name, f"{pool.runtime.info()['pooling']}, {_then('none')}", pool, lambda x: x, plain)
 
 
 def _through(stages: Sequence[Stage]) -> Callable[[Matrix], Matrix]:

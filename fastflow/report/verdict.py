@@ -17,6 +17,7 @@ SPEARMAN = (
     "order, 0 no relation."
 )
 TASKS = "Every measure is ×100: 100 is perfect. The section on tasks explains each."
+NONE = float("nan")
 FEW = 500  # pairs; the standard error of a Spearman of 0.6 is then about 3 points
 FEW_PAIRS = " With so few pairs a difference of several points may be chance."
 AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 is always, 50 a coin's toss."
@@ -33,7 +34,7 @@ def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
         over = f"over one set of {pairs:,} pairs" if count == 1 else f"averaged over {count} sets of {pairs:,} pairs"
         values = {name: mean["all"] for name, mean in means.items()}
         few = FEW_PAIRS if pairs < FEW else ""
-        return verdict(f"Spearman ×100 with human scores, {over}", values) + few, SPEARMAN
+        return verdict(f"Spearman ×100 with human scores, {over}", values) + _chance(means) + few, SPEARMAN
     if "tasks" in found:
         return of_tasks(found["tasks"])
     if "qnli" in found:
@@ -69,10 +70,27 @@ def verdict(measure: str, values: Mapping[str, float]) -> str:
     figure = f"{top:.2f}" if base in first else _beside(top, base, shown[base])
     best = f"By {measure}, {_listed(first)} {place} of {len(shown)}: {figure}."
     if MODEL in first:
-        return best
+        return best + _next(shown, base) * (len(first) == 1)
     if own > shown[base]:
         return f"{best} The model has {_beside(own, base, shown[base])}."
     return f"{best} {failed[0].upper()}{failed[1:]}: the model has {_beside(own, base, shown[base])}."
+
+
+def _chance(means: Mapping[str, Mapping[str, Any]]) -> str:
+    """The sentence on how far the lead over the baseline would move with other pairs; empty if it is not known."""
+    base = baseline(list(means))
+    low, high = means[base].get("model_leads_by", (NONE, NONE)) if base else (NONE, NONE)
+    if low != low:
+        return ""
+    return (
+        f" With other pairs of the same kind the lead of the model over {base} would be {low:.1f} to {high:.1f} (95 %)."
+    )
+
+
+def _next(shown: Mapping[str, float], base: str) -> str:
+    """The nearest rival of a model that is the best, unless that is the baseline."""
+    rival = max((name for name in shown if name != MODEL), key=lambda name: shown[name])
+    return "" if rival == base else f" Next is {rival}, {shown[MODEL] - shown[rival]:.2f} below: {shown[rival]:.2f}."
 
 
 def _beside(value: float, base: str, other: float) -> str:

@@ -7,8 +7,8 @@ import pytest
 
 from fastflow.errors import FastflowError
 from fastflow.evaluation import evaluate
-from fastflow.evaluation.draws import Measured, mean_of
-from fastflow.evaluation.evaluate import HEADER, Pairs, find_tasks, measure, similarities, spearman
+from fastflow.evaluation.draws import Measured, auc_of, interval_of, mean_of, spearman_draws
+from fastflow.evaluation.evaluate import HEADER, Pairs, auc, find_tasks, measure, ranks, similarities, spearman
 from fastflow.evaluation.results import evaluate_tasks, tasks_table
 
 from support.tasks import retrieval, write
@@ -119,3 +119,28 @@ def test_the_interval_stays_around_a_value_that_draws_raise():
 
 def test_an_undefined_measure_has_no_interval():
     assert np.isnan(Measured(3, lambda counts: float("nan")).interval()).all()
+
+
+def test_draws_of_a_rank_correlation_are_about_its_value():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    y = x + rng.normal(size=400)
+    value = 100 * spearman(x, y)
+    drawn = spearman_draws([(ranks(x), ranks(y))])
+    low, high = interval_of(drawn, value)
+    assert low < value < high
+    standard_error = 100 * (1 - (value / 100) ** 2) / np.sqrt(400)  # of a correlation of normal numbers
+    assert 3 * standard_error < high - low < 5 * standard_error
+    same = spearman_draws([(ranks(x), ranks(y)), (ranks(x[:40]), ranks(y[:40]))])
+    assert np.array_equal(same, spearman_draws([(ranks(x), ranks(y)), (ranks(x[:40]), ranks(y[:40]))]))
+    assert np.isnan(spearman_draws([(ranks(np.ones(9)), ranks(x[:9]))])).all()
+
+
+def test_the_auc_with_every_pair_once_is_that_of_ranks():
+    rng = np.random.default_rng(0)
+    similarity, positive = rng.integers(0, 9, 200) / 8, rng.random(200) < 0.4  # with ties
+    found = auc_of(positive, similarity)
+    assert found.value == pytest.approx(100 * auc(positive, similarity))
+    low, high = found.interval()
+    assert low < found.value < high
+    assert np.isnan(auc_of(np.ones(5, bool), similarity[:5]).value)

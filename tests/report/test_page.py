@@ -173,7 +173,8 @@ def test_the_subjects_and_their_names(tmp_path, monkeypatch):
 
 
 VERDICTS = {  # the figures of the model, of raw pooling and of others -> the sentence
-    (63.45, 54.3, 58.97): "the model is the best of 3: 63.45, 9.15 above raw (54.30).",
+    (63.45, 54.3, 58.97): "the model is the best of 3: 63.45, 9.15 above raw (54.30). Next is whiten, 4.48 below: "
+    "58.97.",
     (63.45, 54.3, 63.45): "the model and whiten are equal and the best of 3: 63.45, 9.15 above raw (54.30).",
     (60.0, 54.3, 61.0): "whiten is the best of 3: 61.00, 6.70 above raw (54.30). The model has 60.00, 5.70 above raw "
     "(54.30).",
