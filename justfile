@@ -29,6 +29,10 @@ slow:
 doors:
     grep -rl --include='test_*.py' 'mark\.doors' tests | xargs -n 1 -P 2 pytest -q -m doors
 
+# every fuzzing target for a share of SECONDS; the native ones need a clang with libFuzzer
+fuzz SECONDS="300":
+    nice python tests/fuzz/run.py --seconds {{ SECONDS }}
+
 # the C extension again, after a change of C or Cython
 build:
     FASTFLOW_REQUIRE_EXT=1 pip install --no-deps --no-build-isolation -e .

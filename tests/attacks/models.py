@@ -132,11 +132,16 @@ def agreement(a: np.ndarray, b: np.ndarray) -> float:
 
 def bases() -> list[Path]:
     """The sound directories, which the first case makes for all."""
-    folder = Path(tempfile.gettempdir()) / f"fastflow-bases-{os.getpid()}"
+    kept = os.environ.get("FASTFLOW_BASES")  # a folder in which the fuzzer's targets share them
+    folder = Path(kept) if kept else Path(tempfile.gettempdir()) / f"fastflow-bases-{os.getpid()}"
     if not folder.is_dir():
-        folder.mkdir()
-        atexit.register(shutil.rmtree, folder)
-        subprocess.run([sys.executable, "-c", BUILD, folder], check=True, cwd=Path(__file__).parent.parent)
+        making = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        subprocess.run([sys.executable, "-c", BUILD, making], check=True, cwd=Path(__file__).parent.parent)
+        making.rename(folder)
+        if not kept:
+            atexit.register(shutil.rmtree, folder)
     return sorted(folder.iterdir())
 
 

@@ -1,0 +1,64 @@
+"""The fuzzer's targets: each on its seeds and its corpus, and all of them for a minute."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from support.corpus import inputs, lines_of
+from support.places import ROOT, TESTS
+
+FUZZ, CORPUS = TESTS / "fuzz", TESTS / "corpus"
+PYTHON = sorted(path.stem for path in (FUZZ / "targets").glob("*.py"))
+NATIVE = sorted(path.stem for path in (FUZZ / "native").glob("*.c") if path.stem != "replay")
+LARGE = 1 << 20  # bytes of all corpora
+
+
+def run(*command: object, seconds: int = 600) -> str:
+    """What a script prints; it must end well."""
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_corpora_are_small_and_of_targets():
+    files = list(CORPUS.iterdir())
+    assert {path.stem for path in files} <= {*PYTHON, *NATIVE}
+    assert sum(path.stat().st_size for path in files) < LARGE
+    assert all(inputs(path.stem) for path in files)
+    said = [line for path in files for line in lines_of(path.stem) if line.startswith("#")]
+    assert len(set(said)) == len(said) >= 8
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", PYTHON)
+def test_python_targets_hold_on_their_corpora(name):
+    assert "inputs" in run(FUZZ / "fuzz.py", name, "--replay")
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("word", ["asan", "ubsan"])
+def test_native_targets_hold_on_their_corpora(word):
+    said = run(FUZZ / "replay.py", word, seconds=1200)
+    assert all(f"{word} {name}: " in said for name in NATIVE)
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris, of the extra fuzz, is not installed here")
+def test_a_minute_of_fuzzing_finds_nothing():
+    """The native targets need a clang with libFuzzer; without one they run on their corpora alone, above."""
+    sys.path.insert(0, str(FUZZ))
+    try:
+        from building import fuzzing_compiler
+    finally:
+        sys.path.remove(str(FUZZ))
+    native = [] if fuzzing_compiler() else ["--python"]
+    said = run(FUZZ / "run.py", "--seconds", 60, *native, seconds=1200)
+    assert all(f"| {name} |" in said for name in [*PYTHON, *([] if native else NATIVE)])
+    assert Path(ROOT / "build" / "fuzz" / "findings").is_dir()

@@ -1,0 +1,50 @@
+"""Run the native targets on their files of tests/corpus: python tests/fuzz/replay.py WORD [TARGET ...]
+
+asan, ubsan: built by gcc with the sanitizer. tsan: the same for threads, and four callers run all inputs at once.
+valgrind: without a sanitizer, on the kernels in portable C and of AVX2, as it has no AVX-512. CC: another compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import building
+import harness
+
+SANITIZERS = {"asan": "address", "ubsan": "undefined", "tsan": "thread", "valgrind": ""}
+RUN = {
+    # tsan: its shadow memory wants addresses that are not drawn at random
+    "tsan": ["setarch", "-R"],
+    "valgrind": ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"],
+}
+CALLERS = {"tsan": "4"}
+SETS = {"valgrind": ["portable", "avx2"]}
+
+
+def main() -> int:
+    """Build, record and replay; 1 if a target ends with an error, which is printed."""
+    word, *names = sys.argv[1:]
+    folder = building.ROOT / "build" / "fuzz" / word
+    built = building.build(os.environ.get("CC", "gcc"), folder, SANITIZERS[word])
+    subprocess.run([sys.executable, harness.FUZZ / "record.py", folder / "programs", *SETS.get(word, [])], check=True)
+    environment = os.environ | {
+        "FASTFLOW_PROGRAMS": str(folder / "programs"),
+        "FASTFLOW_CALLERS": CALLERS.get(word, "1"),
+    }
+    faults = 0
+    for name in names or built:
+        with tempfile.TemporaryDirectory() as inputs:
+            files = harness.unpack(name, Path(inputs))
+            command = [*RUN.get(word, []), built[name], *files]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        print(f"{word} {name}: {done.stdout.strip() if done.returncode == 0 else done.stderr}", flush=True)
+        faults += done.returncode != 0
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Calibrations and encoders drawn by the bytes, on every instruction set, against their definition in NumPy."""
+
+import numpy as np
+from drawn import chain, encoder
+from harness import Choices, Finding
+
+from fastflow.kernels import isa as instructions
+from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.flow.cpu import CpuFlow
+from fastflow.kernels.flow.plan import execute
+from fastflow.plan.fold import fold
+
+from support.encoders import defined
+from support.packed import pack
+
+NEAR, FACTOR = 2e-5, 20  # of the largest number; times the error of NumPy in float32, in other orders of its sums
+
+
+def one(data: bytes) -> None:
+    choices = Choices(data[1:])
+    isa = instructions.usable_isas()[choices.getrandbits(8) % len(instructions.usable_isas())]
+    if data[:1] < b"\x80":
+        calibrate(choices, isa)
+    else:
+        pool(choices, isa)
+
+
+def calibrate(choices: Choices, isa: str) -> None:
+    stages, dim = chain(choices)
+    plans = fold(stages, dim, choices.random() < 0.5)
+    rows, threads = choices.choice((0, 1, 2, 7, 17, 40)), choices.choice((1, 2))
+    x = np.random.default_rng(choices.getrandbits(16)).normal(size=(rows, dim)).astype(np.float32)
+    wanted, plain = x.astype(np.float64), x
+    for plan in plans:
+        wanted, plain = execute(plan, wanted), execute(plan.astype(np.float32), plain)
+    near(CpuFlow(plans, threads, isa)(x), wanted, plain)
+
+
+def pool(choices: Choices, isa: str) -> None:
+    weights, shape, mode, layers, options = encoder(choices)
+    texts = pack(
+        [choices.choice((1, 2, 5, 16, 33, 70)) for _ in range(choices.choice((1, 2, 5)))], choices.getrandbits(16)
+    )
+    skip, threads = choices.choice((0, 0, 1, 3)), choices.choice((1, 2))
+    found = CpuEncoder(weights, shape, mode, layers, threads=threads, isa=isa, **options)(*texts, skip)
+    made = weights, shape
+    wanted, plain = (
+        defined(made, texts, dtype, mode, layers, skip=skip, **options) for dtype in (np.float64, np.float32)
+    )
+    near(found, wanted, plain)
+
+
+def near(found: np.ndarray, wanted: np.ndarray, plain: np.ndarray) -> None:
+    """``found`` errs little, or not much more than the definition does in float32."""
+    if found.shape != wanted.shape:
+        raise Finding(f"a result of {found.shape}, not {wanted.shape}")
+    seen = np.isfinite(wanted)
+    if not np.array_equal(np.isfinite(found), seen):
+        raise Finding("numbers that are finite in one alone")
+    scale = max(np.abs(wanted[seen]).max(initial=0), 1)
+    error, allowed = (np.abs(each[seen] - wanted[seen]).max(initial=0) / scale for each in (found, plain))
+    if error > NEAR + FACTOR * allowed:
+        raise Finding(f"an error of {error:g} of the largest number, and {allowed:g} in NumPy")
+
+
+def seeds() -> list[bytes]:
+    return [bytes([first]) + bytes(range(i, i + 40)) for first in (0, 255) for i in range(6)]
