@@ -126,6 +126,7 @@ def header(shape, descr="<f4"):
         (header((3, 4)).replace(b"shape", b"sha\xffe"), "is not a .npy file"),
         (b"\x93NUMPY\x01\x00\xff\xff" + b"[" * 65_535, "is not a .npy file"),
         (header((3, 4)).replace(b"),", b"(,"), "is not a .npy file"),  # tokenize raises TokenError
+        (header((3, 4)).replace(b" 'shape'", b"b'shape'"), "is not a .npy file"),  # TypeError: its keys have no order
     ],
 )
 def test_a_file_that_lies(tmp_path, content, message):

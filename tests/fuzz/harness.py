@@ -87,10 +87,14 @@ def load(name: str) -> ModuleType:
     return module
 
 
+def memory() -> str | None:
+    """A folder in memory if there is one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
 def scratch() -> Path:
-    """A folder of this process in memory, if there is room, which goes with it."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="fastflow-fuzz-", dir=memory if memory.is_dir() else None))
+    """A folder of this process in ``memory()``, which goes with it; libFuzzer's end leaves that to run.py."""
+    folder = Path(tempfile.mkdtemp(prefix="fastflow-fuzz-", dir=os.environ.get("FASTFLOW_SCRATCH") or memory()))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

@@ -117,7 +117,7 @@ def _mapped(handle: BinaryIO, path: str) -> Matrix:
             raise FastflowError(f"{path}: version {major}.{minor} of .npy is of tables with names; save a plain matrix")
         read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
         shape, fortran, dtype = read(handle)
-    except (ValueError, EOFError, OSError, RecursionError, SyntaxError, TokenError) as error:  # NumPy parses Python
+    except (ValueError, TypeError, EOFError, OSError, RecursionError, SyntaxError, TokenError) as error:  # it is Python
         raise FastflowError(f"{path} is not a .npy file: {reason(error)}") from error
     _check_kind(shape, dtype, path)
     start, size = handle.tell(), os.fstat(handle.fileno()).st_size

@@ -46,7 +46,7 @@ static int without_accents(uint32_t c, unsigned flags, uint32_t *to)
     int32_t found = unicode_to[low];
     if (found < FF_SEVERAL)
         return to[0] = (uint32_t)found, 1;
-    const int32_t *more = unicode_more + found - FF_SEVERAL;
+    const int32_t *more = unicode_more + (found - FF_SEVERAL);
     for (int i = 0; i < more[0]; i++)
         to[i] = (uint32_t)more[i + 1];
     return more[0];
