@@ -10,7 +10,7 @@
 #define CHUNK 16384              /* numbers that a thread of ff_convert takes at a time: 4 to 8 microseconds on a Xeon with AMX */
 #define ROW 256                  /* numbers that it widens at a time: 1 KB, in the first-level cache */
 #define STEPS 16                 /* of a panel that are transposed together: a cache line of each row */
-#if defined(__x86_64__) && defined(__gnu_linux__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)  /* which is not ready when the loader is */
 #define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses */
 #else
 #define FF_CLONES
