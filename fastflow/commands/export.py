@@ -14,9 +14,9 @@ from fastflow.console import say
 @click.option(
     "--to",
     required=True,
-    type=click.Choice(["st", "onnx"]),
+    type=click.Choice(["st", "onnx", "model2vec", "adapter"]),
     help="st: a directory of Sentence Transformers; onnx: one graph from token ids to the embedding, for ONNX Runtime "
-    "and fastembed.",
+    "and fastembed; model2vec: of a token table; adapter: a calibrated model without the weights of its encoder.",
 )
 @click.option(
     "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to make."

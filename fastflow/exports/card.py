@@ -21,12 +21,16 @@ session = onnxruntime.InferenceSession("model.onnx")
 batch = Tokenizer.from_file("tokenizer.json").encode_batch(["A text.", "Another."])
 inputs = {"input_ids": [e.ids for e in batch], "attention_mask": [e.attention_mask for e in batch]}
 session.run(None, inputs)[0]"""
+USE["model2vec"] = """from model2vec import StaticModel
+
+StaticModel.from_pretrained("this directory").encode(["A text."])"""
 KNOW = {
+    "model2vec": "Unknown tokens are left out of the mean.",
     "onnx": "The graph has one output, sentence_embedding, which is final: pool and normalise nothing after it.",
     "st": "It runs in the PyTorch backend of Sentence Transformers alone: its ONNX and OpenVINO backends, and servers "
     "that read only some of its modules, would leave parts of the model out.",
 }
-NAMES = {"st": "Sentence Transformers", "onnx": "ONNX Runtime"}
+NAMES = {"st": "Sentence Transformers", "onnx": "ONNX Runtime", "model2vec": "model2vec"}
 
 
 def write_card(folder: Path, to: str, model: Model, dim: int, normalize: bool) -> None:

@@ -22,6 +22,8 @@ Write = Callable[[Model, Path, Record], None]
 WRITERS = {  # format -> its function
     "st": "fastflow.exports.sentence_transformers:write_sentence_transformers",
     "onnx": "fastflow.exports.onnx:write_onnx",
+    "model2vec": "fastflow.exports.model2vec:write_model2vec",
+    "adapter": "fastflow.exports.adapter:write_adapter",
 }
 NEEDS = {"onnx": "onnx"}  # format -> the package, which is an extra of that name
 DTYPES = ("float32", "int8")
@@ -54,7 +56,8 @@ def export(
 
     Args:
         model: The path of any model of texts that fastflow runs; None is the model in the package.
-        to: st, a directory of Sentence Transformers; or onnx, one graph from token ids to the embedding.
+        to: st, a directory of Sentence Transformers; onnx, one graph from token ids to the embedding; model2vec, for
+            token tables; or adapter, a calibrated model of fastflow without the weights of its encoder.
         directory: Where to write; must not exist.
         dim: The numbers of a vector that are kept, as ``truncate_dim`` of ``Runtime.encode`` keeps them. None: all.
         normalize: Whether vectors are divided by their L2 norm, as ``normalize_embeddings`` does.
@@ -92,6 +95,7 @@ def export(
     record = Record(to, opened.fingerprint, dim, normalize, dtype)
     with growing(out) as partial:
         write(opened, partial, record)
-        write_record(partial, record)
-        write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
+        if to != "adapter":  # which is a model of fastflow, with a card and the hash of every file
+            write_record(partial, record)
+            write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
     return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)

@@ -213,7 +213,7 @@ class Opening:
         names = [name for name in manifest["files"] if name != CARD]
         folders = (f"{ENCODER}/", f"{MODULES_FOLDER}/")
         large = [name for name in names if name.startswith(folders) and name.endswith(".safetensors")]
-        check_present(directory, large)
+        check_present(directory, manifest, large)
         self._hashes.start([directory / name for name in large])
         self._checks.append(lambda: check_hashes(directory, manifest, large, self._hashes))
         check_hashes(directory, manifest, [name for name in names if name not in large])

@@ -85,14 +85,20 @@ def is_file(path: Path) -> bool:
         raise FastflowError(f"{str(path)[:80]} cannot be opened: {error.strerror}") from error
 
 
-def check_present(directory: Path, names: list[str]) -> None:
-    """Raise for the first of the named files that is missing, or that lies outside the model."""
+def check_present(directory: Path, manifest: dict[str, Any], names: list[str]) -> None:
+    """Raise for the first of the named files that is missing, or that lies outside the model.
+
+    An adapter lacks the weights of its encoder, so the message tells which file belongs there.
+    """
     for name in names:
         path, inside = directory / name, PurePosixPath(name)
         if not inside.parts or ".." in inside.parts or inside.is_absolute():
             raise FastflowError(f"{directory / MANIFEST}, field files: {name} lies outside the model")
         if not is_file(path):
-            raise FastflowError(f"{path} is missing: the model is incomplete; copy it again")
+            adapter = f", or, if it is an adapter, put the encoder's file of sha256 {manifest['files'][name]} there"
+            raise FastflowError(
+                f"{path} is missing: the model is incomplete; copy it again" + adapter * (path.suffix == ".safetensors")
+            )
 
 
 def check_hashes(
@@ -100,7 +106,7 @@ def check_hashes(
 ) -> None:
     """Compare the named files with the manifest's hashes; the error names the first that is missing or differs."""
     for name in names:
-        check_present(directory, [name])
+        check_present(directory, manifest, [name])
         if hash_of(directory / name) != manifest["files"][name]:
             path = directory / name
             raise FastflowError(f"{path} is damaged: its sha256 differs from {MANIFEST}; copy or train the model again")

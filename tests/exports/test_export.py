@@ -54,7 +54,7 @@ def test_nothing_half_written_stays(tmp_path, model, monkeypatch, error):
 def test_refusals(tmp_path, model, vector_model):
     out = tmp_path / "out"
     for arguments, words in [
-        ((model, "tf", out), "unknown format 'tf'; known are st"),
+        ((model, "tf", out), "unknown format 'tf'; known are st, onnx, model2vec, adapter"),
         ((vector_model, "st", out), "has no encoder, and the format st is for models of texts"),
         ((model, "st", out, 33), "dim must be 1 to 32, the width of this model, not 33"),
         ((tmp_path / "none", "st", out), "no such model directory"),

@@ -45,6 +45,12 @@ def fitted_table(method: str, weighted: bool = False, **settings: Any) -> Callab
     return make
 
 
+def fitted_modules(path: Path, encoders: Any, texts: list[str]) -> Path:
+    """A calibrated directory of Sentence Transformers."""
+    source = make_directory(path.with_name("source"), encoders("bert"), [pooling("mean"), NORMALIZE], **PROMPTED)
+    return make_model(path, source, texts, "flow+recolour", pooling="model", max_length=None, ordered=True)
+
+
 LAYERS = ("WeightedLayerPooling", {"weights": [0.5, 0, 1.5]})
 MODELS: dict[str, Callable[..., Path]] = {
     **{f"raw-{family}": lambda path, encoders, texts, family=family: encoders(family)
@@ -81,6 +87,7 @@ MODELS: dict[str, Callable[..., Path]] = {
     "modules-max": modules("minilm", pooling("max", "lasttoken"), dense(9, "GELU", residual=True), new=True),
     "modules-positions": modules("bert", LAYERS, pooling("mean_sqrt_len_tokens", "weightedmean")),
     "modules-narrow": modules("bert", pooling("mean"), truncate_dim=10),
+    "modules-flow": fitted_modules,
     "table": table(),
     "table-unit": table(normalize=True),
     "table-half": table(dtype=np.float16, normalize=True),
