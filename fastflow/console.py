@@ -221,7 +221,8 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
 def introduce(runtime: Runtime) -> None:
     """One line on standard error that names the model and its backend, and its notes."""
     what = runtime.info()
-    calibration = "no calibration" if what["calibration"] == "none" else what["calibration"]
+    kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # ``fastflow info`` has the settings too
+    calibration = "no calibration" if kinds == "none" else f"calibrated by {kinds}"
     say(f"fastflow: model {what['model']}, {calibration}, {what['dim']} dimensions, {what['backend']} {what['dtype']}")
     for note in what["notes"]:
         say(f"fastflow: {note}")

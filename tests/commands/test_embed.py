@@ -27,7 +27,7 @@ def test_embed_prints_json_lines_and_says_the_rest_on_stderr(model, corpus, sent
     vectors = np.array([row["embedding"] for row in found], np.float32)
     assert np.array_equal(vectors, Runtime(model).encode(sentences))  # nine digits give float32 back exactly
     first, last = result.stderr.splitlines()  # details of the processor are for info
-    assert first.startswith(f"fastflow: model {model}, flow(2x2, width 8, additive, reversal), 32 dimensions")
+    assert first.startswith(f"fastflow: model {model}, calibrated by flow, 32 dimensions")
     assert last.startswith("fastflow: 256 texts (none empty or cut), ")
     assert run("embed", corpus, "-m", model, "--quiet").stderr == ""
 
@@ -51,7 +51,7 @@ def test_the_first_command_of_the_readme():
     source = ROOT / "examples" / "sentences.txt"
     result = run("embed", source)
     assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
-    assert result.stderr.startswith("fastflow: model default, flow(2x6, width 64")
+    assert result.stderr.startswith("fastflow: model default, calibrated by flow -> recolour, 256 dimensions")
     assert ", 256 dimensions" in result.stderr
 
 

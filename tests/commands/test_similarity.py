@@ -26,7 +26,7 @@ def test_the_first_text_is_compared_with_the_others(model, values):
     assert shown.exit_code == 0
     lines = [f"{values[0, 1]:7.4f}  a cat sees the river", f"{values[0, 2]:7.4f}  the dog"]
     assert shown.stdout.splitlines() == lines
-    assert shown.stderr.startswith(f"fastflow: model {model}, flow(")
+    assert shown.stderr.startswith(f"fastflow: model {model}, calibrated by flow, ")
     assert run("similarity", *TEXTS, "-q", "-m", model).stderr == ""
 
 
