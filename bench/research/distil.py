@@ -1,4 +1,4 @@
-"""Tables distilled from teachers, by several methods on several sizes of a corpus; model2vec's own; time and memory.
+"""Tables distilled from teachers, by several methods on several sizes of a corpus, and by model2vec's own.
 
 python -m fastflow.bench.research.distil --data DIR --teacher NAME=DIR... --cache DIR --out bench/results/distill
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -46,7 +44,6 @@ METHODS = (
 ALONE, PRIOR, WITHOUT, LONG, WHOLE = METHODS
 SCALED = 1e9  # a firmness at which the prior's map is one number
 FIELDS = ("teacher", "texts", "target", "method")  # what tells a row from another
-COSTED = 100_000  # sentences of the run whose time and memory are measured
 
 
 class Cached(Teacher):
@@ -78,14 +75,15 @@ class Case:
         self.row = {"teacher": name, "texts": len(texts), "target": target}
         self._teacher, self._texts, self._target, self._bags, self._tasks = teacher, texts, target, bags, tasks
 
-    def take(self, found: Gathered, alone: NDArray[np.float32]) -> None:
-        """What one pass has gathered, and each token alone (V, D)."""
+    def take(self, found: Gathered, alone: NDArray[np.float32], began: float) -> None:
+        """What one pass has gathered, and each token alone (V, D); ``began`` in processor time."""
         self.sums, held = found.sums[self._target], found.held
         self.row["texts"] = found.texts
         self._seen = [text for text in self._texts if text not in set(held)]
         self.held = Held(self._bags(held), self._teacher(held)["vectors"], partial(self._teacher.finish, self._target))
         self.prior = ridge.Prior(alone, found.counts, self.sums, self._bags.uniform)
         self.begin = best_prior(self.prior, self.sums, self.held)
+        self._before = time.process_time() - began
 
     @cached_property
     def plain(self) -> Sums:
@@ -112,13 +110,19 @@ class Case:
             fitted = fit_table(self._target, sums, begin, self.held, None, COMMAND)
             penalty, vectors = fitted.penalty, fitted.vectors
         seconds = time.process_time() - began
-        row = {"method": method, "penalty": penalty, "held": self.held.cosine(vectors), "seconds": seconds}
+        row = {"method": method, "penalty": penalty, "held": self.held.cosine(vectors), "seconds": seconds,
+               "all": self._before + seconds, "gib": peak()}  # fmt: skip
         return self.row | row | self._figures(vectors)
 
     def _figures(self, vectors: Floats) -> dict[str, float]:
         made = {name: self._teacher.finish(self._target, (bags @ vectors).astype(np.float32))
                 for name, bags in self.texts_of.items()}  # fmt: skip
         return figures(made, self._tasks)
+
+
+def peak() -> float:
+    """GiB of memory that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def figures(made: dict[str, Any], tasks: Sequence[Any]) -> dict[str, float]:
@@ -132,12 +136,13 @@ def measured(
     name: str, teacher: Teacher, texts: list[str], methods: Sequence[str], tasks: Sequence[Any]
 ) -> Iterator[dict[str, Any]]:
     """A row for each target and method."""
+    began = time.process_time()
     student = student_of(teacher, lambda: texts, Settings(), COMMAND)
     alone = priors(teacher, student)
     found = gather(texts, teacher, student.bags, alone, 0, COMMAND, None)
     for target, bags in student.bags.items():
         case = Case(name, teacher, texts, target, bags, tasks)
-        case.take(found, alone[target])
+        case.take(found, alone[target], began)
         for method in methods:
             if not (method == LONG and target != "vectors"):  # the bags of other targets are divided by no length
                 yield case.measured(method)
@@ -146,7 +151,8 @@ def measured(
 def whole(name: str, directory: str, tasks: Sequence[Any]) -> dict[str, Any]:
     """The row of a finished model."""
     runtime = Runtime(directory)
-    row = {"teacher": "", "texts": None, "target": "", "method": name, "penalty": None, "held": None, "seconds": None}
+    row = {"teacher": "", "texts": None, "target": "", "method": name, "penalty": None, "held": None}
+    row |= {"seconds": None, "all": None, "gib": None}
     return row | figures({task.name: runtime.encode(task.texts) for task in tasks}, tasks)
 
 
@@ -162,31 +168,13 @@ def model2vec(python: str, name: str, directory: str, cache: Path) -> str:
     return str(out)
 
 
-def cost(directory: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Processor seconds and peak memory of ``fastflow distill`` on ``texts``, and of ``fastflow embed`` on them."""
-    with TemporaryDirectory() as folder:
-        corpus = Path(folder) / "corpus.txt"
-        corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        embedding = _child("embed", str(corpus), "-m", directory, "-o", f"{folder}/vectors.npy")
-        distilling = _child("distill", directory, str(corpus), "-o", f"{folder}/table")
-    return {"texts": len(texts), "embed_seconds": embedding[0], "seconds": distilling[0], "gib": distilling[1]}
-
-
-def _child(*arguments: str) -> tuple[float, float]:
-    """Processor seconds of a command of fastflow, and the most GiB that a child has held."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "fastflow", *arguments], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return spent, after.ru_maxrss / 2**20
-
-
 def markdown(result: dict[str, Any]) -> str:
     """The page."""
-    heads = ["teacher", "sentences", "follows its", "method", "penalty", "held-out cosine", "seconds", "seven sets",
-             *CLUSTERS, *FOUND]  # fmt: skip
-    forms = {"texts": ",", "penalty": "g", "held": ".4f", "seconds": ".0f"}
-    names = ("teacher", "texts", "target", "method", "penalty", "held", "seconds", "seven", *CLUSTERS, *FOUND)
+    tasks = (*CLUSTERS, *FOUND)
+    heads = ["teacher", "sentences", "follows its", "method", "penalty", "held-out cosine", "solving, s",
+             "all steps, s", "peak GiB", "seven sets", *tasks]  # fmt: skip
+    forms = {"texts": ",", "penalty": "g", "held": ".4f", "seconds": ".0f", "all": ".0f"}
+    names = ("teacher", "texts", "target", "method", "penalty", "held", "seconds", "all", "gib", "seven", *tasks)
 
     def cell(name: str, value: Any) -> str:
         return "" if value is None else value if isinstance(value, str) else format(value, forms.get(name, ".1f"))
@@ -194,18 +182,17 @@ def markdown(result: dict[str, Any]) -> str:
     cells = [[cell(name, row[name]) for name in names] for row in result["rows"]]
     corpora = "; ".join(f"at most {most:,} {what}" for most, what in CORPORA.values())
     page = HEAD.format(command=COMMAND_LINE, corpora=corpora) + table(heads, cells) + "\n"
-    if spent := result.get("cost"):
-        page += COST.format(own=spent["seconds"] - spent["embed_seconds"], **spent)
     return page
 
 
 HEAD = """# Distilled tables
 
 A table of token vectors that follows a teacher. *Held-out cosine* is the mean cosine to the teacher on sentences of the
-corpus that the regression did not see; everything was chosen by it. *Seconds* are those of solving in processor time,
-every penalty that was tried included. *Seven sets* is the mean Spearman x100 of cosine, `all`, over STS12 to 16, STSb
-and SICK-R; then V-measure of three sets and nDCG@10 of two, x100. Nothing was chosen by these. Rows without a teacher
-are finished models.
+corpus that the regression did not see; everything was chosen by it. Seconds are processor time on a machine in use:
+*solving* with every penalty that was tried; *all steps* from the texts to the table, without the teacher's pass over
+the sentences, whose vectors were kept in bfloat16. *Peak* is the memory of the process, with the tasks' texts. *Seven
+sets* is the mean Spearman x100 of cosine, `all`, over STS12 to 16, STSb and SICK-R; then V-measure of three sets and
+nDCG@10 of two, x100. Nothing was chosen by these. Rows without a teacher are finished models.
 
 | method | is |
 | --- | --- |
@@ -221,17 +208,6 @@ Sentences: {corpora}. They hold no labels; SNLI holds some sentences of STSb and
     {command}
 
 """
-COST = """
-`fastflow distill` of all-MiniLM-L6-v2 on {texts:,} sentences takes, in processor time on a machine in use:
-
-| | seconds |
-| --- | ---: |
-| every step from reading to writing | {seconds:.0f} |
-| `fastflow embed` of the same sentences with the teacher | {embed_seconds:.0f} |
-| the rest | {own:.0f} |
-
-The most memory that the process held is {gib:.2f} GiB.
-"""
 
 
 @click.command()
@@ -241,7 +217,6 @@ The most memory that the process held is {gib:.2f} GiB.
 @click.option("--model2vec", "python", metavar="PYTHON", help="An interpreter that has model2vec[distill].")
 @click.option("--size", "sizes", multiple=True, type=int, default=(10_000, 30_000, 90_000, 300_000), help="Sentences.")
 @click.option("--method", "methods", multiple=True, type=click.Choice(METHODS), default=METHODS)
-@click.option("--cost", "costed", is_flag=True, help="Time and memory of the command with the first teacher.")
 @click.option("--cache", required=True, type=click.Path(path_type=Path), help="Keeps sentences and teachers' vectors.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds its rows to OUT.md and OUT.json.")
 def main(
@@ -251,7 +226,6 @@ def main(
     python: str | None,
     sizes: tuple[int, ...],
     methods: tuple[str, ...],
-    costed: bool,
     cache: Path,
     out: Path,
 ) -> None:
@@ -270,8 +244,6 @@ def main(
             for size in sizes:
                 for row in measured(name, teacher, corpus[:size], methods, tasks):
                     add(out, row)
-    if costed:
-        add(out, None, cost(named[0][1], corpus[:COSTED]))
 
 
 def tasks_of(data: Path) -> list[Task]:
@@ -289,22 +261,19 @@ def kept_mixture(data: Path, cache: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def add(out: Path, row: dict[str, Any] | None, spent: dict[str, Any] | None = None) -> None:
-    """Put ``row`` into the page, in place of an earlier one of the same case, and the cost if it was measured."""
+def add(out: Path, row: dict[str, Any]) -> None:
+    """Put ``row`` into the page, in place of an earlier one of the same case."""
     place = out.with_suffix(".json")
-    former = read(place) if place.exists() else {}
-    rows = [*([] if row is None else [row]), *former.get("rows", [])]
+    rows = [row, *(read(place)["rows"] if place.exists() else [])]
     cases = {tuple(one[field] for field in FIELDS): one for one in reversed(rows)}
     rank = {method: i for i, method in enumerate(METHODS)}
     ordered = sorted(cases, key=lambda case: (case[0], case[1] or 0, case[2], rank.get(case[3], 0), case[3]))
-    costs = spent or former.get("cost")
-    found = {"command": COMMAND_LINE, "rows": [cases[case] for case in ordered]}
-    write(out, found | ({"cost": costs} if costs else {}), markdown)
-    COMMAND.say(str(row or spent))
+    write(out, {"command": COMMAND_LINE, "rows": [cases[case] for case in ordered]}, markdown)
+    COMMAND.say(str(row))
 
 
 COMMAND_LINE = (
-    "python -m fastflow.bench.research.distil --data .../data --teacher NAME=DIR... [--model2vec PYTHON | --cost] "
+    "python -m fastflow.bench.research.distil --data .../data --teacher NAME=DIR... [--model2vec PYTHON] "
     "--model NAME=DIR... --cache CACHE --out bench/results/distill"
 )
 

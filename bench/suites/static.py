@@ -95,9 +95,9 @@ def _subject(bench: Workbench) -> Static:
         shape = (tokenizer.get_vocab_size(), WIDTH)
         write_static(path, tokenizer, np.random.default_rng(0).normal(0, 0.1, shape), max_length=None)
         return Static(f"a random table of {shape[0]} x {shape[1]}", path)
-    path = Path(bench.model)
+    path = load_model(bench.model).encoder
     if not is_model2vec(path):
-        raise UsageError(f"{path} is no directory of model2vec, which the static suite needs")
+        raise UsageError(f"{bench.model} is no directory of model2vec, which the static suite needs")
     return Static("the model given: a table of {} x {}".format(*open_table(path).rows.shape), path)
 
 

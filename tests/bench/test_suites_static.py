@@ -50,6 +50,13 @@ def test_a_run_has_bulk_single_texts_and_starts(table, tmp_path, capsys):
     assert "static, 3 texts of" in shown
 
 
+def test_the_table_of_a_model_is_taken():
+    with workbench("static") as bench:
+        subject = static._subject(bench)
+    assert subject.label == "the model given: a table of 30522 x 256"
+    assert (subject.path.parent.name, subject.path.name) == ("static", "0_Transformer")
+
+
 def test_a_peer_with_other_vectors_is_left_out(table, monkeypatch):
     monkeypatch.setattr(static, "_numpy", lambda path: lambda texts: np.ones((len(texts), 16)))
     monkeypatch.setattr(static, "_starts", lambda *given: None)
