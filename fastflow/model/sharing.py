@@ -41,8 +41,10 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     A directory that was pulled is compared with its record, and with the Hub unless the revision is its commit. Raises
     a FastflowError if a file is not the one of that commit, and for a repository without safetensors.
     """
-    repository, _, revision = name.partition("@")
+    repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")
+    if at and not revision:
+        raise UsageError(f"{name} names no revision after @: give one, or leave @ out for the newest commit")
     record = record_of(out)
     if record is not None:
         if record.repository != repository or record.commit != (revision := _commit(repository, revision, record)):
