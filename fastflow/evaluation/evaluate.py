@@ -249,9 +249,11 @@ def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as aligned text."""
+    """The result as aligned text; one set has no average."""
     lines = [f"{'set':14}{'pairs':>7}{'all':>8}{'wmean':>8}"]
     lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
     average = result["average"]
+    if len(result["rows"]) == 1:
+        return "\n".join(lines)
     lines.append(f"{'average of ' + str(len(average['sets'])):14}{'':7}{average['all']:>8.2f}{average['wmean']:>8.2f}")
     return "\n".join(lines)

@@ -104,6 +104,7 @@ def test_the_table_holds_every_figure():
     assert lines[1].split()[:2] == ["STS12", "4"]
     assert lines[2].split() == ["mine", "4", "nan", "nan"]
     assert lines[3].startswith("average of 2")
+    assert table(evaluate(encode, [pairs("mine", "zzzz", [4, 4, 4, 4])])).count("\n") == 1
 
 
 def write(path: Path, *lines: str, end: str = "\n") -> Path:

@@ -84,11 +84,11 @@ def rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
     }
     out += [(label, {"before": before[name], "after": after[name]}) for name, label in names.items()]
     found = measures.get("spearman", {})
-    for i, row in enumerate([*found["before"]["rows"], found["before"]["average"]] if found else []):
+    lines = {name: each["rows"] + [each["average"]] * (len(each["rows"]) > 1) for name, each in found.items()}
+    for i, row in enumerate(lines.get("before", [])):
         label = row.get("set", f"average of {len(row.get('sets', []))}")
         for kind in ("all", "wmean"):
-            values = {name: [*each["rows"], each["average"]][i][kind] for name, each in found.items()}
-            out.append((f"Spearman {label}, {kind}", values))
+            out.append((f"Spearman {label}, {kind}", {name: each[i][kind] for name, each in lines.items()}))
     return out
 
 
