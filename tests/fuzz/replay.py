@@ -1,6 +1,6 @@
 """Run the native targets on their files of tests/corpus: python tests/fuzz/replay.py WORD [TARGET ...]
 
-asan, ubsan: built by gcc with the sanitizer. tsan: the same for threads, and four callers run all inputs at once.
+asan, ubsan, both: built by gcc with the sanitizers. tsan: the same for threads; four callers run all inputs at once.
 valgrind: without a sanitizer, on the kernels in portable C and of AVX2, as it has no AVX-512. CC: another compiler.
 """
 
@@ -15,7 +15,9 @@ from pathlib import Path
 import building
 import harness
 
-SANITIZERS = {"asan": "address", "ubsan": "undefined", "tsan": "thread", "valgrind": ""}
+SANITIZERS = {
+    "asan": "address", "ubsan": "undefined", "both": "address,undefined", "tsan": "thread", "valgrind": "",
+}  # fmt: skip
 RUN = {
     # tsan: its shadow memory wants addresses that are not drawn at random
     "tsan": ["setarch", "-R"],
