@@ -3,7 +3,7 @@
 #
 #   tests/sanitize.sh asan|ubsan [options of pytest]   the tests of the kernels, then the native targets of tests/fuzz
 #   tests/sanitize.sh tsan                             the native targets, four callers at once: pool, encoder, flow, texts
-#   tests/sanitize.sh valgrind                         the native targets on the portable kernels and those of AVX2
+#   tests/sanitize.sh valgrind                         the native targets; flows and encoders on the portable kernels
 #
 # PYTHON names an interpreter with the test dependencies. Left out: the tests of flat memory, because freed memory is kept
 # in quarantine here; and the search for leaks in the tests, which Python's own would drown.

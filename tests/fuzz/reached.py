@@ -75,6 +75,7 @@ ROOMS = {  # target -> where the code lies that it is meant to reach
     "database": ("fastflow/search/",),
     "shards": ("fastflow/files/parts/",),
     "http": ("fastflow/serve/",),
+    "wire": ("fastflow/serve/protocol.py",),
     "programs": ("kernels/encoder/", "kernels/flow/"),
 }
 

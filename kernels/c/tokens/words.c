@@ -71,7 +71,7 @@ static int cut_word(const ff_vocabulary *v, const uint8_t *word, int32_t length,
         int kind = start ? FF_LATER_PIECE : FF_FIRST_PIECE;
         int32_t id = -1, n = length - start < v->longest[kind] ? length - start : v->longest[kind];
         for (; n > 0; n--)
-            if (word[start + n] >> 6 != 2 || start + n == length)  /* not inside a character */
+            if (start + n == length || word[start + n] >> 6 != 2)  /* not inside a character */
                 if ((id = ff_find(v, word + start, n, kind)) >= 0)
                     break;
         if (id < 0)
