@@ -26,6 +26,7 @@ LETTERS = r"[^\W\u0d4e\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\
 LATIN = "[0-9A-Za-z]"
 FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
 GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "Strip"}  # change a grapheme by itself
+MOST = 64  # normalizers that are tried on every letter, which takes 10 ms each
 AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}  # before each, after a letter
 
 
@@ -42,7 +43,7 @@ def find_cuts(tokenizer: Any) -> Cuts | None:
     """The rule for a ``tokenizers.Tokenizer``; None if none is known."""
     normalizers = _parts(tokenizer.normalizer, "normalizers")
     splitters = _parts(tokenizer.pre_tokenizer, "pretokenizers")
-    if not splitters:
+    if not splitters or len(normalizers) > MOST:
         return None
     tokens = tokenizer.get_added_tokens_decoder().values()
     added = [token.content for token in tokens]

@@ -152,6 +152,13 @@ def test_a_tokenizer_without_a_splitter_has_none():
     assert find_cuts(tokenizer) is None
 
 
+def test_thousands_of_normalizers_are_not_tried_on_every_letter():
+    tokenizer = builders.unigram()
+    for count, known in ((2, True), (5000, False)):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD()] * count)
+        assert (find_cuts(tokenizer) is not None) is known
+
+
 def members(letters: str, most: int = 0x110000) -> list[str]:
     every = "".join(chr(i) for i in range(most) if not 0xD800 <= i < 0xE000)
     return re.findall(letters, every)
