@@ -28,6 +28,7 @@ def isas():
     }
 
 
+include "c/mapped.pxi"
 include "c/trial/trial.pxi"
 include "c/flow/flow.pxi"
 include "c/encoder/steps.pxi"

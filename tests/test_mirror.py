@@ -3,7 +3,7 @@
 ``fastflow/<folder>/<name>.py`` is tested by ``tests/<folder>/test_<name>.py``, ``kernels/<folder>/<name>.py`` by
 ``tests/kernels/test_<folder>_<name>.py``, ``train/`` and ``bench/`` likewise. A further file on one aspect of a module
 adds a word to the name. Modules that keep one law are subjects of one file, a contract. Behaviours of many modules are
-in ``tests/across``.
+in ``tests/across``, and what happens to them if disk, memory, clock or process fail in ``tests/faults``.
 """
 
 from pathlib import Path
@@ -124,7 +124,7 @@ def files() -> list[str]:
     return sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py"))
 
 
-@pytest.mark.parametrize("file", [name for name in files() if not name.startswith("across/")])
+@pytest.mark.parametrize("file", [name for name in files() if not name.startswith(("across/", "faults/"))])
 def test_every_file_of_tests_is_named_after_a_module(file):
     stem = file.removesuffix(".py")
     named = {where.removesuffix(".py") for where in MODULES.values()}

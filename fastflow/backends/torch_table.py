@@ -8,6 +8,7 @@ import numpy as np
 
 from fastflow.backends.base import Backend, Floats
 from fastflow.backends.torch import TorchCalibration, TorchCalibrator
+from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.texts import apply_head
 from fastflow.model.kinds import Model
 from fastflow.model.static import open_table
@@ -28,7 +29,11 @@ class TorchTable(TorchCalibrator, Backend):
         self._calibration = TorchCalibration(model, dtype, self.device, threads)
         self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
         table = open_table(model.encoder)
-        self._vectors = self._calibration.tensor(table.vectors(np.arange(table.vocabulary), np.float32))
+        try:
+            vectors = table.vectors(np.arange(table.vocabulary), np.float32)
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        self._vectors = self._calibration.tensor(vectors)
         weights = self._pooling.weights
         self._weights: Any = None if weights is None else self._calibration.tensor(weights)
         self._dropout = 0.0

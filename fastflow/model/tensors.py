@@ -4,8 +4,8 @@ The format (huggingface.co/docs/safetensors): 8 bytes, little-endian, with the l
 the dtype, shape and place of each tensor; the data. The safetensors library judges whether a file is well formed; every
 place is checked here again against the file that is mapped, so that no array can reach outside it.
 
-A mapped file may be replaced, as installers and downloads do; like anything mapped it must not be cut or
-written to in place while it is being read: a process that touches a page which is gone is ended by SIGBUS.
+A mapped file may be replaced, as installers and downloads do. One that is cut short while it is read gives an error and
+its lost pages zeros (``kernels.mapped``); bytes that are written to it in place are read as they come.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
+from fastflow.kernels.mapped import CUT, watched
 from fastflow.kernels.panels import BFLOAT16, widen
 from fastflow.values import open_regular, panics, reason
 
@@ -39,9 +40,11 @@ class MappedTensors:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._map = _checked_map(path)
-            start = HEAD + int.from_bytes(self._map[:HEAD], "little")
-            entries = json.loads(self._map[HEAD:start])
+            self._map, self._pages = _checked_map(path)
+            self.path = path
+            data = memoryview(self._pages)
+            start = HEAD + int.from_bytes(data[:HEAD], "little")
+            entries = json.loads(bytes(data[HEAD:start]))
             entries.pop("__metadata__", None)
             places = {name: _place(entry, start, len(self._map)) for name, entry in entries.items()}
         except Exception as error:  # the library's own error, the system's, or a malformed header
@@ -53,17 +56,26 @@ class MappedTensors:
         for name, (offset, shape) in places.items():
             kind = DTYPES[entries[name]["dtype"]]
             count = math.prod(shape)
-            flat = np.frombuffer(self._map, kind, count, offset) if count else np.empty(0, kind)
+            flat = np.frombuffer(self._pages, kind, count, offset) if count else np.empty(0, kind)
             self.arrays[name] = flat.reshape(shape)
 
+    def check(self) -> None:
+        """Raise a FastflowError if the file was cut short meanwhile: numbers that were read from it may be zeros."""
+        if getattr(self._pages, "cut", False):
+            raise FastflowError(f"{self.path}: {CUT}")
+
     def release(self) -> None:
-        """Let go of the memory that pages read so far take in this process; they are read again when they are used."""
+        """Let go of the memory that pages read so far take in this process; they are read again when they are used.
+
+        Raises as ``check`` does.
+        """
+        self.check()
         if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def _checked_map(path: Path) -> mmap.mmap:
-    """The mapping of a file that the safetensors library accepts."""
+def _checked_map(path: Path) -> tuple[mmap.mmap, Any]:
+    """The mapping of a file that the safetensors library accepts, and the same watched."""
     from safetensors import safe_open
 
     with open_regular(path) as handle:  # the library would wait for a pipe
@@ -72,7 +84,8 @@ def _checked_map(path: Path) -> mmap.mmap:
             safe_open(str(path), "numpy"),
         ):  # reads the header alone, and raises for whatever is wrong with it
             pass
-        return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        return pages, watched(pages, handle.fileno())
 
 
 def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int, ...]]:
@@ -90,4 +103,6 @@ def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int
 def read_tensors(path: Path) -> Arrays:
     """Copies of every tensor of a safetensors file; bfloat16, which NumPy lacks, is widened to float32."""
     mapped = MappedTensors(path)
-    return {name: np.array(widen(array)) for name, array in mapped.arrays.items()}
+    found = {name: np.array(widen(array)) for name, array in mapped.arrays.items()}
+    mapped.check()
+    return found

@@ -83,7 +83,7 @@ class MappedWeights:
         return 0 if first is None or first.ndim != 2 else first.shape[1]
 
     def release(self) -> None:
-        """Release the memory of the pages that were read so far."""
+        """Release the memory of the pages that were read so far; raises a FastflowError if a file was cut meanwhile."""
         for file in self._files:
             file.release()
 

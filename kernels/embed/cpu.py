@@ -42,6 +42,7 @@ class Texts:
         left_out: int | None = None,
     ) -> None:  # fmt: skip
         self.threads, self._outputs = flow.threads, flow.outputs
+        self._check = getattr(pooling, "check", None)  # of a table, whose rows lie in a file
         self.compiled = _cpu.Embedder(
             words.compiled, pooling.compiled, flow.compiled, min(limit, MOST), special,
             -1 if left_out is None else left_out,
@@ -61,4 +62,6 @@ class Texts:
         cut = self.compiled.run(list(texts), out, normalize, self.threads, pooled)
         if cut < 0:
             raise ValueError("a text holds half a surrogate pair, or a token that the pooling has no row for")
+        if self._check is not None:
+            self._check()
         return out, cut

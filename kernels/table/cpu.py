@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import Table as Compiled
 from fastflow.kernels._cpu import isas
+from fastflow.kernels.mapped import CUT, was_cut
 from fastflow.kernels.panels import raw
 from fastflow.kernels.table.reference import STORED, Table
 from fastflow.kernels.threads import default_threads
@@ -35,7 +36,7 @@ class CpuTable:
     ) -> None:  # fmt: skip
         self.threads = default_threads() if threads is None else threads
         self.isa = instructions.isa(isa)
-        self._width = table.rows.shape[1]
+        self._rows, self._width = table.rows, table.rows.shape[1]
         self.compiled = Compiled(
             raw(table.rows), STORED.index(table.rows.dtype), self._width, table.scales, weights, table.mapping,
             table.run, isas()[self.isa][0],
@@ -44,8 +45,14 @@ class CpuTable:
     def __call__(self, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
         """(B, D): the mean of the vectors of the texts ids[offsets[i]:offsets[i + 1]]; 0 for one without ids.
 
-        Raises ValueError, naming the text, for an id outside the table.
+        Raises ValueError, naming the text, for an id outside the table, and as ``check`` does.
         """
         out = np.empty((len(offsets) - 1, self._width), np.float32)
         self.compiled.run(ids, offsets, out, self.threads)
+        self.check()
         return out
+
+    def check(self) -> None:
+        """Raise ValueError if rows that were read have been cut out of their file meanwhile."""
+        if was_cut(self._rows):
+            raise ValueError(f"the token table cannot be read: {CUT}")

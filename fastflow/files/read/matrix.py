@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
+from fastflow.kernels.mapped import CUT, was_cut, watched
 from fastflow.stages.vectors import first_bad
 from fastflow.values import MOST, reason, short
 
@@ -52,6 +53,8 @@ class Matrix:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
             block = np.array(self.array[chosen], np.float32, order="C")
         self._read += block.nbytes
+        if self._pages is not None and was_cut(self.array):
+            raise FastflowError(f"{self.name}: {CUT}")
         if (bad := first_bad(block)) is not None:
             row = np.arange(len(self.array))[chosen][bad]
             raise FastflowError(f"{self.name}, row {row}: holds NaN or infinity, or what float32 cannot hold")
@@ -126,7 +129,11 @@ def _mapped(handle: BinaryIO, path: str) -> Matrix:
     if not shape[0]:
         return Matrix(np.empty(shape, dtype), path)  # nothing to map
     mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    return Matrix(np.ndarray(shape, dtype, mapped, start, order="F" if fortran else "C"), path, pages=mapped)
+    return Matrix(
+        np.ndarray(shape, dtype, watched(mapped, handle.fileno()), start, order="F" if fortran else "C"),
+        path,
+        pages=mapped,
+    )
 
 
 def is_matrix_file(path: str | Path) -> bool:

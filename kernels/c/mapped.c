@@ -1,0 +1,113 @@
+/* Mapped files that others may cut short. A page that is gone raises SIGBUS, which would end the process; of a file that is
+   watched it and all after it become zeros. Every other SIGBUS goes to whoever had it before. A file that ends within its
+   last page reads as zeros from there on without any signal, so ff_was_cut asks for its size too. */
+#define _GNU_SOURCE
+#include "mapped.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if !defined(MAP_ANONYMOUS)
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+
+enum { MOST = 256 };  /* files at a time; of more a page that is gone ends the process */
+
+static struct {
+    _Atomic uintptr_t from, to;  /* to is 0: free */
+    _Atomic int cut;
+    int file;
+} watched[MOST];
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
+static struct sigaction before;
+static uintptr_t page;
+
+static void on_bus(int number, siginfo_t *info, void *context)
+{
+    const uintptr_t at = (uintptr_t)info->si_addr;
+    (void)number, (void)context;
+    for (int i = 0; i < MOST; i++) {
+        const uintptr_t from = atomic_load(&watched[i].from), to = atomic_load(&watched[i].to);
+        if (at < from || at >= to)
+            continue;
+        const uintptr_t first = at & ~(page - 1);
+        if (mmap((void *)first, to - first, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+            break;
+        atomic_store(&watched[i].cut, 1);
+        return;
+    }
+    sigaction(SIGBUS, &before, NULL);  /* the instruction is repeated, and raises it again */
+}
+
+static void listen(void)
+{
+    struct sigaction own = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+    own.sa_sigaction = on_bus;
+    sigemptyset(&own.sa_mask);
+    page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    sigaction(SIGBUS, &own, &before);
+}
+
+int ff_watch(const void *pages, size_t bytes, int file)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int found = -1;
+    pthread_once(&once, listen);
+    pthread_mutex_lock(&changing);
+    for (int i = 0; i < MOST && found < 0 && bytes; i++)
+        if (!atomic_load(&watched[i].to))
+            found = i;
+    if (found >= 0) {
+        watched[found].file = fcntl(file, F_DUPFD_CLOEXEC, 0);
+        atomic_store(&watched[found].cut, 0);
+        atomic_store(&watched[found].from, (uintptr_t)pages);
+        atomic_store(&watched[found].to, (uintptr_t)pages + bytes);
+    }
+    pthread_mutex_unlock(&changing);
+    return found;
+}
+
+void ff_unwatch(int number)
+{
+    if (number < 0)
+        return;
+    const int file = watched[number].file;
+    atomic_store(&watched[number].to, 0);
+    if (file >= 0)
+        close(file);
+}
+
+int ff_was_cut(int number)
+{
+    struct stat now;
+    if (number < 0)
+        return 0;
+    const uintptr_t bytes = atomic_load(&watched[number].to) - atomic_load(&watched[number].from);
+    if (fstat(watched[number].file, &now) == 0 && (uintmax_t)now.st_size < bytes)
+        atomic_store(&watched[number].cut, 1);
+    return atomic_load(&watched[number].cut);
+}
+#else
+int ff_watch(const void *pages, size_t bytes, int file)
+{
+    (void)pages, (void)bytes, (void)file;
+    return -1;
+}
+
+void ff_unwatch(int number)
+{
+    (void)number;
+}
+
+int ff_was_cut(int number)
+{
+    (void)number;
+    return 0;
+}
+#endif

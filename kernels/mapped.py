@@ -1,0 +1,31 @@
+"""Arrays that lie in a mapped file, which others may cut short while it is read."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CUT = "its file was cut short while it was read; replace files as a whole, and open it again"
+
+
+def watched(pages: Any, file: int) -> Any:
+    """``pages``, the map of the whole of an open ``file`` (a descriptor), whose lost pages read as zeros.
+
+    Without the extension ``pages`` itself: a page that is gone then ends the process by SIGBUS.
+    """
+    if find_spec("fastflow.kernels._cpu") is None or not len(pages):
+        return pages
+    from fastflow.kernels._cpu import Watched
+
+    return Watched(pages, file)
+
+
+def was_cut(array: NDArray[Any]) -> bool:
+    """Whether ``array`` lies in a ``watched`` map of a file that was cut short: some of its numbers may be zeros."""
+    base: Any = array
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return bool(getattr(base, "cut", False))

@@ -1,0 +1,101 @@
+"""A file that is cut short while it is mapped: zeros and an error, where the process would end by SIGBUS."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from fastflow.kernels.mapped import was_cut, watched
+
+PAGE = mmap.PAGESIZE
+
+
+def mapped(path, count=8):
+    """(map, watched buffer) of a file of ``count`` pages of sevens."""
+    path.write_bytes(b"\7" * count * PAGE)
+    with path.open("rb") as handle:
+        pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        return pages, watched(pages, handle.fileno())
+
+
+def test_a_whole_file_is_read_as_it_is(tmp_path):
+    _, pages = mapped(tmp_path / "a")
+    array = np.frombuffer(pages, np.uint8)
+    assert (array == 7).all()
+    assert not array.flags.writeable
+    assert not was_cut(array)
+    assert not was_cut(np.zeros(3))
+
+
+def test_what_was_cut_off_reads_as_zeros_and_is_noticed(tmp_path):
+    _, pages = mapped(tmp_path / "a")
+    array = np.frombuffer(pages, np.uint8).reshape(8, PAGE)
+    rows = array[:, 1:]  # a view of a view
+    os.truncate(tmp_path / "a", 3 * PAGE)
+    assert (array[:3] == 7).all()
+    assert (array[5] == 0).all()
+    assert was_cut(rows)
+    assert was_cut(array)
+    assert (array[3:] == 0).all()
+    assert (array[:3] == 7).all()
+
+
+def test_the_end_of_a_page_is_noticed_without_a_signal(tmp_path):
+    _, pages = mapped(tmp_path / "a")
+    array = np.frombuffer(pages, np.uint8)
+    os.truncate(tmp_path / "a", 8 * PAGE - 5)
+    assert (array[-5:] == 0).all()
+    assert was_cut(array)
+
+
+def test_once_cut_is_always_cut(tmp_path):
+    _, pages = mapped(tmp_path / "a")
+    array = np.frombuffer(pages, np.uint8)
+    os.truncate(tmp_path / "a", PAGE)
+    assert array[-1] == 0
+    os.truncate(tmp_path / "a", 8 * PAGE)
+    assert was_cut(array)
+
+
+def test_a_file_of_its_own_beside_one_that_was_cut(tmp_path):
+    kept, other = mapped(tmp_path / "kept"), mapped(tmp_path / "other")
+    os.truncate(tmp_path / "other", 0)
+    assert np.frombuffer(other[1], np.uint8).sum() == 0
+    assert was_cut(np.frombuffer(other[1], np.uint8))
+    assert (np.frombuffer(kept[1], np.uint8) == 7).all()
+    assert not was_cut(np.frombuffer(kept[1], np.uint8))
+
+
+def test_places_are_free_again(tmp_path):
+    for i in range(600):
+        _, pages = mapped(tmp_path / "a", 1)
+        if i % 100 == 0:
+            os.truncate(tmp_path / "a", 0)
+            assert np.frombuffer(pages, np.uint8)[9] == 0
+        assert was_cut(np.frombuffer(pages, np.uint8)) == (i % 100 == 0)
+
+
+OTHERS = """
+import mmap, os, signal, sys
+from pathlib import Path
+from fastflow.kernels.mapped import watched
+path = Path("a")
+path.write_bytes(bytes(4 * mmap.PAGESIZE))
+with path.open("rb") as handle:
+    ours, theirs = (mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) for _ in range(2))
+    kept = watched(ours, handle.fileno())
+os.truncate(path, 0)
+print(memoryview(kept)[0], flush=True)
+theirs[0]
+"""
+
+
+@pytest.mark.slow
+def test_a_map_that_is_not_ours_ends_the_process_as_before(run_python):
+    done = run_python(OTHERS)
+    assert done.stdout == "0\n", done.stderr
+    assert done.returncode == -7 if sys.platform == "linux" else done.returncode < 0
