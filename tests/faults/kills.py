@@ -1,0 +1,251 @@
+"""Kill whatever writes, at any moment: what is there is whole, and the same command again gives the same bytes.
+
+    python tests/faults/kills.py --count 200 --seconds 1800 --seed 0
+
+A run that writes (embed in each format, with a cache, from vectors; merge; train with checkpoints; distill; export) is
+killed by SIGKILL before one of its operations on files, or at a random time. Then its target must be absent or
+hold the bytes of a whole run; the command again, with --resume if it has that, must end with 0 and leave the files of a
+whole run, bit for bit, and nothing else. Exit code 1 and the number of the kill for anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from fastflow.files.write.writers import WRITERS, writer_for
+
+from support.builders import make_encoder, make_model, make_sentences
+from support.matrices import make_vectors
+
+EVENTS = ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "shutil.rmtree")
+LOG = Path(tempfile.gettempdir(), f"fastflow-kills-{os.getpid()}.log")  # what the last run wrote to its terminal
+AGAIN = 3  # times that one run is killed at most before it is left alone
+FIT = ("--method", "flow", "--levels", "1", "--depth", "1", "--epochs", "2", "--save-steps", "2", "--background", "0")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A command in a folder of its own. ``out``: what it makes; ``kept``: what else may lie there, uncompared."""
+
+    name: str
+    command: tuple[str, ...]
+    out: str
+    resume: bool
+    kept: tuple[str, ...] = ()
+
+
+class Shop:
+    """The inputs of all subjects, and their whole outputs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        sentences = make_sentences(200)
+        lines = [json.dumps({"text": sentences[i % 150], "n": i}) + "\n" for i in range(200)]
+        (folder / "in.jsonl").write_text("".join(lines))
+        (folder / "in.txt").write_text("".join(f"{text}\n" for text in sentences))
+        import numpy as np
+
+        np.save(folder / "in.npy", make_vectors(200))
+        self.encoder = make_encoder(folder / "bert")
+        self.model = make_model(folder / "model", self.encoder, sentences)
+        self.wholes: dict[str, dict[str, bytes]] = {}
+        self.events: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+
+    def subjects(self) -> list[Subject]:
+        at = str(self.folder)
+        model = ("-m", str(self.model), "--threads", "1", "--quiet")
+        found = []
+        for suffix in WRITERS:
+            keeps = ("--keep", "n") if writer_for(Path(f"x{suffix}")).keeps_ids else ()
+            for how in ((), ("--cache", "c.db")):
+                words = ("embed", f"{at}/in.jsonl", *model, *keeps, *how, "-o", f"x{suffix}")
+                name = f"embed {' '.join((*how[:1], suffix))}"
+                found.append(Subject(name, words, f"x{suffix}", True, ("c.db",) if how else ()))
+        found.append(
+            Subject("shard", ("embed", f"{at}/in.jsonl", *model, "--shard", "1/2", "-o", "x.npy"), "x.npy", True)
+        )
+        found.append(Subject("merge", ("merge", f"{at}/parts", "-o", "x.npy", "--quiet"), "x.npy", False))
+        train = ("train", f"{at}/in.txt", "--encoder", str(self.encoder), "-o", "m", "--cache", "cache", *FIT)
+        found.append(Subject("train", train, "m", True, ("cache",)))
+        found.append(Subject("distill", ("distill", str(self.model), f"{at}/in.txt", "-o", "m"), "m", True))
+        found.append(Subject("export", ("export", str(self.model), "--to", "st", "-o", "m"), "m", False))
+        return found
+
+    def prepare(self, subjects: list[Subject]) -> None:
+        """Run each subject alone, twice: its files must be the same, or there is nothing to compare with."""
+        (self.folder / "parts").mkdir()
+        for number in ("1", "2"):
+            words = ("embed", f"{self.folder}/in.jsonl", "-m", str(self.model), "--threads", "1", "--quiet")
+            part = f"{self.folder}/parts/{number}.npy"
+            assert self.child(self.folder, (*words, "--shard", f"{number}/2", "-o", part))[0] == 0
+        for subject in subjects:
+            found = []
+            for _ in range(2):
+                with tempfile.TemporaryDirectory() as name:
+                    began = time.monotonic()
+                    code, self.events[subject.name] = self.child(Path(name), subject.command)
+                    self.seconds[subject.name] = time.monotonic() - began
+                    if code:
+                        raise SystemExit(f"{subject.name}: exit code {code} without any kill: {LOG.read_text()}")
+                    found.append(files(Path(name), subject.kept))
+            if found[0] != found[1]:
+                raise SystemExit(f"{subject.name}: two whole runs differ: {differing(*found)}")
+            self.wholes[subject.name] = found[0]
+
+    def child(self, folder: Path, command: tuple[str, ...], last: int = 0, after: float = 0.0) -> tuple[int, int]:
+        """(exit code, operations on files) of a command in ``folder``, killed before operation ``last`` or a time."""
+        read, write = os.pipe()
+        if (pid := os.fork()) == 0:
+            os.close(read)
+            run_child(folder, command, last, write)
+        os.close(write)
+        timer = threading.Timer(after, os.kill, (pid, signal.SIGKILL)) if after else None
+        if timer:
+            timer.start()
+        with os.fdopen(read, "rb") as pipe:
+            said = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if timer:
+            timer.cancel()
+        return code, int(said or b"0")
+
+
+def run_child(folder: Path, command: tuple[str, ...], last: int, write: int) -> None:
+    """The command in this process, which ends with it."""
+    os.chdir(folder)
+    seen, watching, fsync = 0, True, os.fsync
+
+    def hook(event: str, given: tuple[object, ...]) -> None:
+        nonlocal seen
+        if not watching or event not in EVENTS or not isinstance(given[0], (str, os.PathLike)):
+            return
+        path = os.fspath(given[0])
+        if os.path.isabs(path) and not path.startswith(str(folder)):
+            return
+        seen += 1
+        if seen == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(number: int) -> None:
+        hook("open", ("fsync",))
+        fsync(number)
+        hook("open", ("fsync",))
+
+    os.fsync = counted
+    sys.addaudithook(hook)
+    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    code = 1
+    try:
+        from fastflow.cli import main
+
+        main(list(command))
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    finally:
+        watching = False
+        os.write(write, str(seen).encode())
+        os._exit(code)
+
+
+def files(folder: Path, kept: tuple[str, ...]) -> dict[str, bytes]:
+    """Every file below ``folder`` with its bytes, but those whose first part is ``kept`` or belongs to it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not name.parts[0].startswith(kept or ("\0",)):
+            found[name.as_posix()] = path.read_bytes()
+    return found
+
+
+def differing(found: dict[str, bytes], whole: dict[str, bytes]) -> list[str]:
+    """The names of files that only one has, or that differ."""
+    return sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
+
+
+def killed(shop: Shop, subject: Subject, folder: Path, rng: random.Random, counts: Counter[str]) -> str:
+    """Kill ``subject`` in ``folder`` and run it again; a fault in words, or nothing."""
+    whole = shop.wholes[subject.name]
+    command = subject.command
+    for _ in range(rng.randint(1, AGAIN)):
+        if rng.random() < 0.6:
+            code, _ = shop.child(folder, command, last=rng.randint(1, shop.events[subject.name]))
+        else:
+            code, _ = shop.child(folder, command, after=rng.random() * shop.seconds[subject.name] + 1e-3)
+        there = {name: data for name, data in files(folder, subject.kept).items() if name.split("/")[0] == subject.out}
+        wanted = {name: data for name, data in whole.items() if name.split("/")[0] == subject.out}
+        if code not in (0, -signal.SIGKILL):
+            return f"exit code {code} while it was to be killed: {LOG.read_text()[-300:]}"
+        if there and there != wanted:
+            return f"after exit code {code} {subject.out} is there and not whole: {differing(there, wanted)}"
+        if code == 0 and not there:
+            return "exit code 0, and nothing is there"
+        counts["killed" if code else "ended before"] += 1
+        if there:
+            counts["killed after its end"] += code != 0
+            return ""
+        command = (*subject.command, "--resume") if subject.resume else subject.command
+    code, _ = shop.child(folder, command)
+    if code:
+        return f"the command again ends with {code}: {LOG.read_text()[-300:]}"
+    counts["continued"] += 1
+    if wrong := differing(files(folder, subject.kept), whole):
+        return f"the command again leaves other files than a whole run: {wrong}"
+    return check_cache(folder / "c.db")
+
+
+def check_cache(path: Path) -> str:
+    """What is wrong with a cache of embeddings, if there is one."""
+    import sqlite3
+    from contextlib import closing
+
+    if not path.exists():
+        return ""
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("PRAGMA integrity_check").fetchall()
+    return "" if found == [("ok",)] else f"the cache is damaged: {found}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="runs that are killed, each up to three times")
+    parser.add_argument("--seconds", type=float, default=1800, help="begin nothing after that many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="subjects whose name begins so")
+    given = parser.parse_args()
+    counts, faults, began, done = Counter[str](), 0, time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="fastflow-kills-") as name:
+        shop = Shop(Path(name).resolve())
+        subjects = [each for each in shop.subjects() if each.name.startswith(given.only)]
+        shop.prepare(subjects)
+        print(f"{len(subjects)} subjects ran twice in {time.monotonic() - began:.0f} s", flush=True)
+        while done < given.count and time.monotonic() - began < given.seconds:
+            subject, rng = subjects[done % len(subjects)], random.Random(f"{given.seed}.{done}")
+            with tempfile.TemporaryDirectory(prefix="fastflow-killed-") as folder:
+                if fault := killed(shop, subject, Path(folder).resolve(), rng, counts):
+                    faults += 1
+                    print(f"{done} (--seed {given.seed}), {subject.name}: {fault}", flush=True)
+            counts[subject.name] += 1
+            done += 1
+    print(f"{done} runs in {time.monotonic() - began:.0f} s: {dict(counts)}; {faults} faults")
+    return 1 if faults or not done else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
