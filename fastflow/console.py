@@ -147,6 +147,9 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except Exception as error:
         if debug:
             raise
+        if "can't start new thread" in str(error):
+            say("fastflow: the system gives no more threads: raise the limit on memory or processes (ulimit -v, -u)")
+            ctx.exit(1)
         say(f"fastflow: unexpected {type(error).__name__}: {error}; please report it with what --debug shows")
         ctx.exit(1)
 

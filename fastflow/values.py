@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,6 +73,17 @@ def panics() -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ == "PanicException":
             raise RuntimeError(str(error)) from error
+        raise
+
+
+@contextmanager
+def system_errors() -> Iterator[None]:
+    """Raise an OSError for an error of a library in Rust that holds the number of one: a disk that is full, say."""
+    try:
+        yield
+    except Exception as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
         raise
 
 

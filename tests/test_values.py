@@ -1,11 +1,12 @@
 """Files that others wrote: an object or a sentence, numbers that are whole, values on one line."""
 
+import errno
 import os
 
 import pytest
 
 from fastflow.errors import FastflowError
-from fastflow.values import MOST, is_whole, open_regular, panics, read_json, read_object, reason, short
+from fastflow.values import MOST, is_whole, open_regular, panics, read_json, read_object, reason, short, system_errors
 
 
 def test_an_object_is_read(tmp_path):
@@ -86,3 +87,11 @@ def test_a_file_may_have_a_largest_size(tmp_path):
     assert read_json(tmp_path / "a.json", 6) == [1, 2]
     with pytest.raises(FastflowError, match=r"a\.json cannot be read: it has more than 0 MB"):
         read_json(tmp_path / "a.json", 5)
+
+
+def test_an_error_of_rust_that_holds_a_number_of_the_system_is_that_error():
+    with pytest.raises(OSError, match="No space left") as raised, system_errors():
+        raise Exception("I/O error: no room (os error 28)")
+    assert raised.value.errno == errno.ENOSPC
+    with pytest.raises(KeyError), system_errors():
+        raise KeyError("another")

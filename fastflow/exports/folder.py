@@ -9,6 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fastflow.values import system_errors
+
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """``value`` as a JSON file, in a folder that is made."""
@@ -21,4 +23,5 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     from safetensors.numpy import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(dict(arrays), path, {"format": "pt"})
+    with system_errors():
+        save_file(dict(arrays), path, {"format": "pt"})

@@ -11,7 +11,7 @@ from fastflow.model.architecture import read_config
 from fastflow.model.kinds import Model
 from fastflow.model.static_tokens import StaticTokenizer
 from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
-from fastflow.values import MOST, read_object
+from fastflow.values import MOST, read_object, system_errors
 
 SETTINGS = "tokenizer_config.json"
 NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
@@ -37,7 +37,8 @@ def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
         library.enable_truncation(model.max_length)
         library.enable_padding(pad_id=library.token_to_id(name), pad_token=name)
     folder.mkdir(parents=True, exist_ok=True)
-    library.save(str(folder / "tokenizer.json"), pretty=False)
+    with system_errors():
+        library.save(str(folder / "tokenizer.json"), pretty=False)
     write_json(folder / SETTINGS, settings)
 
 

@@ -34,18 +34,27 @@ def file_hash(path: Path) -> str:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def in_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
+    """Begin ``work`` in one more thread, or do it now if the system gives none; a call of what is returned waits."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # of memory, or of the threads of a user
+        work()
+        return lambda: None
+    return thread.join
+
+
 class Hashes:
     """``start(paths)`` begins, ``hashes(path)`` is the sha256 of one, waited for; errors are raised there."""
 
     def __init__(self) -> None:
         self._found: dict[Path, str | FastflowError] = {}
-        self._thread: dict[Path, threading.Thread] = {}
+        self._join: dict[Path, Callable[[], None]] = {}
 
     def start(self, paths: Sequence[Path]) -> None:
         """Compute the sha256 of ``paths``, in sequence, in one more thread."""
-        thread = threading.Thread(target=self._run, args=(tuple(paths),), name="fastflow-sha256", daemon=True)
-        self._thread |= dict.fromkeys(paths, thread)
-        thread.start()
+        self._join |= dict.fromkeys(paths, in_thread(lambda: self._run(tuple(paths)), "fastflow-sha256"))
 
     def _run(self, paths: Sequence[Path]) -> None:
         for path in paths:
@@ -56,7 +65,7 @@ class Hashes:
 
     def __call__(self, path: Path) -> str:
         """The sha256 of a started file, in hexadecimal; raises a FastflowError if it could not be read."""
-        self._thread[path].join()
+        self._join[path]()
         found = self._found[path]
         if isinstance(found, FastflowError):
             raise found

@@ -15,6 +15,7 @@ from fastflow.kernels.panels import quantised
 from fastflow.model.architecture import MODEL2VEC
 from fastflow.model.hashing import MODULES
 from fastflow.model.static import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
+from fastflow.values import system_errors
 
 DTYPES = ("float32", "float16", "int8")
 LARGEST_HALF = 65504.0
@@ -107,7 +108,8 @@ def _write(
     own = Tokenizer.from_str(tokenizer.to_str())  # the caller's stays as it is
     own.no_padding()
     own.no_truncation()
-    own.save(str(folder / TOKENIZER), pretty=False)
-    save_file(arrays, folder / WEIGHTS)
+    with system_errors():
+        own.save(str(folder / TOKENIZER), pretty=False)
+        save_file(arrays, folder / WEIGHTS)
     for file, content in ((CONFIG, config), (MODULES, modules)):
         (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -10,6 +10,7 @@ its lost pages zeros (``kernels.mapped``); bytes that are written to it in place
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.mapped import CUT, watched
 from fastflow.kernels.panels import BFLOAT16, widen
-from fastflow.values import open_regular, panics, reason
+from fastflow.values import open_regular, panics, reason, system_errors
 
 Arrays = dict[str, NDArray[Any]]
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -48,6 +49,8 @@ class MappedTensors:
             entries.pop("__metadata__", None)
             places = {name: _place(entry, start, len(self._map)) for name, entry in entries.items()}
         except Exception as error:  # the library's own error, the system's, or a malformed header
+            if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
+                raise MemoryError(f"no memory to map {path}") from error
             raise FastflowError(f"{path} is damaged or not safetensors: {reason(error)}") from error
         for name, entry in entries.items():
             if entry["dtype"] not in DTYPES:
@@ -81,6 +84,7 @@ def _checked_map(path: Path) -> tuple[mmap.mmap, Any]:
     with open_regular(path) as handle:  # the library would wait for a pipe
         with (
             panics(),
+            system_errors(),
             safe_open(str(path), "numpy"),
         ):  # reads the header alone, and raises for whatever is wrong with it
             pass

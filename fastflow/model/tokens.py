@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.hashing import in_thread
 from fastflow.model.tokenizer_files import NotNativeError, Saved, lowercase_first, read_saved
 from fastflow.values import MOST, panics, reason
 
@@ -297,8 +297,7 @@ class Loading:
     def __init__(self, make: Callable[[], Tokenizer]) -> None:
         self._make = make
         self._found: Tokenizer | BaseException
-        self._thread = Thread(target=self._run, name="fastflow-tokenizer", daemon=True)
-        self._thread.start()
+        self._join = in_thread(self._run, "fastflow-tokenizer")
 
     def _run(self) -> None:
         try:
@@ -308,7 +307,7 @@ class Loading:
 
     def __call__(self) -> Tokenizer:
         """The tokenizer."""
-        self._thread.join()
+        self._join()
         if isinstance(self._found, BaseException):
             raise self._found
         return self._found

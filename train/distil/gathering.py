@@ -26,6 +26,7 @@ from fastflow.train.distil.lengths import Lengths, first_lengths
 from fastflow.train.distil.sums import Sums
 from fastflow.train.distil.teacher import Teacher, Vectors
 from fastflow.train.progress import Voice
+from fastflow.values import system_errors
 
 SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, and MOST at most
 EVERY = 60.0  # seconds between two savings of the sums
@@ -129,7 +130,8 @@ class Kept:
         growing = self.path.with_name(self.path.name + ".tmp")
         try:
             arrays |= {"counts": found.counts, "lengths": found.lengths.table}
-            save_file(arrays, growing, {"run": json.dumps(state)})
+            with system_errors():
+                save_file(arrays, growing, {"run": json.dumps(state)})
             os.replace(growing, self.path)
         except OSError as error:
             raise FastflowError(f"{self.path} cannot be written: {error.strerror}; free some space") from error

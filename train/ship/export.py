@@ -43,6 +43,7 @@ from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship.likelihood import usual
 from fastflow.train.ship.precision import measure_precision
 from fastflow.train.ship.proof import prove, prove_vectors
+from fastflow.values import system_errors
 from fastflow.version import __version__
 
 PROOF_ROWS = 32
@@ -202,4 +203,5 @@ def _copy_encoder(source: Path, target: Path) -> None:
     tokenizer = load_tokenizer(source)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    tokenizer.save(str(target / "tokenizer.json"), pretty=False)
+    with system_errors():
+        tokenizer.save(str(target / "tokenizer.json"), pretty=False)
