@@ -105,7 +105,7 @@ def test_a_disk_that_fills_is_a_sentence_and_nothing_half_made(
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-# between some 40 and 200 MB OpenBLAS, of NumPy, may end the process itself, by its own message or a signal
+# OpenBLAS, of NumPy, may end the process itself: by its own message, between some 40 and 200 MB also by a signal
 @pytest.mark.parametrize("megabytes", [0, 4, 24, 768])
 @pytest.mark.parametrize("name", ["embed", "transform", "info"])
 def test_memory_that_ends_is_a_sentence(name, megabytes, inputs, vector_model, tmp_path, run_python):
@@ -117,7 +117,8 @@ def test_memory_that_ends_is_a_sentence(name, megabytes, inputs, vector_model, t
     done = run_python(MEMORY, megabytes << 20, *words)
     if done.returncode:
         assert done.returncode == 1, (done.returncode, done.stderr)
-        assert re.search("out of memory|no more threads|annot allocate memory", last_line(done))
+        if not done.stderr.startswith("OpenBLAS error: Memory allocation"):
+            assert re.search("out of memory|no more threads|annot allocate memory", last_line(done))
         assert not (tmp_path / "x.npy").exists()
     assert done.returncode == 0 or megabytes < 768
 
