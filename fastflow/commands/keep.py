@@ -42,10 +42,10 @@ def verify(
 ) -> None:
     """Check the files of a model directory.
 
-    Every file must match its sha256, no other file may lie there, and the model must load. A directory that Sentence
-    Transformers saved has no sha256: its settings must be known, and its weights whole and finite. DIR is what fastflow
-    export wrote of the model; --with compares its vectors of texts of every length, and fails if more than rounding
-    keeps them apart.
+    Every file must match its sha256, no other file may lie there, and the model must load. A plain encoder and a
+    directory that Sentence Transformers saved have no sha256: settings must be known, and weights whole and finite.
+    DIR is what fastflow export wrote; --with compares its vectors of texts of every length, and fails if more than
+    rounding keeps them apart.
     """
     from fastflow.model.artifact import located
     from fastflow.model.artifact import verify as check

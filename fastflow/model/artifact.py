@@ -355,13 +355,16 @@ def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
 def verify(path: Path) -> list[str]:
     """Check every file of a saved model, card included, and that it loads; returns what was checked, a line each.
 
-    Of a directory of Sentence Transformers: that every setting is known, and that weights are whole and finite.
+    Of a plain encoder or a directory of Sentence Transformers: that every setting is known, and weights are whole and
+    finite.
     """
-    if not is_file(path / MANIFEST) and (is_model2vec(path) or is_file(path / MODULES)):
-        from fastflow.model.sentence_verify import verify_modules, verify_table
+    if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
+        from fastflow.model import sentence_verify as without
 
         model = load_model(path)
-        return verify_table(model) if model.modules is None else verify_modules(model)
+        if model.modules is not None:
+            return without.verify_modules(model)
+        return without.verify_table(model) if is_static(path) else without.verify_encoder(model)
     manifest = read_manifest(path)
     check_hashes(path, manifest, list(manifest["files"]))
     known = {MANIFEST, HUB_RECORD, *manifest["files"]}

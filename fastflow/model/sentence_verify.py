@@ -1,4 +1,4 @@
-"""The check of a directory of Sentence Transformers or model2vec, which holds no hashes to go by."""
+"""The check of a plain encoder, or of a directory of Sentence Transformers or model2vec: no hashes to go by."""
 
 from __future__ import annotations
 
@@ -20,18 +20,28 @@ def verify_modules(model: Model) -> list[str]:
     Settings and the modules' weights were checked when it was opened. Raises a FastflowError that names the file.
     """
     assert model.modules is not None  # noqa: S101 - for the type checker: the caller looked for modules.json
-    model.tokenizer()
-    if is_static(model.encoder):
-        check_rows(model.encoder)
-    else:
-        with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
-            config = read_config(model.encoder)
-            load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
+    _check_encoder(model)
     return [
         f"{len(files_of(model.modules))} files of Sentence Transformers: every setting is known",
         f"modules {', '.join(model.modules.names())}: weights are whole and finite",
         f"fingerprint {model.fingerprint}",
     ]
+
+
+def verify_encoder(model: Model) -> list[str]:
+    """The same of a plain encoder."""
+    _check_encoder(model)
+    return ["a plain encoder: weights are whole and finite", f"fingerprint {model.fingerprint}"]
+
+
+def _check_encoder(model: Model) -> None:
+    model.tokenizer()
+    if is_static(model.encoder):
+        check_rows(model.encoder)
+        return
+    with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
+        config = read_config(model.encoder)
+        load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
 
 
 def verify_table(model: Model) -> list[str]:

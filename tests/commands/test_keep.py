@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 
 from fastflow import Runtime
 from fastflow.cli import main
@@ -33,6 +36,16 @@ def test_info_and_verify_commands(model, model_copy):
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("fastflow: ")
     assert refused.stderr.count("\n") == 1
+
+
+def test_verify_of_a_plain_encoder(bert, tmp_path):
+    done = run("verify", bert)
+    assert (done.exit_code, done.stdout.split("\n")[0]) == (0, "a plain encoder: weights are whole and finite")
+    shutil.copytree(bert, tmp_path / "bert")
+    arrays = load_file(tmp_path / "bert" / "model.safetensors")
+    arrays["encoder.layer.1.output.dense.bias"][3] = np.nan
+    save_file(arrays, tmp_path / "bert" / "model.safetensors")
+    assert "encoder.layer.1.output.dense.bias holds NaN" in run("verify", tmp_path / "bert").stderr
 
 
 def test_verify_and_cache_have_json(model, tmp_path):

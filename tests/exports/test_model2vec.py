@@ -39,6 +39,13 @@ def test_the_same_vectors_in_the_dtype_of_the_table(kind, tmp_path, encoders, se
     assert np.array_equal(Runtime(made.path).encode(TEXTS), Runtime(model).encode(TEXTS))
 
 
+@pytest.mark.slow
+def test_the_table_in_the_package(tmp_path):
+    made = export("static", "model2vec", tmp_path / "out")
+    assert apart("static", encoded(made.path)) <= CLOSE
+    assert made.size < 10e6
+
+
 @pytest.mark.parametrize(("dim", "normalize"), [(None, True), (5, False), (5, True)])
 def test_fewer_numbers_and_length_one(dim, normalize, tmp_path):
     model = model2vec_dir(tmp_path / "model")

@@ -7,7 +7,6 @@ import pytest
 
 from fastflow import FastflowError, Runtime
 from fastflow.exports.export import export
-from fastflow.model.artifact import DEFAULT
 
 from support.exports import MODELS, REFUSED, TEXTS, apart
 from support.sentence_dirs import PROMPTED
@@ -53,10 +52,11 @@ def test_fewer_numbers_and_length_one(kind, dim, normalize, tmp_path, encoders, 
     assert apart(model, found, normalize_embeddings=normalize, truncate_dim=dim) <= CLOSE
 
 
-def test_the_model_in_the_package(tmp_path):
-    made = export(None, "st", tmp_path / "st")
+@pytest.mark.parametrize("name", ["default", "static"])
+def test_the_models_in_the_package(name, tmp_path):
+    made = export(name, "st", tmp_path / "st")
     assert (made.dim, made.format) == (256, "st")
-    assert apart(DEFAULT, opened(made.path).encode(TEXTS, show_progress_bar=False)) <= CLOSE
+    assert apart(name, opened(made.path).encode(TEXTS, show_progress_bar=False)) <= CLOSE
 
 
 def test_half_precision_is_computed_in_float32(tmp_path):

@@ -105,7 +105,7 @@ REFUSED = {  # by Sentence Transformers -> the reason in the message
 }
 
 
-def apart(path: Path, found: np.ndarray, **options: Any) -> float:
+def apart(path: str | Path, found: np.ndarray, **options: Any) -> float:
     """The largest difference of ``found`` (B, D) to the model's own float32 vectors of TEXTS, relative to the longest
     vector if that is longer than 1.
     """
