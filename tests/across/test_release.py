@@ -143,7 +143,7 @@ def test_each_python_is_named_tested_and_built_for():
 def test_workflows_may_read_and_no_more():
     """But for the job that publishes, which gets a token of identity and no password."""
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-    assert [path.name for path in workflows] == ["check.yml", "release.yml"]
+    assert [path.name for path in workflows] == ["check.yml", "fuzz.yml", "release.yml"]
     for path in workflows:
         text = path.read_text(encoding="utf-8")
         assert re.findall(r"^permissions:\n((?:  .*\n)+)", text, re.M) == ["  contents: read\n"], path.name
