@@ -31,6 +31,7 @@ def test_a_message_holds_no_endless_list():
     assert said.startswith("x" * 39 + "…, c0, c1")
     assert said.endswith("c18, …")
     assert len(said) < 200
+    assert listed(["a\nb", "é c", "\x1b[1m"]) == "a\\nb, é c, \\x1b[1m"
 
 
 def test_a_layout_takes_everything_as_it_is_unless_told():

@@ -65,8 +65,9 @@ def known_fields(names: list[str]) -> tuple[str, ...]:
 
 
 def listed(names: list[str]) -> str:
-    """Column names for a message; long ones, and more than twenty, are cut."""
-    return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in names[:20]) + ", …" * (len(names) > 20)
+    """Column names for a message, on one line; long ones, and more than twenty, are cut."""
+    shown = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in name) for name in names[:20]]
+    return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in shown) + ", …" * (len(names) > 20)
 
 
 def plain(value: Any) -> Any:
