@@ -100,13 +100,18 @@ def fuzz(name: str, command: list[str], seconds: float, folder: Path) -> Outcome
 
 
 def keep(name: str, command: list[str], folder: Path) -> None:
-    """Write the least inputs with all coverage to the target's file, its regressions before them as they are."""
-    chosen = folder / "chosen" / name
-    shutil.rmtree(chosen, ignore_errors=True)
-    chosen.mkdir(parents=True)
-    environment = os.environ | {"FASTFLOW_PROGRAMS": str(folder / "programs")}
-    merge = [*command, "-merge=1", str(chosen), str(folder / "corpus" / name)]
-    subprocess.run(merge, env=environment, check=True, capture_output=True)
+    """Write inputs that reach new code to the target's file, its regressions before them as they are.
+
+    Of a native target they are merged first; atheris cannot do that.
+    """
+    chosen = folder / "corpus" / name
+    if name in building.targets():
+        chosen = folder / "chosen" / name
+        shutil.rmtree(chosen, ignore_errors=True)
+        chosen.mkdir(parents=True)
+        environment = os.environ | {"FASTFLOW_PROGRAMS": str(folder / "programs")}
+        merge = [*command, "-merge=1", str(chosen), str(folder / "corpus" / name)]
+        subprocess.run(merge, env=environment, check=True, capture_output=True)
     path, lines = path_of(name), lines_of(name)
     regressions = [line for i, line in enumerate(lines) if line.startswith("#") or lines[i - 1].startswith("#")]
     inputs = sorted((file.read_bytes() for file in chosen.iterdir()), key=lambda data: (len(data), data))
