@@ -386,3 +386,9 @@ def test_encoders_that_cannot_serve(encoders, bert_copy):
     (bert_copy / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))
     with pytest.raises(FastflowError, match=r"the tokenizer has \d+ entries, more than the 20"):
         opened(bert_copy)
+
+
+def test_the_table_in_the_package_is_an_encoder():
+    found = open_encoder("static", "words", None)
+    assert (found.directory.name, found.directory.parent.name) == ("0_Transformer", "static")
+    assert not found.packaged  # its fit has no rival in the package

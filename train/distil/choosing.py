@@ -45,12 +45,17 @@ class Held:
 
     def cosine(self, table: Floats) -> float:
         """How well ``table`` (V, D) follows the teacher."""
-        return following(self.finish((self.bags @ table).astype(np.float32)), self.vectors)
+        return self.follows(self.bags @ table)
+
+    def follows(self, found: Floats) -> float:
+        """How well ``found`` (m, D), the bags' vectors, follow the teacher."""
+        return following(self.finish(found.astype(np.float32)), self.vectors)
 
 
 def best_prior(prior: ridge.Prior, sums: Sums, held: Held) -> Floats:
     """(V, D) the prior, by the one of FIRMNESS that follows best."""
-    return max(map(prior, FIRMNESS), key=lambda table: held.cosine(table + sums.mean))
+    seen, middle = held.bags @ prior.features, np.outer(held.bags.sum(axis=1), sums.mean)
+    return prior(max(FIRMNESS, key=lambda firmness: held.follows(seen @ prior.map(firmness) + middle)))
 
 
 def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:

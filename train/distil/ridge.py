@@ -33,17 +33,21 @@ class Prior:
         centred = np.where(usable[:, None], alone - alone[usable].mean(axis=0, dtype=np.float64), 0.0)
         share = (counts / max(1, counts.sum()))[:, None]
         copies = [centred * (rare / (rare + share)) for rare in RARE] if uniform else [centred]
-        self._features = np.hstack(copies)  # (V, kD)
-        self._square = self._features.T @ sums.square(self._features).astype(np.float64)
-        self._right = self._features.T @ sums.centred()
+        self.features = np.hstack(copies)  # (V, kD)
+        self._square = self.features.T @ sums.square(self.features).astype(np.float64)
+        self._right = self.features.T @ sums.centred()
 
     def __call__(self, firmness: float) -> Floats:
-        """(V, D) T0: the copies times the map that fits best; ``firmness`` draws it to a multiple of the first copy."""
+        """(V, D) T0: ``features`` times ``map``."""
+        return np.asarray(self.features @ self.map(firmness))
+
+    def map(self, firmness: float) -> Floats:
+        """(kD, D) the map that fits best; ``firmness`` draws it to a multiple of the first copy."""
         (width, dim), unit = self._right.shape, float(np.diagonal(self._square).mean()) or 1.0
         size = float(np.trace(self._square[:dim, :dim]))
         plain = np.eye(width, dim) * (float(np.trace(self._right[:dim])) / size if size > 0 else 0.0)
         system = self._square + firmness * unit * np.eye(width)
-        return np.asarray(self._features @ (plain + np.linalg.solve(system, self._right - self._square @ plain)))
+        return np.asarray(plain + np.linalg.solve(system, self._right - self._square @ plain))
 
 
 def right_side(sums: Sums, start: Floats) -> Floats:
