@@ -202,6 +202,7 @@ nDCG@10 of two, x100. Nothing was chosen by these. Rows without a teacher are fi
 | ridge, lengths as they are | about the prior, without dividing each bag by the length of its vector |
 | fastflow distill | about the prior, each bag divided |
 | model2vec distill | `model2vec.distill.distill` of model2vec 0.10 with its defaults, PCA to 256 numbers among them |
+| before: | the regression of commit ab233a2 on another mixture: tokens alone for the prior, no bag divided |
 
 Sentences: {corpora}. They hold no labels; SNLI holds some sentences of STSb and SICK-R. Made, a few cases at a time, by
 
