@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fastflow import __version__
@@ -29,7 +31,7 @@ def test_default_is_the_model_in_the_package_wherever_a_model_is_named(corpus):
 @pytest.mark.slow
 def test_static_is_the_table_in_the_package_wherever_a_model_is_named(corpus, monkeypatch):
     told = run("info", "static").stdout
-    assert "static" in told.splitlines()[0]
+    assert json.loads(told)["model"] == "static"
     assert run("verify", "static").exit_code == 0
     vectors = run("embed", corpus, "-m", "static", "--quiet").stdout
     assert vectors != run("embed", corpus, "--quiet").stdout
