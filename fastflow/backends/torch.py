@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.backends.reference import pool_states
-from fastflow.backends.words import words_of
+from fastflow.backends.words import states_of, words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.panels import LARGEST
@@ -176,7 +176,7 @@ class TorchBackend(TorchCalibrator, Backend):
                 if self._pooling.mode == "pooler":
                     return {self._pooling.layers[0]: output.pooler_output}, mask
                 others = (layer for layer in self._pooling.layers if layer not in states)
-                states |= {layer: output.hidden_states[max(layer, 0)] for layer in others}
+                states |= {layer: states_of(output)[max(layer, 0)] for layer in others}
             return states, mask
 
     def pooling(self, hidden: Any, tokens: Tokens) -> Floats:

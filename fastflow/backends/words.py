@@ -24,7 +24,7 @@ def words_of(encoder: Any, longest: int, where: object) -> Any:
     modules = dict(encoder.named_modules())
     projection = [modules[name] for name in PROJECTIONS if name in modules]
     with torch.inference_mode():
-        first = encoder(input_ids=ids, output_hidden_states=True).hidden_states[0]
+        first = states_of(encoder(input_ids=ids, output_hidden_states=True))[0]
         if (first == first[:, :1]).all():
             return None
         found = torch.nn.Sequential(modules["embeddings"], *projection)(ids) if TABLE in modules else None
@@ -34,6 +34,11 @@ def words_of(encoder: Any, longest: int, where: object) -> Any:
                 f"{type(encoder).__name__}; choose a pooling without words"
             )
     return torch.nn.Sequential(_without_positions(modules["embeddings"], longest), *projection)
+
+
+def states_of(output: Any) -> Any:
+    """The hidden states by layer; transformers lists none of an encoder without layers, whose last state is layer 0."""
+    return output.hidden_states or (output.last_hidden_state,)
 
 
 def _without_positions(layer: Any, longest: int) -> Any:

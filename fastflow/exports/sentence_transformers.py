@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.errors import FastflowError
 from fastflow.exports.chain import modules_of
 from fastflow.exports.encoder import pooled_layers, pooler_of, write_encoder
 from fastflow.exports.folder import write_json, write_tensors
 from fastflow.exports.record import Record
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
-from fastflow.kernels.encoder.shape import Dense, Head, Norm, Unit
+from fastflow.kernels.encoder.shape import LEAST, Dense, Head, Norm, Unit
 from fastflow.model.architecture import is_static, size_of
 from fastflow.model.hashing import MODULES
 from fastflow.model.kinds import Model
@@ -27,11 +28,11 @@ from fastflow.model.sentence_modules import ACTIVATIONS, LEGACY_MODES
 from fastflow.model.sentence_settings import SETTINGS
 from fastflow.model.sentence_weights import WEIGHTS
 from fastflow.model.static import BAG, open_table
-from fastflow.values import MOST
 
-NEEDED, RESIDUAL = "3.0.0", "5.7.0"  # the release that loads the modules; that with use_residual
-NO_LIMIT = 1_000_000  # tokens, as the module WordEmbeddings has it
-TOKENIZER = "sentence_transformers.models.tokenizer.TransformersTokenizerWrapper"
+NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # the releases: of most modules, StaticEmbedding, use_residual
+HEAVIER = 1e15  # times the least weight of a token: the squares of both are within float32
+STRETCH = 2.0**19  # of one Dense: LARGEST of kernels/panels.py is the most that fastflow reads
+LONGER = 4096  # times a vector: 1 + 1 / (2 * LONGER**2) is 1 in float32
 PATH = {name: kind for kind, name in ACTIVATIONS.items()}
 
 
@@ -43,8 +44,11 @@ class Writer:
         self._entries: list[dict[str, Any]] = []
         self._release = NEEDED
 
-    def module(self, kind: str, config: dict[str, Any] | None = None, file: str = "config.json") -> Path:
-        """Add a module with its settings; its folder."""
+    def module(
+        self, kind: str, config: dict[str, Any] | None = None, file: str = "config.json", release: str = NEEDED
+    ) -> Path:
+        """Add a module with its settings, which loads from ``release`` on; its folder."""
+        self._release = max(self._release, release)
         number = len(self._entries)
         name = f"{number}_{kind}"
         entry = {"idx": number, "name": str(number), "path": name, "type": f"sentence_transformers.models.{kind}"}
@@ -74,10 +78,10 @@ class Writer:
         }  # fmt: skip
         arrays = {"linear.weight": module.weight, "linear.bias": module.bias}
         if module.residual:
-            config["use_residual"], self._release = True, RESIDUAL
+            config["use_residual"] = True
             if module.projection is not None:
                 arrays["residual.weight"] = module.projection
-        where = self.module("Dense", config)
+        where = self.module("Dense", config, release=RESIDUAL if module.residual else NEEDED)
         write_tensors(where / WEIGHTS, {name: np.ascontiguousarray(a, np.float32) for name, a in arrays.items()})
 
     def finish(self, model: Model, dim: int | None) -> None:
@@ -96,11 +100,12 @@ class Writer:
 def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
     """Write the model to ``folder``. Raises a FastflowError that names what no modules can do."""
     head, writer = modules_of(model, record.dim, record.normalize), Writer(folder)
+    width = size_of(model.encoder).hidden * len(model.pooling.parts)
     if is_static(model.encoder):
-        _table(writer, model, head)
+        head, width = _table(writer, model, head)
     else:
         _transformer(writer, model)
-    writer.after_pooling(head, size_of(model.encoder).hidden * len(model.pooling.parts))
+    writer.after_pooling(head, width)
     writer.finish(model, record.dim)
 
 
@@ -145,27 +150,35 @@ def _pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str
     return {**config, "include_prompt": include_prompt}
 
 
-def _table(writer: Writer, model: Model, head: Head) -> None:
-    """The modules up to the pooling, of a token table: a StaticEmbedding if the mean counts every token once.
+def _table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
+    """Add the StaticEmbedding of a token table; returns the modules after it, and the width that they take.
 
-    If a Normalize comes first in ``head``, the count does not matter, so that the row of an id that is left out is 0.
+    It divides a sum by the number of all tokens, the model by the weight of those that it keeps. A Normalize undoes any
+    divisor. If ``head`` does not begin with one, each row gets its weight as one more number, so large next to the
+    others that it alone is the length: a Normalize then gives the model's mean, shrunk, and a Dense stretches it.
     """
     table, weights, unknown = open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out
     rows = np.array(table.vectors(np.arange(table.vocabulary), np.float32))
+    counts = np.ones(len(rows), np.float32) if weights is None else weights / np.float32(_power(float(weights.min())))
+    if counts.max() > HEAVIER:
+        raise FastflowError(
+            f"the token weights of {model.path} cannot be exported to Sentence Transformers: the largest is over "
+            f"{HEAVIER:g} times the least, which its module StaticEmbedding would round away; use --to onnx"
+        )
     if unknown is not None:
-        rows[unknown] = 0
-    if weights is None and (unknown is None or (head and isinstance(head[0], Unit))):
-        where = writer.module("StaticEmbedding")
-        write_tensors(where / WEIGHTS, {BAG: rows})
-        write_static_tokenizer(model, where)
-        return
-    weights = np.ones(len(rows), np.float32) if weights is None else np.array(weights)
-    if unknown is not None:
-        weights[unknown] = 0
-    limit = NO_LIMIT if model.max_length == MOST else model.max_length
-    config = {"tokenizer_class": TOKENIZER, "update_embeddings": False, "max_seq_length": limit}
-    where = writer.module("WordEmbeddings", config, "wordembedding_config.json")
-    write_tensors(where / WEIGHTS, {"emb_layer.weight": rows})
+        counts[unknown] = 0
+    if (counts != 1).any() and not (head and isinstance(head[0], Unit)):
+        width, size = rows.shape[1], _power(LONGER * max(float(np.linalg.norm(rows, axis=1).max()), LEAST))
+        rows = np.column_stack([rows / np.float32(size), np.ones(len(rows), np.float32)])
+        stretch, rest = min(size, STRETCH), max(size / STRETCH, 1)
+        more = [Dense(np.eye(width) * rest, np.zeros(width))] if rest > 1 else []
+        head = [Unit(), Dense(np.eye(width, width + 1) * stretch, np.zeros(width)), *more, *head]
+    where = writer.module("StaticEmbedding", release=STATIC)
+    write_tensors(where / WEIGHTS, {BAG: rows * counts[:, None]})
     write_static_tokenizer(model, where)
-    writer.module("WordWeights", _word_weights(weights))
-    writer.module("Pooling", _pooling(("mean",), rows.shape[1], True))
+    return head, rows.shape[1]
+
+
+def _power(value: float) -> float:
+    """The power of two from ``value`` on: products with it are exact."""
+    return float(2.0 ** np.ceil(np.log2(value)))

@@ -87,7 +87,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
             # no step down: transformers 5 uses this many whatever the file has
             raise FastflowError(f"{where / 'config.json'}, field relative_attention_num_buckets: must be {BUCKETS}")
     return EncoderShape(
-        layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where),
+        layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where, least=0),
         hidden=whole_number(config, "dim" if distil else "hidden_size", where),
         heads=whole_number(config, "n_heads" if distil else "num_attention_heads", where),
         intermediate=whole_number(config, "hidden_dim" if distil else "intermediate_size", where),

@@ -123,16 +123,18 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     if name in ("last", "avg"):
         return Pooling("mean", (depth,))
     if name in ("first-last", "last2avg"):
-        return Pooling("mean", _unique(1, depth))
+        return _mean(name, depth, 1, depth)
     if name == "embedding-first-last":
-        return Pooling("mean", _unique(0, 1, depth))
+        return _mean(name, depth, 0, 1, depth)
     if name == "words":
         return Pooling("mean", (WORDS,))
     if name == "words-first-last":
-        return Pooling("mean", _unique(WORDS, 1, depth))
+        return _mean(name, depth, WORDS, 1, depth, least=WORDS)
     if name == "first-last-avg":
-        return Pooling("mean", (0, depth))
+        return _mean(name, depth, 0, depth)
     if name in ("cls", "pooler"):
+        if name == "pooler" and depth == 0:
+            raise UsageError("pooling 'pooler' is of the last layer, and this encoder has none")
         return Pooling(name, (depth,))
     if match := re.fullmatch(r"avg-last-last-(\d+)", name):
         return _mean(name, depth, depth + 1 - int(match[1]))

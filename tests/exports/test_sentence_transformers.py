@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from fastflow import FastflowError, Runtime
+from fastflow.exports import sentence_transformers
 from fastflow.exports.export import export
 
 from support.exports import MODELS, REFUSED, TEXTS, apart
 from support.sentence_dirs import PROMPTED
+from support.static_dirs import TEXTS as STATIC_TEXTS
+from support.static_dirs import model2vec_dir
 
 pytest.importorskip("sentence_transformers", exc_type=ImportError)
 pytestmark = [
@@ -50,6 +53,27 @@ def test_fewer_numbers_and_length_one(kind, dim, normalize, tmp_path, encoders, 
     made = export(model, "st", tmp_path / "st", dim=dim, normalize=normalize)
     found = opened(made.path).encode(TEXTS, show_progress_bar=False)
     assert apart(model, found, normalize_embeddings=normalize, truncate_dim=dim) <= CLOSE
+
+
+@pytest.mark.parametrize("limit", [8, None])
+def test_a_table_of_any_mean_is_a_static_embedding(limit, tmp_path):
+    """Unknown tokens count for the limit, and not in the mean; a text may have no others."""
+    model = model2vec_dir(tmp_path / "model", max_length=limit)
+    made = export(model, "st", tmp_path / "st")
+    found = opened(made.path).encode(STATIC_TEXTS, show_progress_bar=False)
+    want = Runtime(model).encode(STATIC_TEXTS)
+    assert np.abs(found - want).max() <= CLOSE
+    assert not found[~want.any(axis=1)].any()
+    types = [entry["type"].rpartition(".")[2] for entry in json.loads((tmp_path / "st" / "modules.json").read_text())]
+    assert types == ["StaticEmbedding", "Normalize", "Dense"]
+
+
+def test_weights_that_a_static_embedding_would_round_away_are_refused(tmp_path, encoders, sentences, monkeypatch):
+    monkeypatch.setattr(sentence_transformers, "HEAVIER", 1.5)
+    model = MODELS["table-weights"](tmp_path / "model", encoders, sentences)
+    with pytest.raises(FastflowError, match=r"the largest is over 1\.5 times the least"):
+        export(model, "st", tmp_path / "st")
+    assert not (tmp_path / "st").exists()
 
 
 @pytest.mark.parametrize("name", ["default", "static"])
