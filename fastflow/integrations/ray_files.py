@@ -25,7 +25,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read.parquet import BATCH, agree, columns_of, plain_type
+from fastflow.files.read.parquet import BATCH, agree, columns_of, counts_of, plain_type
 from fastflow.files.read.records import Layout
 from fastflow.files.write.parquet_output import GROUP
 from fastflow.integrations.ray import Embedder, job_of, mapped
@@ -70,8 +70,8 @@ def embed_parquet(
 
     Paths and ``output`` are local names that every node has, or URLs of pyarrow's file systems. ``options`` are those
     of Runtime.encode; ``connected`` is the cluster, which is entered here.
-    Raises a FastflowError, before the cluster computes, for inputs that cannot be read, texts that are null according
-    to the files' statistics, an output that exists, and a cluster that does not answer.
+    Raises a FastflowError, before the cluster computes, for inputs that cannot be read, an output that exists, and a
+    cluster that does not answer; and for a text that is null, by the task that reads it.
     """
     place = Output(output)
     parts, columns = parts_of(paths, layout)
@@ -165,12 +165,11 @@ def parts_of(paths: Sequence[str], layout: Layout) -> tuple[list[Part], Columns]
                 raise FastflowError(f"{path}: its texts are in {names[0]!r}, in {texts!r} of an input before")
             texts = names[0]
             agree(types, path, file.schema_arrow, layout)
-            check_nulls(path, file.metadata, texts)
-            held, before = list[int](), row
-            for group in range(file.metadata.num_row_groups):
+            counts, held, before = counts_of(file, path), list[int](), row
+            for group in range(len(counts)):
                 held.append(group)
-                rows = sum(file.metadata.row_group(each).num_rows for each in held)
-                if rows >= PART or group + 1 == file.metadata.num_row_groups:
+                rows = sum(counts[each] for each in held)
+                if rows >= PART or group + 1 == len(counts):
                     parts.append(Part(path, tuple(held), row, row - before, rows, seen))
                     row, held = row + rows, []
     if not row:
@@ -188,22 +187,8 @@ def opened(path: str) -> Iterator[tuple[pq.ParquetFile, tuple[int, int | None]]]
             raise FastflowError(f"{path}: no such file or folder")
         with place.open_input_file(inner) as handle:
             yield pq.ParquetFile(handle, pre_buffer=False), (info.size, info.mtime_ns)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # a name that is not UTF-8 is a ValueError
         raise FastflowError(f"{path} cannot be read as Parquet: {first_line(error)}") from error
-
-
-def check_nulls(path: str, metadata: Any, column: str) -> None:
-    """Raise a FastflowError if the file's statistics count nulls among the texts."""
-    at = [metadata.schema.column(each).path for each in range(metadata.num_columns)].index(column)
-    row = 0
-    for group in range(metadata.num_row_groups):
-        rows, known = metadata.row_group(group).num_rows, metadata.row_group(group).column(at).statistics
-        if known is not None and known.has_null_count and known.null_count:
-            raise FastflowError(
-                f"{path}: the column {column!r} is null in {known.null_count} of rows {row} to {row + rows - 1}; an "
-                "embedding needs a text, so filter such rows out"
-            )
-        row += rows
 
 
 def read_part(part: Part, columns: Columns) -> Iterator[pa.Table]:
@@ -225,6 +210,8 @@ def read_part(part: Part, columns: Columns) -> Iterator[pa.Table]:
                 )
             row += batch.num_rows
             yield pa.table(found)
+        if row != part.row + part.rows:
+            raise FastflowError(f"{part.path} is damaged: {part.rows} rows were to be read, and {row - part.row} are there")
 
 
 def plain_column(batch: pa.RecordBatch, name: str) -> pa.Array:

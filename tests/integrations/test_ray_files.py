@@ -27,6 +27,7 @@ from fastflow.integrations.ray_files import (
     read_part,
 )
 
+from support.corpus import regressions
 from support.refusals import refuses
 
 
@@ -78,7 +79,6 @@ def test_the_output_has_numbers_and_vectors_and_no_texts(folder, model):
     [
         ({"text": [1]}, {}, "in.parquet: the column 'text' is int64, not text"),
         ({"text": ["a"]}, {"field": "body"}, "in.parquet: no field 'body'; the fields are text"),
-        ({"text": ["x", "y", "a", None, "b"]}, {}, "in.parquet: the column 'text' is null in 1 of rows 2 to 3"),
         ({"sentence1": ["a"], "sentence2": ["b"]}, {}, "in.parquet holds pairs of texts; choose one with --te"),
         ({"text": ["a"], "row": [1]}, {"keep": ("row",)}, "has a column 'row' of its own; rename yours"),
         ({"text": ["a"], "id": [1]}, {"id_field": "id", "keep": ("id",)}, "has a column 'id' of its own"),
@@ -118,14 +118,38 @@ def test_a_file_that_changes_before_its_node_reads_it_is_an_error(folder):
         rows_of(parts, columns)
 
 
-def test_a_null_that_no_statistics_count_is_found_where_it_is_read(tmp_path):
-    path, schema = tmp_path / "in.parquet", pa.schema([pa.field("text", pa.string())])
-    with pq.ParquetWriter(path, schema, write_statistics=False) as writer:
-        for texts in (["a", "b"], ["c", "d", None]):
-            writer.write_table(pa.table({"text": texts}, schema))
-    parts, columns = parts_of([str(path)], Layout())
+def test_a_null_is_found_where_it_is_read(tmp_path):
+    pq.write_table(pa.table({"text": ["a", "b", "c", "d", None]}), tmp_path / "in.parquet", row_group_size=2)
+    parts, columns = parts_of([str(tmp_path / "in.parquet")], Layout())
     with pytest.raises(FastflowError, match=r"row 4: field 'text' is null, not a text; fill it or remove the row$"):
         rows_of(parts, columns)
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("the name of a column is not UTF-8", '["a","dog",""]'),
+        ("pyarrow ends the process if the description of a column is asked for", "cannot be read as Parquet: "),
+        ("the footer counts other rows than the groups", "is damaged: its footer counts -4 rows, and its groups 3"),
+        ("a group has fewer texts than rows", "is damaged: 3 rows were to be read, and 0 are there"),
+    ],
+)
+def test_a_damaged_file_is_a_sentence_and_no_end_of_the_process(tmp_path, run_python, fault, sentence):
+    (tmp_path / "in.parquet").write_bytes(regressions("parquet")[fault][1:])
+    done = run_python(
+        "import sys\n"
+        "from fastflow.errors import FastflowError\n"
+        "from fastflow.files.read.records import Layout\n"
+        "from fastflow.integrations.ray_files import parts_of, read_part\n"
+        "try:\n"
+        "    parts, columns = parts_of([sys.argv[1]], Layout())\n"
+        "    print([list(read_part(part, columns)) for part in parts])\n"
+        "except FastflowError as error:\n"
+        "    print(error)\n",
+        tmp_path / "in.parquet",
+    )
+    assert done.returncode == 0, done.stderr
+    assert sentence in done.stdout
 
 
 def test_a_cluster_that_does_not_answer_leaves_nothing(folder, model, tmp_path, monkeypatch):

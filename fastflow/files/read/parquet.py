@@ -35,7 +35,7 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
     with _readable(source.path):
         fields, columns = columns_of(source.path, file.schema_arrow, layout)
     file = _opened(source, fields)  # else a few bytes of a file, a repeated value, could stand for gigabytes
-    counts, row = _counts(file, source.path), 0
+    counts, row = counts_of(file, source.path), 0
     try:
         for group, count in enumerate(counts):
             end = row + count
@@ -66,10 +66,10 @@ def _rows_at_once(group: Any) -> int:
 
 def row_count(source: Input) -> int:
     """The rows of the file, of which only the footer is read."""
-    return sum(_counts(_opened(source), source.path))
+    return sum(counts_of(_opened(source), source.path))
 
 
-def _counts(file: Any, path: str) -> list[int]:
+def counts_of(file: Any, path: str) -> list[int]:
     """The rows of each group; raises a FastflowError if they are not those of the file."""
     metadata = file.metadata
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
