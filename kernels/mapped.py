@@ -1,4 +1,4 @@
-"""Arrays that lie in a mapped file, which others may cut short while it is read."""
+"""Arrays that lie in a mapped file, which others may change while it is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CUT = "its file was cut short while it was read; replace files as a whole, and open it again"
+CHANGED = "its file was changed while it was read; replace files as a whole, and open it again"
 
 
 def watched(pages: Any, file: int) -> Any:
@@ -23,9 +23,9 @@ def watched(pages: Any, file: int) -> Any:
     return Watched(pages, file)
 
 
-def was_cut(array: NDArray[Any]) -> bool:
-    """Whether ``array`` lies in a ``watched`` map of a file that was cut short: some of its numbers may be zeros."""
+def was_changed(array: NDArray[Any]) -> bool:
+    """Whether ``array`` lies in a ``watched`` map of a file that was cut short or written to since."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj
-    return bool(getattr(base, "cut", False))
+    return bool(getattr(base, "changed", False))

@@ -55,6 +55,8 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
     for name, tensor in encoder.named_parameters():
         if not (tensor.abs() <= LARGEST).all():  # NaN is not
             raise FastflowError(f"{directory}: tensor {name} {BAD}")
+    for tensor in (*encoder.parameters(), *encoder.buffers()):
+        tensor.data = tensor.data.clone()  # else it may lie in the mapped file, and change or end with it
     return encoder.requires_grad_(False)
 
 

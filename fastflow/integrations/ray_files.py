@@ -211,7 +211,8 @@ def read_part(part: Part, columns: Columns) -> Iterator[pa.Table]:
             row += batch.num_rows
             yield pa.table(found)
         if row != part.row + part.rows:
-            raise FastflowError(f"{part.path} is damaged: {part.rows} rows were to be read, and {row - part.row} are there")
+            there = row - part.row
+            raise FastflowError(f"{part.path} is damaged: {part.rows} rows were to be read, and {there} are there")
 
 
 def plain_column(batch: pa.RecordBatch, name: str) -> pa.Array:

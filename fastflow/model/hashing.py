@@ -73,17 +73,33 @@ class Hashes:
 
 
 class Later:
-    """``combined(files, root=root)``, computed when it is first called: for files that opening does not read whole."""
+    """``combined(files, root=root)``, computed when it is first called: for files that opening does not read whole.
+
+    Raises a FastflowError then if one is no longer the file that it was.
+    """
 
     def __init__(self, files: Sequence[Path], root: Path | None = None) -> None:
         self._files, self._root = tuple(files), root
+        self._seen = [_seen(path) for path in files]
 
     def __call__(self) -> str:
         return self._found
 
     @cached_property
     def _found(self) -> str:
-        return combined(self._files, root=self._root)
+        found = combined(self._files, root=self._root)
+        for path, seen in zip(self._files, self._seen, strict=True):
+            if _seen(path) != seen:
+                raise FastflowError(f"{path} was changed since the model was opened; open it again")
+        return found
+
+
+def _seen(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def is_file(path: Path) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import HEAVIEST
-from fastflow.kernels.mapped import CUT, was_cut
+from fastflow.kernels.mapped import CHANGED, was_changed
 from fastflow.kernels.panels import widen
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
 from fastflow.model.fields import read_config
@@ -115,8 +115,8 @@ def check_rows(directory: Path) -> int:
         bad = np.flatnonzero(~np.isfinite(rows[start : start + CHECKED]).all(axis=1))
         if len(bad):
             raise FastflowError(f"{directory / WEIGHTS}: row {start + bad[0]} of the table holds NaN or infinity")
-    if was_cut(rows):
-        raise FastflowError(f"{directory / WEIGHTS}: {CUT}")
+    if was_changed(rows):
+        raise FastflowError(f"{directory / WEIGHTS}: {CHANGED}")
     return len(rows)
 
 

@@ -4,8 +4,8 @@ The format (huggingface.co/docs/safetensors): 8 bytes, little-endian, with the l
 the dtype, shape and place of each tensor; the data. The safetensors library judges whether a file is well formed; every
 place is checked here again against the file that is mapped, so that no array can reach outside it.
 
-A mapped file may be replaced, as installers and downloads do. One that is cut short while it is read gives an error and
-its lost pages zeros (``kernels.mapped``); bytes that are written to it in place are read as they come.
+A mapped file may be replaced, as installers and downloads do. One that is cut short or written to in place while it is
+read gives an error (``kernels.mapped``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.mapped import CUT, watched
+from fastflow.kernels.mapped import CHANGED, watched
 from fastflow.kernels.panels import BFLOAT16, widen
 from fastflow.values import open_regular, panics, reason, system_errors
 
@@ -63,9 +63,9 @@ class MappedTensors:
             self.arrays[name] = flat.reshape(shape)
 
     def check(self) -> None:
-        """Raise a FastflowError if the file was cut short meanwhile: numbers that were read from it may be zeros."""
-        if getattr(self._pages, "cut", False):
-            raise FastflowError(f"{self.path}: {CUT}")
+        """Raise a FastflowError if the file was changed meanwhile: numbers that were read from it may be others."""
+        if getattr(self._pages, "changed", False):
+            raise FastflowError(f"{self.path}: {CHANGED}")
 
     def release(self) -> None:
         """Let go of the memory that pages read so far take in this process; they are read again when they are used.

@@ -1,6 +1,7 @@
-/* Mapped files that others may cut short. A page that is gone raises SIGBUS, which would end the process; of a file that is
+/* Mapped files that others may change. A page that is gone raises SIGBUS, which would end the process; of a file that is
    watched it and all after it become zeros. Every other SIGBUS goes to whoever had it before. A file that ends within its
-   last page reads as zeros from there on without any signal, so ff_was_cut asks for its size too. */
+   last page reads as zeros from there on without any signal, and what is written to a file is read from its map: so
+   ff_was_changed asks for its size and time too. The system sets the time before it writes. */
 #define _GNU_SOURCE
 #include "mapped.h"
 
@@ -13,6 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#if defined(__APPLE__)
+#define st_mtim st_mtimespec
+#endif
 #if !defined(MAP_ANONYMOUS)
 #define MAP_ANONYMOUS MAP_ANON
 #endif
@@ -21,8 +25,9 @@ enum { MOST = 256 };  /* files at a time; of more a page that is gone ends the p
 
 static struct {
     _Atomic uintptr_t from, to;  /* to is 0: free */
-    _Atomic int cut;
+    _Atomic int changed;
     int file;
+    struct timespec made;  /* the file's last change when the watch began */
 } watched[MOST];
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
@@ -39,7 +44,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
         const uintptr_t first = at & ~(page - 1);
         if (mmap((void *)first, to - first, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
             break;
-        atomic_store(&watched[i].cut, 1);
+        atomic_store(&watched[i].changed, 1);
         return;
     }
     sigaction(SIGBUS, &before, NULL);  /* the instruction is repeated, and raises it again */
@@ -57,6 +62,7 @@ static void listen(void)
 int ff_watch(const void *pages, size_t bytes, int file)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct stat now;
     int found = -1;
     pthread_once(&once, listen);
     pthread_mutex_lock(&changing);
@@ -65,7 +71,9 @@ int ff_watch(const void *pages, size_t bytes, int file)
             found = i;
     if (found >= 0) {
         watched[found].file = fcntl(file, F_DUPFD_CLOEXEC, 0);
-        atomic_store(&watched[found].cut, 0);
+        if (fstat(file, &now) == 0)
+            watched[found].made = now.st_mtim;
+        atomic_store(&watched[found].changed, 0);
         atomic_store(&watched[found].from, (uintptr_t)pages);
         atomic_store(&watched[found].to, (uintptr_t)pages + bytes);
     }
@@ -83,15 +91,17 @@ void ff_unwatch(int number)
         close(file);
 }
 
-int ff_was_cut(int number)
+int ff_was_changed(int number)
 {
     struct stat now;
     if (number < 0)
         return 0;
     const uintptr_t bytes = atomic_load(&watched[number].to) - atomic_load(&watched[number].from);
-    if (fstat(watched[number].file, &now) == 0 && (uintmax_t)now.st_size < bytes)
-        atomic_store(&watched[number].cut, 1);
-    return atomic_load(&watched[number].cut);
+    const struct timespec made = watched[number].made;
+    if (fstat(watched[number].file, &now) == 0 && ((uintmax_t)now.st_size < bytes || now.st_mtim.tv_sec != made.tv_sec ||
+                                                   now.st_mtim.tv_nsec != made.tv_nsec))
+        atomic_store(&watched[number].changed, 1);
+    return atomic_load(&watched[number].changed);
 }
 #else
 int ff_watch(const void *pages, size_t bytes, int file)
@@ -105,7 +115,7 @@ void ff_unwatch(int number)
     (void)number;
 }
 
-int ff_was_cut(int number)
+int ff_was_changed(int number)
 {
     (void)number;
     return 0;

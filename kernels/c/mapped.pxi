@@ -3,13 +3,14 @@ from cpython.buffer cimport PyBuffer_FillInfo
 cdef extern from "mapped.h":
     int ff_watch(const void *, size_t, int)
     void ff_unwatch(int)
-    int ff_was_cut(int)
+    int ff_was_changed(int)
 
 
 cdef class Watched:
     """The bytes of ``pages``, the map of the whole of an open ``file`` (a descriptor, not kept), as a read-only buffer.
 
-    If others cut the file short, what is gone reads as zeros and ``cut`` is true; without this the process would end.
+    If others cut the file short, what is gone reads as zeros; without this the process would end. Then, and if others
+    write to it, ``changed`` is true.
     """
 
     cdef const unsigned char[::1] pages
@@ -28,6 +29,6 @@ cdef class Watched:
         PyBuffer_FillInfo(buffer, self, <void *>&self.pages[0], self.pages.shape[0], True, flags)
 
     @property
-    def cut(self):
-        """Whether the file is or was shorter than its map, so that numbers may have been read as zeros."""
-        return bool(ff_was_cut(self.number))
+    def changed(self):
+        """Whether the file was cut short or written to, so that numbers that were read may be others."""
+        return bool(ff_was_changed(self.number))

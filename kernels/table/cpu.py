@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import Table as Compiled
 from fastflow.kernels._cpu import isas
-from fastflow.kernels.mapped import CUT, was_cut
+from fastflow.kernels.mapped import CHANGED, was_changed
 from fastflow.kernels.panels import raw
 from fastflow.kernels.table.reference import STORED, Table
 from fastflow.kernels.threads import default_threads
@@ -53,6 +53,6 @@ class CpuTable:
         return out
 
     def check(self) -> None:
-        """Raise ValueError if rows that were read have been cut out of their file meanwhile."""
-        if was_cut(self._rows):
-            raise ValueError(f"the token table cannot be read: {CUT}")
+        """Raise ValueError if the file of the rows was changed meanwhile."""
+        if was_changed(self._rows):
+            raise ValueError(f"the token table cannot be read: {CHANGED}")

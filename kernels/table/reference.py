@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.mapped import CUT, was_cut
+from fastflow.kernels.mapped import CHANGED, was_changed
 
 Array = NDArray[Any]
 STORED = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int8))  # in the order of _cpu.ROWS_FLOAT ...
@@ -37,11 +37,11 @@ class Table(NamedTuple):
     def vectors(self, ids: NDArray[np.integer[Any]], dtype: Any, weights: NDArray[np.float32] | None = None) -> Array:
         """The vectors (N, D) of ``ids`` (N,) in ``dtype``, times the ``weights`` (V,) of their ids.
 
-        Raises ValueError if the rows lie in a file that was cut short meanwhile.
+        Raises ValueError if the rows lie in a file that was changed meanwhile.
         """
         found: Array = self.rows[ids if self.mapping is None else self.mapping[ids]].astype(dtype)
-        if was_cut(self.rows):
-            raise ValueError(f"the token table cannot be read: {CUT}")
+        if was_changed(self.rows):
+            raise ValueError(f"the token table cannot be read: {CHANGED}")
         factors = [each[ids].astype(dtype) for each in (weights, self.scales) if each is not None]
         return found * np.prod(factors, axis=0)[:, None] if factors else found
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
-from fastflow.kernels.mapped import CUT, was_cut, watched
+from fastflow.kernels.mapped import CHANGED, was_changed, watched
 from fastflow.stages.vectors import first_bad
 from fastflow.values import MOST, reason, short
 
@@ -53,8 +53,8 @@ class Matrix:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
             block = np.array(self.array[chosen], np.float32, order="C")
         self._read += block.nbytes
-        if self._pages is not None and was_cut(self.array):
-            raise FastflowError(f"{self.name}: {CUT}")
+        if self._pages is not None and was_changed(self.array):
+            raise FastflowError(f"{self.name}: {CHANGED}")
         if (bad := first_bad(block)) is not None:
             row = np.arange(len(self.array))[chosen][bad]
             raise FastflowError(f"{self.name}, row {row}: holds NaN or infinity, or what float32 cannot hold")
