@@ -3,9 +3,9 @@
     python tests/faults/disks.py --count 100 --seed 0
 
 The subjects of kills.py write to a file system in memory of some pages (tmpfs; to mount it needs root). Each must end
-with 0, or with 1 and a sentence about the disk, and has then left nothing under its name. The file system is made larger,
-and the command again, with --resume if it has that, must end with 0 and leave the files of a whole run, bit for bit.
-Exit code 1 for anything else, 77 where nothing can be mounted.
+with 0, or with 1 and a sentence about the disk, and has then left nothing under its name. The file system is made
+larger, and the command again, with --resume if it has that, must end with 0 and leave the files of a whole run, bit for
+bit. Exit code 1 for anything else, 77 where nothing can be mounted.
 """
 
 from __future__ import annotations
