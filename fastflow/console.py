@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -101,6 +102,9 @@ class Commands(click.Group):
             return cast("click.Command", getattr(import_module(module), function))
         return super().get_command(ctx, cmd_name)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return cast("list[str]", plain_errors(lambda given: super(Commands, self).parse_args(given, args), ctx, False))
+
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
@@ -147,6 +151,9 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of what nobody asked for, such as --help
+            say(f"fastflow: {lost_stdout(error) if error.filename is None else error}")
+            ctx.exit(1)
         if "can't start new thread" in str(error):
             say("fastflow: the system gives no more threads: raise the limit on memory or processes (ulimit -v, -u)")
             ctx.exit(1)

@@ -96,6 +96,15 @@ def test_a_full_standard_output_is_one_sentence(model, corpus, tmp_path, run_pyt
     assert all(line.startswith("fastflow: ") for line in lines)
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["embed", "--help"]])
+def test_help_that_cannot_be_written_is_one_sentence(run_python, words):
+    with open("/dev/full", "w") as full:
+        done = run_python(MAIN, *words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (
+        1, "fastflow: standard output cannot be written: No space left on device\n"
+    )  # fmt: skip
+
+
 def small_disk() -> None:
     """No file may grow beyond 16 kB: as a full disk, an OSError in the middle of a write."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fastflow.files.write.writers import WRITERS, writer_for
 
 from support.builders import make_encoder, make_model, make_sentences
-from support.matrices import make_vectors
+from support.matrices import make_vector_model, make_vectors
 
 EVENTS = ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "shutil.rmtree")
 LOG = Path(tempfile.gettempdir(), f"fastflow-kills-{os.getpid()}.log")  # what the last run wrote to its terminal
@@ -60,6 +60,7 @@ class Shop:
         import numpy as np
 
         np.save(folder / "in.npy", make_vectors(200))
+        self.vectors = make_vector_model(folder / "vectors", "flow")
         self.encoder = make_encoder(folder / "bert")
         self.model = make_model(folder / "model", self.encoder, sentences)
         self.wholes: dict[str, dict[str, bytes]] = {}
@@ -80,6 +81,8 @@ class Shop:
             Subject("shard", ("embed", f"{at}/in.jsonl", *model, "--shard", "1/2", "-o", "x.npy"), "x.npy", True)
         )
         found.append(Subject("merge", ("merge", f"{at}/parts", "-o", "x.npy", "--quiet"), "x.npy", False))
+        words = ("transform", f"{at}/in.npy", "-m", str(self.vectors), "--threads", "1", "--quiet", "-o", "x.npy")
+        found.append(Subject("transform", words, "x.npy", True))
         train = ("train", f"{at}/in.txt", "--encoder", str(self.encoder), "-o", "m", "--cache", "cache", *FIT)
         found.append(Subject("train", train, "m", True, ("cache",)))
         found.append(Subject("distill", ("distill", str(self.model), f"{at}/in.txt", "-o", "m"), "m", True))
