@@ -113,10 +113,11 @@ class Opened:
         return self.tokenizer.prompted(texts, prompt, self.model.prompts.pooled)
 
     def pool_tokens(
-        self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None
+        self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None, count: Count | None = None
     ) -> NDArray[Any]:
-        """(B, D) pooled vectors of texts that are tokens already."""
-        return check_finite(self.backend.pool_batches(tokens, self._batches(tokens, batch_size, batch_tokens)), "text")
+        """(B, D) pooled vectors of texts that are tokens already; ``count`` as in ``stream``."""
+        batches = self._batches(tokens, batch_size, batch_tokens, count)
+        return check_finite(self.backend.pool_batches(tokens, batches), "text")
 
     def embed_tokens(
         self, tokens: Tokens, normalize_embeddings: bool = False, truncate_dim: int | None = None
@@ -128,14 +129,15 @@ class Opened:
         return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, truncate_dim), "text")
 
     def pool(
-        self, texts: Iterable[str], batch_size: int | None, prompt: str | None, batch_tokens: int | None
-    ) -> NDArray[Any]:
-        """The body of ``Runtime.pool``, with numbers that are checked."""
+        self, texts: Iterable[str], batch_size: int | None, prompt: str | None, batch_tokens: int | None,
+        count: Count | None = None,
+    ) -> NDArray[Any]:  # fmt: skip
+        """The body of ``Runtime.pool``, with numbers that are checked; ``count`` as in ``stream``."""
         checked = [check_text(t, i) for i, t in enumerate(in_order(texts))]
         self._look_at(checked)
         tokens = self.prompted(checked, self.model.prompts.resolve(prompt))
         self._count_truncated(len(tokens.cut))
-        return self.pool_tokens(tokens, batch_size, batch_tokens)
+        return self.pool_tokens(tokens, batch_size, batch_tokens, count)
 
     def embed(self, *batch: Any) -> tuple[NDArray[Any]]:
         """The embeddings of a window, for ``stream``."""
@@ -215,9 +217,7 @@ class Opened:
         start, spread = 0, self.model.spread_of(self.width, o.truncate_dim)
         for tokens in windows:
             self._count_truncated(len(tokens.cut))
-            batches = self._batches(tokens, o.batch_size, o.batch_tokens)
-            if count is not None:
-                batches = counted(batches, count)
+            batches = self._batches(tokens, o.batch_size, o.batch_tokens, count)
             found = embed(tokens, batches, o.normalize_embeddings, o.truncate_dim)
             z, *rest = (check_finite(each, "text", start) for each in found)
             yield start, (quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges), *rest)
@@ -246,9 +246,12 @@ class Opened:
         """Free the weights."""
         self._calibrator = self._whole = None
 
-    def _batches(self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None) -> Iterator[NDArray[np.int64]]:
-        """Row numbers of each batch, cut by texts and by tokens."""
-        return tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self.backend.batch_tokens)
+    def _batches(
+        self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None, count: Count | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """Row numbers of each batch, cut by texts and by tokens; ``count`` as in ``stream``."""
+        batches = tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self.backend.batch_tokens)
+        return batches if count is None else counted(batches, count)
 
     def _look_at(self, texts: Sequence[str]) -> None:
         """Keep the first texts, and warn once if enough of them show that the vocabulary does not suit."""

@@ -29,8 +29,8 @@ def counted(count: int, unit: str) -> str:
 class Progress:
     """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known.
 
-    ``done`` were finished by an earlier run, ``share`` is that of the input that is done at the start, 0 to 1, for
-    callers that give it to ``advance``. ``stream`` is where it is shown (None: sys.stderr), ``clock`` gives seconds.
+    ``about``: the total is an estimate. ``done`` were finished by an earlier run. ``stream`` is where it is shown
+    (None: sys.stderr), ``clock`` gives seconds.
     """
 
     painted: ClassVar[Progress | None] = None  # the one whose line stands in a terminal now
@@ -43,21 +43,24 @@ class Progress:
         shown: bool = True,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
-        share: float | None = None,
         done: int = 0,
+        about: bool = False,
     ) -> None:
-        self._label, self._total, self._unit, self._clock = label, total, unit, clock
+        self._label, self._total, self._unit, self._clock, self._about = label, total, unit, clock, about
         self._stream = (sys.stderr if stream is None else stream) if shown else None
         self._repaints = self._stream is not None and repaints(self._stream)
         self._done, self._within, self._before, self._start, self._note = done, 0, done, clock(), ""
-        self._share, self._share_before = share, share or 0.0
         self._every = EVERY if self._repaints else PLAIN_EVERY
         self._due = self._start + (0.0 if self._repaints else PLAIN_EVERY)
         self._width, self._written, self._written_at = 0, False, -1
 
-    def advance(self, count: int, note: str = "", share: float | None = None) -> None:
-        """Count ``count`` more done, ``share`` of the input in all, and show it if it is time."""
-        self._done, self._within, self._note, self._share = self._done + count, 0, note, share
+    def begin(self) -> None:
+        """Measure the rate from now on, not from the start."""
+        self._start = self._clock()
+
+    def advance(self, count: int, note: str = "") -> None:
+        """Count ``count`` more done, and show it if it is time."""
+        self._done, self._within, self._note = self._done + count, 0, note
         self._show()
 
     def within(self, count: int) -> None:
@@ -74,15 +77,11 @@ class Progress:
         """The text of the line after ``seconds``: done, rate, time left."""
         done = self._done + self._within
         rate = (done - self._before) / seconds if seconds > 0 else 0.0
-        if self._total is None:
-            part, left = "", ""
-            if self._share is not None:
-                part, fresh = f" ({100 * self._share:.0f} %)", self._share - self._share_before
-                left = f", {_clock(seconds * (1 - self._share) / fresh)} left" if fresh > 0 else ""
-            return f"{self._label}: {counted(done, self._unit)}{part}, {rate:,.0f}/s{left}"
+        if self._total is None or (self._about and done > self._total):
+            return f"{self._label}: {counted(done, self._unit)}, {rate:,.0f}/s"
         left = f", {_clock((self._total - done) / rate)} left" if rate else ""
         share = 100 * done / self._total if self._total else 100
-        unit = counted(self._total, self._unit)
+        unit = "about " * self._about + counted(self._total, self._unit)
         return f"{self._label}: {done:,} of {unit} ({share:.0f} %), {rate:,.0f}/s{left}"
 
     def _write(self, now: float) -> None:
@@ -107,6 +106,8 @@ class Progress:
     ) -> None:
         if self._stream is None or not self._written:
             return
+        if self._about and error is None:
+            self._total, self._about, self._written_at = self._done, False, -1
         if self._written_at != self._done:
             self._write(self._clock())
         if self._repaints:

@@ -150,7 +150,7 @@ def test_encode_and_the_embed_command_use_it(hurried, model, tmp_path, capsys):
         arguments = ["embed", tmp_path / "in.txt", "-m", model, "-o", tmp_path / "o.npy", *quiet]
         done = CliRunner().invoke(main, [str(a) for a in arguments])
         assert done.exit_code == 0
-        assert ("embed: 2 texts" in done.stderr) == (not quiet)
+        assert ("embed: 2 of 2 texts" in done.stderr) == (not quiet)
         assert not (quiet and done.stderr)
 
 
@@ -159,6 +159,29 @@ def test_a_resumed_run_counts_the_whole_and_its_own_rate():
     progress = Progress("flow", 1000, "steps", clock=clock, done=500)
     progress.advance(100)
     assert progress.line(10.0) == "flow: 600 of 1,000 steps (60 %), 10/s, 0:40 left"
+
+
+def test_the_rate_is_measured_from_where_it_begins():
+    stream, clock = Terminal(), Clock()
+    with Progress("embed", 100, "texts", True, stream, clock, done=50) as progress:
+        clock.now += 30  # the rows of an earlier run are passed over
+        progress.begin()
+        clock.now += 1
+        progress.advance(10)
+    assert stream.getvalue().endswith("embed: 60 of 100 texts (60 %), 10/s, 0:04 left\n")
+
+
+def test_a_total_that_is_an_estimate_says_so_until_the_end():
+    stream, clock = Terminal(), Clock()
+    with Progress("embed", 20, "texts", True, stream, clock, about=True) as progress:
+        for seen in ("0 of about 20 texts (0 %)", "15 of about 20 texts (75 %)", "30 texts, 2/s"):
+            clock.now += 10
+            assert f"embed: {seen}" in stream.getvalue()
+            progress.advance(15)
+    assert stream.getvalue().endswith("embed: 45 of 45 texts (100 %), 2/s, 0:00 left\n")
+    progress = Progress("embed", 20, "texts", True, stream, clock, about=True)
+    progress.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert progress.line(1.0) == "embed: 0 of about 20 texts (0 %), 0/s"
 
 
 def test_batches_show_before_their_window_is_done():

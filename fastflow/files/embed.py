@@ -100,16 +100,10 @@ class Embedded:
         """Write the rows after the ``finished`` ones of an earlier run; pooled vectors come from ``store`` if there."""
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime._opened.backend.overlaps)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
-
-        def begun() -> Progress:
-            self._progress = Progress("embed", None, "texts", shown, share=self._source.share(), done=finished)
-            return self._progress
-
-        def count(texts: int) -> None:
-            self._progress.within(texts)
-
-        self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store, count)
-        write(self, writer, state, finished, begun)
+        total, about = self._expected() if shown else (None, False)
+        progress = Progress("embed", total, "texts", shown, done=finished, about=about)
+        self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store, progress.within)
+        write(self, writer, state, finished, progress)
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
@@ -159,7 +153,7 @@ class Embedded:
         """See ``Made``."""
         return self._block([], [], *self._encoder([]))
 
-    def blocks(self) -> Iterator[tuple[Block, float | None]]:
+    def blocks(self) -> Iterator[Block]:
         """See ``Made``."""
         s, unlike, counts = self._settings, self._unlike, self._counts
         pace = Pace(WINDOW, self._runtime.backend == "cpu")
@@ -170,13 +164,19 @@ class Embedded:
             coming = chain(first, coming)
         if not self._run.quiet:
             coming = looked_at(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
-        for (rows, texts, share), made in self._encoder.over(coming, self._source, pace.steady):
+        for (rows, texts), made in self._encoder.over(coming, self._source, pace.steady):
             pace.done(len(rows))
-            yield self._block(rows, texts, *made), share
+            yield self._block(rows, texts, *made)
             if unlike is not None and made.log_probs is not None:
                 unlike.look(texts, made.log_probs)
             counts.texts += len(texts)
             counts.empty += sum(not text.strip() for text in texts)
+
+    def _expected(self) -> tuple[int | None, bool]:
+        """The rows of the run, finished ones among them, and whether that is an estimate."""
+        if self._split is not None:
+            return self._split.stop - self._split.start, False
+        return self._source.expected(self._settings.layout)
 
     def _block(self, rows: Sequence[Row], texts: Sequence[str], vectors: Any, log_probs: Any) -> Block:
         """The rows as they are written; without vectors those that were written before."""

@@ -118,7 +118,7 @@ class Encoder:
         found = store.find(list(distinct))
         new = {key: text for key, text in distinct.items() if key not in found}
         before, listed = runtime.truncated, list(new.values())
-        pooled = runtime.pool(listed, prompt=s.prompt, batch_tokens=s.batch_tokens)
+        pooled = runtime._opened.pool(listed, None, s.prompt, s.batch_tokens, self._count)
         cut: Iterable[int] = ()
         if runtime.truncated > before:
             cut = runtime.tokenizer([decided["prompt"] + text for text in listed]).cut

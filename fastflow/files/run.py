@@ -44,25 +44,23 @@ class Made(Protocol):
     def empty(self) -> Block:
         """A block of no rows, whose vectors (0, D') have the width and dtype of the others."""
 
-    def blocks(self) -> Iterator[tuple[Block, float | None]]:
-        """The rows after those, and the share of the input that has been read, 0 to 1 (None: not known)."""
+    def blocks(self) -> Iterator[Block]:
+        """The rows after those."""
 
 
 def write(
-    made: Made, writer: OutputFile | StandardOutput, state: State | None, finished: int, begun: Callable[[], Progress]
+    made: Made, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
 ) -> None:
-    """Write every block of ``made`` after the ``finished`` rows of an earlier run; ``state`` follows each block.
-
-    ``begun`` gives the progress that is shown, once the finished rows were passed over.
-    """
-    if not isinstance(writer, StandardOutput):
-        for block in made.before(finished):
-            writer.skip(block)
-    writer.write(made.empty())  # an empty input still gives a file of the right width and dtype
-    with begun() as progress:
-        for block, share in made.blocks():
+    """Write every block of ``made`` after the ``finished`` rows of an earlier run; ``state`` follows each block."""
+    with progress:
+        if not isinstance(writer, StandardOutput):
+            for block in made.before(finished):
+                writer.skip(block)
+        writer.write(made.empty())  # an empty input still gives a file of the right width and dtype
+        progress.begin()  # the finished rows took no time of these
+        for block in made.blocks():
             writer.write(block)
             if state is not None and not isinstance(writer, StandardOutput):
                 state.save(writer.rows, writer.sync())
-            progress.advance(len(block.rows), share=share)
+            progress.advance(len(block.rows))
     writer.finish()

@@ -81,7 +81,7 @@ def transform_file(
         with kind(target, key) as writer, growing(writer, state, resume) as rows:
             transformed = Transformed(runtime, vectors, settings, rows)
             progress = Progress("transform", len(vectors.matrix), "vectors", shown=not quiet, done=rows)
-            write(transformed, writer, state, rows, lambda: progress)
+            write(transformed, writer, state, rows, progress)
             return Summary(transformed.rows - rows, rows)
 
 
@@ -99,7 +99,7 @@ class Transformed:
         """See ``Made``."""
         return Block([], [], None, self._calibrated(np.zeros((0, self._source.matrix.shape[1]), np.float32)))
 
-    def blocks(self) -> Iterator[tuple[Block, float | None]]:
+    def blocks(self) -> Iterator[Block]:
         """See ``Made``; raises if the file has changed."""
         for vectors in self._source.blocks(ROWS, self.rows):
             rows = range(self.rows, self.rows + len(vectors))
@@ -107,7 +107,7 @@ class Transformed:
                 made = self._calibrated(vectors)
             except FastflowError as error:
                 raise FastflowError(f"{self._source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
-            yield Block(rows, [], None, made), None
+            yield Block(rows, [], None, made)
             self.rows = rows.stop
 
     def _calibrated(self, vectors: NDArray[Any]) -> NDArray[Any]:

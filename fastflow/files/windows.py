@@ -27,11 +27,10 @@ TIMES = 5  # as many as in the corpus itself are too many
 
 
 class Window(NamedTuple):
-    """Rows that are embedded together; ``share`` of the inputs' bytes had been read with the last."""
+    """Rows that are embedded together, and their texts."""
 
     rows: list[Row]
     texts: list[str]
-    share: float | None
 
 
 class Pace:
@@ -66,7 +65,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
                 f"{path}, {unit_of(path, s.layout)} {record.line}: longer than the model's "
                 f"{runtime.info()['max_length']} tokens"
             )
-        yield Window(window, texts, source.share())
+        yield Window(window, texts)
 
 
 def looked_at(

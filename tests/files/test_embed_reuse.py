@@ -14,6 +14,7 @@ from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.run import Run
 from fastflow.files.settings import Settings, Summary
+from fastflow.opened import Opened
 
 from support.commands import assert_one_sentence, run
 
@@ -54,8 +55,8 @@ def out(tmp_path) -> Path:
 def computed_by(monkeypatch) -> list[str]:
     """From now on the texts that are pooled, whoever asks."""
     found: list[str] = []
-    pool = Runtime.pool
-    monkeypatch.setattr(Runtime, "pool", lambda self, texts, *a, **o: pool(self, found.extend(texts) or texts, *a, **o))
+    pool = Opened.pool
+    monkeypatch.setattr(Opened, "pool", lambda self, texts, *a, **o: pool(self, found.extend(texts) or texts, *a, **o))
     return found
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import subprocess
+import sys
 
 import pytest
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read import sources as module
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources, check_formats, expanded
 
@@ -78,13 +82,45 @@ def test_files_before_the_rows_are_not_opened(desk):
         assert [row.number for row in sources.rows(Layout(), 3, [2, 1, 2])] == [3, 4]
 
 
-def test_the_share_is_of_all_bytes(desk):
-    with Sources(["b.txt", "d.txt"]) as sources:
-        assert sources.share() == 0
-        shares = [sources.share() for _ in sources.rows(Layout())]
-    assert shares == [6 / 11, 6 / 11, 1, 1]
+def test_the_rows_of_all_inputs_are_counted_before_a_run(desk):
+    with Sources(["b.txt", "c.txt", "d.txt"]) as sources:
+        assert sources.expected(Layout()) == (4, False)
+        assert len(list(sources.rows(Layout()))) == 4  # the count left the first where it was
     with Sources(["c.txt"]) as sources:
-        assert sources.share() is None
+        assert sources.expected(Layout()) == (0, False)
+
+
+def test_a_count_that_takes_too_long_is_an_estimate_by_bytes(tmp_path, monkeypatch):
+    lines = "".join(f"line {i:06} of a long file\n" for i in range(200_000))
+    (tmp_path / "a.txt").write_text(lines)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    monkeypatch.setattr(module, "COUNT_S", 0.0)
+    monkeypatch.setattr(module, "CHECKED", 50_000)
+    for names in (["a.txt"], ["b.txt.gz"], ["a.txt", "b.txt.gz"]):
+        with Sources([str(tmp_path / name) for name in names]) as sources:
+            found, about = sources.expected(Layout())
+        assert about
+        assert 0.5 < found / (200_000 * len(names)) < 1.5
+
+
+def test_standard_input_from_a_file_is_counted_too(desk):
+    code = "from fastflow.files.read.sources import Sources; from fastflow.files.read.records import Layout\n"
+    code += "with Sources(['-']) as s: print(s.expected(Layout()), sum(1 for _ in s.rows(Layout())))"
+    for shell, said in (("exec 0<b.txt", "(2, False) 2"), ("exec 0<b.txt; read x", "(None, True) 1")):
+        words = ["bash", "-c", f'{shell}; exec "$@"', "bash", sys.executable, "-c", code]
+        assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == said
+
+
+def test_a_damaged_line_ends_the_count_and_not_the_run(desk):
+    (desk / "e.txt").write_bytes(b"a line\n" * 3000 + b"\xff\n" + b"a line\n" * 3000)
+    with Sources(["e.txt"]) as sources:
+        found, about = sources.expected(Layout())
+        assert about
+        assert found >= 3000
+        rows = sources.rows(Layout())
+        assert len([next(rows) for _ in range(3000)]) == 3000
+        with pytest.raises(FastflowError, match=r"e\.txt, line 3001: byte 1 is not UTF-8"):
+            next(rows)
 
 
 def test_identity_is_that_of_every_file(desk):
@@ -94,7 +130,7 @@ def test_identity_is_that_of_every_file(desk):
     os.mkfifo(desk / "pipe.txt")
     with Sources(["b.txt", "pipe.txt"]) as sources:
         assert sources.identity is None
-        assert sources.share() is None
+        assert sources.expected(Layout()) == (None, True)
 
 
 def test_a_later_file_that_changes_before_its_turn_is_an_error(desk):

@@ -223,25 +223,13 @@ class Rows:
 
     def blocks(self):
         for start in range(0, 17, 4):
-            yield block(VECTORS[start : min(start + 4, 17)], start), min(start + 4, 17) / 17
+            yield block(VECTORS[start : min(start + 4, 17)], start)
 
 
-def test_standard_output_keeps_no_state_and_progress_follows_the_share(capsys):
+def test_standard_output_keeps_no_state_and_progress_follows(capsys):
     shown, seconds = io.StringIO(), iter(range(0, 1000, 20))
-    progress = Progress("rows", None, "rows", stream=shown, clock=lambda: float(next(seconds)), share=0.0)
-    write(Rows(), StandardOutput(), None, 0, lambda: progress)
+    progress = Progress("rows", 17, "rows", stream=shown, clock=lambda: float(next(seconds)))
+    write(Rows(), StandardOutput(), None, 0, progress)
     assert len(capsys.readouterr().out.splitlines()) == 17
-    assert "rows: 17 rows" in shown.getvalue()
-    assert "(24 %)" in shown.getvalue()
-
-
-def test_progress_with_a_share_says_per_cent_and_time_left():
-    progress = Progress("embed", None, "texts")
-    progress.advance(500, share=0.25)
-    assert progress.line(10.0) == "embed: 500 texts (25 %), 50/s, 0:30 left"
-    resumed = Progress("embed", None, "texts", share=0.5)
-    resumed.advance(500, share=0.75)
-    assert resumed.line(10.0) == "embed: 500 texts (75 %), 50/s, 0:10 left"
-    nothing = Progress("embed", None, "texts", share=0.5)
-    nothing.advance(1, share=0.5)
-    assert nothing.line(10.0) == "embed: 1 text (50 %), 0/s"
+    assert "rows: 4 of 17 rows (24 %)" in shown.getvalue()
+    assert "rows: 17 of 17 rows (100 %)" in shown.getvalue()

@@ -17,8 +17,8 @@ from fastflow.files.windows import Pace, windows
 
 def listed(runtime, paths, settings, size=2):
     with Sources([str(path) for path in paths]) as sources:
-        found = list(windows(sources.rows(settings.layout), runtime, sources, settings, Pace(size)))
-    return [window.texts for window in found], [window.share for window in found]
+        rows = sources.rows(settings.layout)
+        return [window.texts for window in windows(rows, runtime, sources, settings, Pace(size))]
 
 
 @pytest.fixture
@@ -30,9 +30,8 @@ def pair(tmp_path):
 
 
 def test_windows_go_over_the_end_of_a_file(model, pair):
-    texts, shares = listed(Runtime(model), pair, Settings())
+    texts = listed(Runtime(model), pair, Settings())
     assert [[text[:5] for text in window] for window in texts] == [["one", "two"], ["three", "four"], ["dog d"]]
-    assert shares[-1] == 1
 
 
 def test_too_long_a_text_is_named_by_its_file_and_line(model, pair):
@@ -55,7 +54,7 @@ def test_long_rows_end_a_window(model, tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     rows = [("a", ""), ("b" * 19, ""), ("c" * 25, ""), ("d", "e" * 18), ("f" * 4, ""), ("g", "")]
     path.write_text("".join(json.dumps({"text": text, "note": note}) + "\n" for text, note in rows))
-    texts, _ = listed(Runtime(model), [path], Settings(Layout(keep=("note",))), 4)
+    texts = listed(Runtime(model), [path], Settings(Layout(keep=("note",))), 4)
     assert [[text[0] for text in window] for window in texts] == [["a", "b"], ["c"], ["d", "f"], ["g"]]
     assert all(sum(len(text) for text in window[:-1]) < 20 for window in texts)
 

@@ -10,7 +10,7 @@ from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import footer, row_count
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
-from fastflow.files.read.texts import format_of, records_of
+from fastflow.files.read.texts import format_of, rows_so_far
 
 
 class Counted(NamedTuple):
@@ -24,22 +24,15 @@ class Counted(NamedTuple):
 def counted(source: Input, layout: Layout) -> Counted:
     """Read ``source`` to its end, or the footer of a Parquet file, and count its rows.
 
-    Lines are counted, not parsed, except in csv and tsv, whose quoted texts hold line ends.
     Raises a UsageError for a pipe, which could not be read again, and a FastflowError naming a line that is damaged.
     """
     if source.identity is None:
         raise not_countable(source.path)
-    size, kind = source.identity[0], format_of(source.path, layout.format)
-    if kind == "parquet":
+    size = source.identity[0]
+    if format_of(source.path, layout.format) == "parquet":
         return Counted(row_count(source), size, hashlib.sha256(footer(source)).hexdigest())
     source.digest = hashlib.sha256()
-    if kind == "txt":
-        rows = sum(1 for _ in source.lines(layout.errors, layout.null))
-    elif kind == "jsonl":  # blank lines at the end are no rows
-        rows = max((number for number, line in enumerate(source.lines(layout.errors), 1) if line.strip()), default=0)
-    else:
-        rows = sum(1 for _ in records_of(source, layout))
-    return Counted(rows, size, source.digest.hexdigest())
+    return Counted(max(rows_so_far(source, layout), default=0), size, source.digest.hexdigest())
 
 
 def not_countable(path: str) -> UsageError:

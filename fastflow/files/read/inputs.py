@@ -32,7 +32,6 @@ class Input:
         self.path = path
         self._waiting = 0  # lines that have been read and not been given
         self.digest: Any = None  # of hashlib, that takes the content of lines as they are read
-        self.done: float | None = None  # the share that has been read, of a file that is not read from start to end
         try:
             self._file = self._open(path)
             self._handle = self._unpacked()
@@ -79,8 +78,6 @@ class Input:
 
     def share(self) -> float | None:
         """The share of a file's bytes that has been read, compressed ones of a .gz; None of a pipe or an empty file."""
-        if self.done is not None:
-            return self.done
         size = self.identity[0] if self.identity else 0
         return min(1.0, self._file.tell() / size) if size else None
 

@@ -47,7 +47,6 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
                 first = max(0, skip - row)
                 yield from _records(batch.slice(first), fields, source.path, row + first, layout)
                 row += batch.num_rows
-                source.done = row / sum(counts)
             if row != end:
                 raise FastflowError(f"{source.path} is damaged: a row group should end at row {end}, and ends at {row}")
     except (OSError, ValueError) as error:

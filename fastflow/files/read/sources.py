@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -12,9 +15,10 @@ from typing import Any, NamedTuple
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.records import Layout, Record
-from fastflow.files.read.texts import format_of, records_of
+from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]  # size and modification time
+COUNT_S, CHECKED = 0.25, 1024  # seconds that rows are counted before a run; rows between two looks at the clock
 
 
 class Row(NamedTuple):
@@ -144,12 +148,35 @@ class Sources:
                 agreed_types(found, source, layout)
         return found
 
-    def share(self) -> float | None:
-        """The share of all inputs' bytes that has been read; None if an input is a pipe or all are empty."""
-        if (found := self.identity) is None or not (total := sum(size for size, _ in found)):
-            return None
-        before = sum(size for size, _ in found[: self._at])
-        return min(1.0, (before + (self._current.share() or 0.0) * found[self._at][0]) / total)
+    def expected(self, layout: Layout) -> tuple[int | None, bool]:
+        """The rows of all inputs, and whether that is an estimate: they are counted for COUNT_S at most, or up to a
+        line that is damaged, and the bytes read until then stand for the others. (None, True) if an input is a pipe.
+        """
+        sizes = [size for size, _ in self.identity or []]
+        if not sizes or ("-" in self.paths and sys.stdin.buffer.tell()):
+            return None, True
+        rows, read, until = 0, 0.0, time.monotonic() + COUNT_S
+        for path, size in zip(self.paths, sizes, strict=True):
+            found, share = self._so_far(path, layout, until)
+            rows, read = rows + found, read + share * size
+            if share < 1 or time.monotonic() > until:
+                break
+        if read == sum(sizes):
+            return rows, False
+        return (int(rows * sum(sizes) / read) if read else None), True
+
+    def _so_far(self, path: str, layout: Layout, until: float) -> tuple[int, float]:
+        """The rows of an input and 1.0, or those that were counted ``until`` then and their share of its bytes."""
+        found, share = 0, 0.0
+        with contextlib.suppress(FastflowError):  # the run raises it, after the rows before it are kept
+            with self._opened("/dev/stdin" if path == "-" else path) as source:
+                for found in rows_so_far(source, layout):
+                    if found % CHECKED == 0:
+                        share = min(source.share() or 0.0, 0.999)
+                        if time.monotonic() > until:
+                            return found, share
+            share = 1.0
+        return found, share
 
     def waits(self) -> bool:
         """Whether the next line of a pipe has not arrived yet; never true of a file."""

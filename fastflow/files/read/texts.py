@@ -67,6 +67,23 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]
     return islice(_line_records(source, kind, layout), skip, None)
 
 
+def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
+    """The rows of an input that is open, counted up to the last; for Parquet that one alone, of its footer.
+
+    Lines are counted, not parsed, except in csv and tsv, whose quoted texts hold line ends.
+    """
+    kind = format_of(source.path, layout.format)
+    if kind == "parquet":
+        from fastflow.files.read.parquet import row_count  # as in ``records_of``
+
+        yield row_count(source)
+    elif kind in TABLES:
+        yield from (number for number, _ in enumerate(records_of(source, layout), 1))
+    else:
+        lines = enumerate(source.lines(layout.errors, layout.null), 1)
+        yield from (number for number, line in lines if kind == "txt" or line.strip())  # JSON: blank ones are no rows
+
+
 def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
     path = source.path
     lines = source.lines(layout.errors, layout.null)
