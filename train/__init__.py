@@ -65,7 +65,7 @@ def fit(
             of float16, float32 or float64, vectors made elsewhere: the model then has no encoder and calibrates vectors
             alone, options that need an encoder or texts are refused by name, ``auto`` is one fixed method, and ``stop``
             is likelihood (of held-out vectors) or budget.
-        encoder: A directory, a Hub id, or ``default``, the encoder in the package.
+        encoder: A BERT-family encoder: a directory, a Hub id, or ``default``, the one in the package.
         method: auto; none, token weights alone, for texts only; or a chain of standardize, whiten[:K], components[:K],
             nullspace[:K], flow, recolour, such as ``whiten:128`` or ``flow,recolour``. ``auto`` is a flow with recolour
             for texts, and nullspace for vectors. A flow gets recolour after it, unless ``latent=True``.
@@ -139,7 +139,8 @@ def distill(
     It needs the ``train`` extra (torch, transformers, scipy).
 
     Args:
-        model: The teacher: the path of any model that fastflow runs, or ``default``, the one in the package.
+        model: The teacher: the path of any model of texts that fastflow runs; ``default`` and ``static`` are those in
+            the package.
         texts: An iterable of str in a fixed order, never paths; blank ones are left out.
         dim: The numbers of a vector; None for as many as the teacher's.
         words: How many of the most frequent words that the tokenizer cuts into pieces get rows of their own.

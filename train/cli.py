@@ -31,7 +31,7 @@ class TrainCommand(click.Command):
 @click.option(
     "--encoder",
     metavar="DIR_OR_HUB_ID",
-    help="A BERT-family encoder, required for texts: a directory, a Hub id, or 'default' for the one in the package. "
+    help="A BERT-family encoder, required for texts: a directory, a Hub id, or 'default', the one in the package. "
     "The model holds a copy of it. Only an encoder given by its Hub id is downloaded.",
 )
 @click.option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from fastflow.console import say
@@ -18,9 +18,16 @@ class Voice:
     say: Callable[[str], None] = say
     bars: bool = True
 
-    def progress(self, label: str, total: int | None, unit: str, done: int = 0) -> Progress:
-        """A Progress that is shown only with ``bars``; ``done`` were finished by an earlier run."""
-        return Progress(label, total, unit, shown=self.bars, done=done)
+    def progress(self, label: str, total: int | None, unit: str, done: int = 0, about: bool = False) -> Progress:
+        """A Progress that is shown only with ``bars``; the arguments are those of Progress."""
+        return Progress(label, total, unit, shown=self.bars, done=done, about=about)
+
+    def counting(self, label: str, texts: Iterable[str]) -> Iterator[str]:
+        """``texts``, counted on the way."""
+        with self.progress(label, None, "texts") as progress:
+            for text in texts:
+                yield text
+                progress.advance(1)
 
 
 COMMAND = Voice()

@@ -76,7 +76,7 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
         kept, statistics = streamed.texts, streamed.moments
         run.voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
         return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics)
-    kept = draw(found, name, options.sample, options.seed)
+    kept = draw(run.voice.counting("corpus", found), name, options.sample, options.seed)
     words = words_of(kept, options.background_words)
     if weighted:
         frozen = weigh(frozen, kept, words)

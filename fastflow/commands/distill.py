@@ -60,10 +60,10 @@ def distill(
 ) -> None:
     """Make a token table of a model, which embeds a text in microseconds.
 
-    MODEL is any model that fastflow runs, or 'default' for the one in the package. A text's vector is the mean of its
-    tokens' vectors. A ridge regression fits these to the model's vectors of the sentences of CORPUS, without labels.
-    The texts are read once and may be of any number; give tens of thousands of sentences of the kinds that you will
-    embed. Printed is how closely the table follows the model: the mean cosine of held-out sentences.
+    MODEL is any model of texts that fastflow runs; 'default' and 'static' are those in the package. A text's vector is
+    the mean of its tokens' vectors. A ridge regression fits these to the model's vectors of the sentences of CORPUS,
+    without labels. The texts are read once and may be of any number; give tens of thousands of sentences of the kinds
+    that you will embed. Printed is how closely the table follows the model: the mean cosine of held-out sentences.
 
     \b
     fastflow distill default examples/novels.txt -o my-table

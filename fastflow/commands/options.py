@@ -20,9 +20,9 @@ MODEL = click.option(
     "--model",
     metavar="MODEL",
     envvar="FASTFLOW_MODEL",
-    help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded. "
-    "'static' is the table in the package. "
-    "[default: the environment variable FASTFLOW_MODEL, else the one in the package]",
+    help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded; "
+    "'default' and 'static' are the models in the package. "
+    "[default: the environment variable FASTFLOW_MODEL, else 'default']",
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
 JSON = click.option(

@@ -148,15 +148,19 @@ def gather(
     seed: int,
     voice: Voice,
     kept: Kept | None,
+    total: int | None = None,
 ) -> Gathered:
     """Read ``texts`` once; ``bags`` and ``alone``, the vectors (V, D) of each token alone, by the names of targets.
 
-    Raises a FastflowError if there are too few texts.
+    ``total``: about how many there are. Raises a FastflowError if there are too few texts.
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
     done, digest, read = found.texts, hashlib.sha256(), 0
     try:
-        with voice.progress("teacher", None, "texts") as progress:
+        with (
+            voice.progress("teacher", total, "texts", found.texts, about=True) as progress,
+            teacher.counted(progress.within),
+        ):
             for shard in _shards(texts, found, seed, digest):
                 if read < done:
                     read += len(shard)

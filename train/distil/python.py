@@ -13,6 +13,7 @@ import click
 from fastflow.console import say
 from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
+from fastflow.files.read.sources import Sources
 from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.distil.gathering import Kept
@@ -29,7 +30,8 @@ def distil_texts(
     """``fastflow.train.distill``, whose arguments these are."""
     with naming_arguments():
         found = list(checked_texts(texts, "distill"))
-        return distil(lambda: iter(found), [SOURCE], Teacher(os.fspath(model)), Settings(**options), voice_of(progress))
+        teacher, settings = Teacher(os.fspath(model)), Settings(**options)
+        return distil(lambda: iter(found), [SOURCE], teacher, settings, voice_of(progress), total=len(found))
 
 
 def distil_files(model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, resume: bool) -> None:
@@ -47,7 +49,9 @@ def distil_files(model: str, paths: Sequence[str], layout: Layout, out: Path, se
         return keepers[0]
 
     with Kept.alone(out):
-        found = distil(texts, named(paths), Teacher(model), settings, COMMAND, None if "-" in paths else kept)
+        with Sources(paths) as sources:
+            total, _ = sources.expected(layout)
+        found = distil(texts, named(paths), Teacher(model), settings, COMMAND, None if "-" in paths else kept, total)
         mark = found.save(out)
         for keeper in keepers:
             keeper.remove()

@@ -72,10 +72,12 @@ def distil(
     settings: Settings,
     voice: Voice = COMMAND,
     kept: Callable[[dict[str, Any]], Kept] | None = None,
+    total: int | None = None,
 ) -> Distilled:
     """The table that follows ``teacher`` on the texts that every call of ``texts`` gives in the same order.
 
     ``names`` are those of the corpus. ``kept`` makes the file of an interrupted pass from what identifies the run.
+    ``total``: about how many texts there are, if that is known.
     Raises a FastflowError for texts from which nothing can be learnt, and a UsageError for a choice that cannot be.
     """
     check_dim(settings, teacher)
@@ -88,8 +90,9 @@ def distil(
     identity = {"teacher": teacher.model.fingerprint, "list of words": student.words, "seed": settings.seed,
                 "cut into sentences": settings.sentences, "targets": list(student.bags)}  # fmt: skip
     keeper = None if kept is None else kept(identity)
-    alone = priors(teacher, student)
-    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper)
+    alone = priors(teacher, student, voice)
+    total = None if settings.sentences else total
+    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper, total)
     tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
     best = max(tables, key=lambda table: table.cosine)
     return finished(teacher, student, found, tables, best, names, settings)
@@ -106,8 +109,7 @@ def student_of(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice)
     """The tokenizer of the table, with rows for words of ``texts`` that the teacher's cuts into pieces."""
     tokenizer, words = teacher.tokenizer(), list[str]()
     if settings.words:
-        with voice.progress("words", None, "texts") as progress:
-            words = split_words(tokenizer, _counted(texts(), progress.advance), settings.words)
+        words = split_words(tokenizer, voice.counting("words", texts()), settings.words)
         add_words(tokenizer, words)
         voice.say(f"words: {len(words)} that fall into pieces get rows of their own")
     bags = {}
@@ -118,12 +120,6 @@ def student_of(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice)
                 weights = np.concatenate([weights, _of_pieces(teacher, words, weights)])
             bags[target.name] = Bags(tokenizer, weights)
     return Student(tokenizer, words, bags)
-
-
-def _counted(texts: Iterable[str], advance: Callable[[int], Any]) -> Iterable[str]:
-    for text in texts:
-        advance(1)
-        yield text
 
 
 def _of_pieces(teacher: Teacher, words: Sequence[str], weights: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -155,10 +151,12 @@ def fit_tables(
     return out
 
 
-def priors(teacher: Teacher, student: Student) -> dict[str, NDArray[np.float32]]:
+def priors(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
     """Target name -> (V, D) the teacher's vectors of tokens alone, new words by their pieces; zeros of special ones."""
     first = teacher.tokenizer().get_vocab_size(with_added_tokens=True)
-    found = teacher.alone([*([i] for i in range(first)), *_pieces(teacher, student.words)])
+    ids = [*([i] for i in range(first)), *_pieces(teacher, student.words)]
+    with voice.progress("teacher", len(ids), "tokens") as progress:
+        found = teacher.alone(ids, progress.advance)
     for vectors in found.values():
         vectors[special_ids(student.tokenizer)] = 0
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, packaged_name
 from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
 from fastflow.model.tokens import Tokens
-from fastflow.opened import Opened
+from fastflow.opened import Count, Opened
 from fastflow.streaming import StreamOptions
 
 BLOCK = 4096  # lists of ids that are computed together
@@ -36,6 +37,7 @@ class Teacher:
     def __init__(self, name: str) -> None:
         self.model = load_model(name)
         self.opened = Opened(self.model, "auto", "auto", None, "auto", False)
+        self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = packaged_name(self.model.path) or str(self.model.path)
 
@@ -62,8 +64,20 @@ class Teacher:
         """(n, D') the embeddings of which ``found`` (n, D) are the target."""
         return np.asarray(found, np.float32) if target == "vectors" else self._calibrated(found)
 
-    def alone(self, ids: Sequence[Sequence[int]]) -> dict[str, Vectors]:
-        """Target name -> (m, D): the teacher's vector of each list of ids, between the special tokens of a text."""
+    @contextmanager
+    def counted(self, count: Count) -> Iterator[None]:
+        """A block in which ``count`` takes the number of texts of every batch that is embedded."""
+        self._count = count
+        try:
+            yield
+        finally:
+            self._count = None
+
+    def alone(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
+        """Target name -> (m, D): the teacher's vector of each list of ids, between the special tokens of a text.
+
+        ``count`` takes the number of lists of every block that is done.
+        """
         before, after = self._frame
         parts = []
         for start in range(0, len(ids), BLOCK):
@@ -75,6 +89,7 @@ class Teacher:
             if "pooled" in found and self.model.pooling.of_embeddings:
                 found["pooled"] = self._without_frame(np.asarray(pooled, np.float64), flat, offsets)
             parts.append(found)
+            count(len(rows))
         return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
 
     def _without_frame(
@@ -90,7 +105,7 @@ class Teacher:
         return np.asarray((pooled * total - empty * share) / np.maximum(total - share, 1e-12), np.float32)
 
     def _pool(self, texts: Sequence[str]) -> NDArray[Any]:
-        return self.opened.pool(texts, None, None, None)
+        return self.opened.pool(texts, None, None, None, self._count)
 
     def _calibrated(self, pooled: Any) -> Vectors:
         return np.asarray(self.opened.transform(pooled, StreamOptions()), np.float32)
