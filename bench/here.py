@@ -89,6 +89,7 @@ def peers(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tup
     from fastflow.bench.suites.texts import Check, on_padded, tokenizer_of
     from fastflow.bench.suites.workbench import workbench
 
+    _say("the other engines that are installed are opened")
     wanted = [(name, "float32") for name in PEERS]
     needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name][0]) for name in PEERS}
     left_out = [f"{name}: not installed (pip install {needs[name]})" for name, dtype in wanted if missing(name, dtype)]

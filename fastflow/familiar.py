@@ -1,4 +1,4 @@
-"""The names by which callers of Sentence Transformers ask a model about itself, and its options that have no place."""
+"""The properties of a Runtime, many under the names of Sentence Transformers, and the options that encode has not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_foreign(options: Mapping[str, object], device: str) -> None:
 
 
 class Familiar:
-    """Properties and calls of a Runtime under the names of Sentence Transformers."""
+    """What a Runtime tells about itself, without ``info``."""
 
     _opened: Opened
 
@@ -51,6 +51,28 @@ class Familiar:
     def device(self) -> str:
         """cpu or cuda."""
         return self._opened.calibrator.device
+
+    @property
+    def dtype(self) -> str:
+        """The arithmetic that runs: float32, bfloat16, float16, int8 or float64. Vectors are float64 of float64 alone,
+        else float32, or as ``precision`` asks.
+        """
+        return self._opened.calibrator.dtype
+
+    @property
+    def backend(self) -> str:
+        """The backend that runs: cpu, triton, torch or reference."""
+        return self._opened.calibrator.name
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 that identifies model files and settings; equal fingerprints give comparable vectors."""
+        return self._opened.model.fingerprint
+
+    @property
+    def truncated(self) -> int:
+        """The texts that were cut at ``max_length`` so far."""
+        return self._opened.truncated
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -15,9 +15,10 @@ from fastflow.model.artifact import Opening, packaged_name
 from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.tokens import Loading, Tokenizer, Tokens
+from fastflow.progress import Progress
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.texts import check_text, in_order
-from fastflow.stages.vectors import check_finite, check_pooled, check_truncation, quantise
+from fastflow.stages.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
 from fastflow.streaming import StreamOptions
 from fastflow.values import MOST
 
@@ -133,6 +134,8 @@ class Opened:
         count: Count | None = None,
     ) -> NDArray[Any]:  # fmt: skip
         """The body of ``Runtime.pool``, with numbers that are checked; ``count`` as in ``stream``."""
+        check_count("batch_size", batch_size)
+        check_count("batch_tokens", batch_tokens)
         checked = [check_text(t, i) for i, t in enumerate(in_order(texts))]
         self._look_at(checked)
         tokens = self.prompted(checked, self.model.prompts.resolve(prompt))
@@ -161,6 +164,17 @@ class Opened:
 
             windows = ahead(windows)
         return self._blocks(windows, o, embed, count)
+
+    def encode(self, inputs: Any, o: StreamOptions, shown: bool) -> NDArray[Any]:
+        """The body of ``Runtime.encode``: (D',) for a str, else (B, D'); ``shown``: with progress."""
+        single = isinstance(inputs, str)
+        texts = [inputs] if single else list(in_order(inputs))
+        out = None if shown else self.at_once(texts, o)
+        if out is None:
+            with Progress("embed", len(texts), "texts", shown) as progress:
+                blocks = [z for _, (z, *_) in self.stream(texts, o, self.embed, progress.advance)]
+            out = np.concatenate(blocks) if blocks else self.nothing(o)
+        return out[0] if single else out
 
     def at_once(self, texts: list[str], o: StreamOptions) -> NDArray[Any] | None:
         """The embeddings of ``texts`` if one compiled call makes them: with no option, of at most a window of texts."""
@@ -222,6 +236,15 @@ class Opened:
             z, *rest = (check_finite(each, "text", start) for each in found)
             yield start, (quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges), *rest)
             start += len(z)
+
+    def log_prob(self, inputs: Any, batch_size: int | None, prompt: str | None) -> NDArray[np.float64]:
+        """The body of ``Runtime.log_prob``."""
+        calibrator = self.calibrator
+        _ = calibrator.density  # raises if there is none, before anything is computed
+        if isinstance(self.model, VectorModel) or getattr(inputs, "ndim", 1) == 2:
+            pooled = check_pooled(inputs, calibrator.pooled_dim, calibrator.floats, "log_prob")
+            return check_finite(calibrator.log_prob(pooled), "log_prob: row")
+        return check_finite(calibrator.log_prob(self.pool(inputs, batch_size, prompt, None)), "text")
 
     def transform(self, array: Any, o: StreamOptions) -> NDArray[Any]:
         """The body of ``Runtime.transform``, which makes ``o`` of its options."""

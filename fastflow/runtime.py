@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from fastflow.embedder import Embedder
-from fastflow.errors import UsageError
 from fastflow.familiar import Familiar, check_foreign
-from fastflow.model.artifact import DEFAULT, located
+from fastflow.model.artifact import given
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.opened import Opened
-from fastflow.progress import Progress
 from fastflow.prompting import Prompting
 from fastflow.stages.calibration import describe
-from fastflow.stages.texts import in_order, one_of
-from fastflow.stages.vectors import check_count, check_finite, check_pooled
+from fastflow.stages.texts import one_of
 from fastflow.streaming import StreamOptions
-from fastflow.values import short
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,22 +54,14 @@ class Runtime(Prompting, Familiar, Embedder):
     """
 
     def __init__(
-        self,
-        model: str | os.PathLike[str] | Model | VectorModel | None = None,
-        device: str = "auto",
-        dtype: str = "auto",
-        threads: int | None = None,
-        *,
-        backend: str = "auto",
-        allow_download: bool = False,
-    ) -> None:
-        if not (model is None or isinstance(model, Model | VectorModel)):
-            if not isinstance(model, str | os.PathLike):
-                raise UsageError(f"a model is the path of a directory, not {short(model)}")
-            found = located(model if isinstance(model, str) else Path(model), allow_download)
-            model = None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
-        self._arguments = (model, device, dtype, threads, backend, allow_download)
-        self._opened = Opened(*self._arguments)
+        self, model: str | os.PathLike[str] | Model | VectorModel | None = None, device: str = "auto",
+        dtype: str = "auto", threads: int | None = None, *, backend: str = "auto", allow_download: bool = False,
+    ) -> None:  # fmt: skip
+        self._arguments: dict[str, Any] = {
+            "model": given(model, allow_download), "device": device, "dtype": dtype, "threads": threads,
+            "backend": backend, "allow_download": allow_download,
+        }  # fmt: skip
+        self._opened = Opened(**self._arguments)
 
     def __repr__(self) -> str:
         opened, name = self._opened, self._opened.packaged or str(self._opened.model.path)
@@ -108,21 +95,12 @@ class Runtime(Prompting, Familiar, Embedder):
     ) -> Vector | Matrix | list[Vector]: ...  # fmt: skip
 
     def encode(
-        self,
-        inputs: str | Iterable[str] | None = None,
-        batch_size: int | None = None,
-        normalize_embeddings: bool = False,
-        convert_to_numpy: bool = True,
-        show_progress_bar: bool | None = None,
-        precision: str = "float32",
-        truncate_dim: int | None = None,
-        prompt: str | None = None,
-        *,
-        prompt_name: str | None = None,
-        sentences: str | Iterable[str] | None = None,
-        ranges: ArrayLike | None = None,
-        **foreign: object,
-    ) -> Vector | Matrix | list[Vector]:
+        self, inputs: str | Iterable[str] | None = None, batch_size: int | None = None,
+        normalize_embeddings: bool = False, convert_to_numpy: bool = True, show_progress_bar: bool | None = None,
+        precision: str = "float32", truncate_dim: int | None = None, prompt: str | None = None, *,
+        prompt_name: str | None = None, sentences: str | Iterable[str] | None = None,
+        ranges: ArrayLike | None = None, **foreign: object,
+    ) -> Vector | Matrix | list[Vector]:  # fmt: skip
         """Embed one text or many.
 
         Args:
@@ -157,47 +135,27 @@ class Runtime(Prompting, Familiar, Embedder):
             (64,)
         """
         check_foreign(foreign, self.device)
-        texts = one_of(inputs, sentences)
-        single = isinstance(texts, str)
-        texts = [texts] if single else list(in_order(texts))
         o = StreamOptions(
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, prompt_name=prompt_name, ranges=ranges
         )
-        if not show_progress_bar and (found := self._opened.at_once(texts, o)) is not None:
-            return found[0] if single else found if convert_to_numpy else list(found)
-        with Progress("embed", len(texts), "texts", shown=bool(show_progress_bar)) as progress:
-            blocks = [z for _, (z, *_) in self._opened.stream(texts, o, self._opened.embed, progress.advance)]
-        out = np.concatenate(blocks) if blocks else self._opened.nothing(o)
-        if single:
-            return out[0]
-        return out if convert_to_numpy else list(out)
+        out = self._opened.encode(one_of(inputs, sentences), o, bool(show_progress_bar))
+        return out if convert_to_numpy or out.ndim == 1 else list(out)
 
     def stream(
-        self,
-        iterable: Iterable[str],
-        batch_size: int | None = None,
-        normalize_embeddings: bool = False,
-        precision: str = "float32",
-        truncate_dim: int | None = None,
-        prompt: str | None = None,
-        batch_tokens: int | None = None,
-        window: int | None = None,
-        prompt_name: str | None = None,
+        self, iterable: Iterable[str], batch_size: int | None = None, normalize_embeddings: bool = False,
+        precision: str = "float32", truncate_dim: int | None = None, prompt: str | None = None,
+        batch_tokens: int | None = None, window: int | None = None, prompt_name: str | None = None,
         ranges: ArrayLike | None = None,
-    ) -> Iterator[tuple[int, Matrix]]:
+    ) -> Iterator[tuple[int, Matrix]]:  # fmt: skip
         """Embed texts block after block, in their order and in constant memory.
 
         Args:
             iterable: The texts; an iterator is read as it comes.
             batch_size: As in ``encode``; it does not change the blocks.
-            normalize_embeddings: As in ``encode``.
-            precision: As in ``encode``.
-            truncate_dim: As in ``encode``.
-            prompt: As in ``encode``.
+            normalize_embeddings, precision, truncate_dim, prompt: As in ``encode``.
             batch_tokens: The most tokens that are computed at once, padding counted. None: the backend's choice.
             window: The texts of a block, which are held in memory and sorted by length together. None: 4,096.
-            prompt_name: As in ``encode``.
-            ranges: As in ``encode``.
+            prompt_name, ranges: As in ``encode``.
 
         Yields:
             (index of the first text, embeddings (b, D')).
@@ -235,22 +193,14 @@ class Runtime(Prompting, Familiar, Embedder):
         return ((start, z, log_probs) for start, (z, log_probs) in blocks)
 
     def transform(
-        self,
-        array: ArrayLike,
-        *,
-        normalize_embeddings: bool = False,
-        precision: str = "float32",
-        truncate_dim: int | None = None,
-        ranges: ArrayLike | None = None,
-    ) -> Matrix:
+        self, array: ArrayLike, *, normalize_embeddings: bool = False, precision: str = "float32",
+        truncate_dim: int | None = None, ranges: ArrayLike | None = None,
+    ) -> Matrix:  # fmt: skip
         """Calibrate pooled vectors: those of ``pool``, which gives what ``encode`` gives, or others made elsewhere.
 
         Args:
             array: (B, D) of floats, pooled as the model pools.
-            normalize_embeddings: As in ``encode``.
-            precision: As in ``encode``.
-            truncate_dim: As in ``encode``.
-            ranges: As in ``encode``.
+            normalize_embeddings, precision, truncate_dim, ranges: As in ``encode``.
 
         Returns:
             (B, D') in the precision asked for.
@@ -276,8 +226,7 @@ class Runtime(Prompting, Familiar, Embedder):
 
         Args:
             inputs: An iterable of texts, or pooled vectors (B, D). A model without an encoder takes vectors alone.
-            batch_size: As in ``encode``.
-            prompt: As in ``encode``.
+            batch_size, prompt: As in ``encode``.
 
         Returns:
             (B,) float64.
@@ -285,21 +234,12 @@ class Runtime(Prompting, Familiar, Embedder):
         Raises:
             FastflowError: The calibration has no flow, or drops directions before it; or as ``pool`` and ``transform``.
         """
-        opened, calibrator = self._opened, self._opened.calibrator
-        _ = calibrator.density  # raises if there is none, before anything is computed
-        if isinstance(opened.model, VectorModel) or getattr(inputs, "ndim", 1) == 2:
-            pooled = check_pooled(inputs, calibrator.pooled_dim, calibrator.floats, "log_prob")
-            return check_finite(calibrator.log_prob(pooled), "log_prob: row")
-        return check_finite(calibrator.log_prob(self.pool(inputs, batch_size, prompt)), "text")  # type: ignore[arg-type]
+        return self._opened.log_prob(inputs, batch_size, prompt)
 
     def pool(
-        self,
-        texts: Iterable[str],
-        batch_size: int | None = None,
-        prompt: str | None = None,
-        *,
+        self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None, *,
         batch_tokens: int | None = None,
-    ) -> Matrix:
+    ) -> Matrix:  # fmt: skip
         """The pooled vectors before calibration, as ``transform`` takes them.
 
         Args:
@@ -314,31 +254,7 @@ class Runtime(Prompting, Familiar, Embedder):
         Raises:
             FastflowError: As ``encode``.
         """
-        check_count("batch_size", batch_size)
-        check_count("batch_tokens", batch_tokens)
         return self._opened.pool(texts, batch_size, prompt, batch_tokens)
-
-    @property
-    def dtype(self) -> str:
-        """The arithmetic that runs: float32, bfloat16, float16, int8 or float64. Vectors are float64 of float64 alone,
-        else float32, or as ``precision`` asks.
-        """
-        return self._opened.calibrator.dtype
-
-    @property
-    def backend(self) -> str:
-        """The backend that runs: cpu, triton, torch or reference."""
-        return self._opened.calibrator.name
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 that identifies model files and settings; equal fingerprints give comparable vectors."""
-        return self._opened.model.fingerprint
-
-    @property
-    def truncated(self) -> int:
-        """The texts that were cut at ``max_length`` so far."""
-        return self._opened.truncated
 
     def info(self) -> Info:
         """The model and how it runs on this machine.
@@ -364,8 +280,4 @@ class Runtime(Prompting, Familiar, Embedder):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, self._arguments
-
-
-def _rebuild(model: Any, device: str, dtype: str, threads: int | None, backend: str, allow_download: bool) -> Runtime:
-    return Runtime(model, device, dtype, threads, backend=backend, allow_download=allow_download)
+        return partial(type(self), **self._arguments), ()

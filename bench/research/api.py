@@ -23,7 +23,7 @@ from fastflow.train.python import COMMAND_ONLY
 from fastflow.train.ship.fit import Fit
 
 HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
-ENTRY = re.compile(r"^    (\*{0,2}\w+): ", re.M)
+ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \w+)*): ", re.M)
 SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the call, and the class of its result
     ("Runtime", fastflow.Runtime, fastflow.Runtime), ("Index", fastflow.Index, fastflow.Index),
     ("fit", fastflow.fit, Fit), ("distill", fastflow.distill, Distilled), ("export", fastflow.export, Exported),
@@ -65,7 +65,8 @@ def parts(doc: str) -> dict[str, str]:
 def entries(section: str) -> dict[str, str]:
     """The names of a section, such as Args, and the text of each on one line."""
     _, *found = ENTRY.split(section)
-    return {name: " ".join(text.split()) for name, text in zip(found[::2], found[1::2], strict=True)}
+    texts = {names: " ".join(text.split()) for names, text in zip(found[::2], found[1::2], strict=True)}
+    return {name: text for names, text in texts.items() for name in names.split(", ")}
 
 
 def calls(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:

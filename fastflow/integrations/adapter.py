@@ -80,7 +80,7 @@ class StoreModel:
 
     def settings(self) -> dict[str, Any]:
         """Data for JSON, of which ``opened`` makes the same model; a UsageError if the model has no path."""
-        model, device, dtype, *_ = self.runtime._arguments
+        model, device, dtype = (self.runtime._arguments[name] for name in ("model", "device", "dtype"))
         if isinstance(model, Model | VectorModel):
             raise UsageError("a library keeps a model by its path: open the Runtime from a path")
         place = None if model is None else str(model)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import Unit
 from fastflow.model.architecture import is_model2vec, is_static, size_of
 from fastflow.model.hashing import (
@@ -91,6 +91,19 @@ def located(model: str | Path | None, allow_download: bool = False) -> Path:
     from fastflow.model.hub import hub_model  # most models are a directory
 
     return hub_model(str(directory), allow_download) or directory
+
+
+def given(model: Any, allow_download: bool) -> Path | Model | VectorModel | None:
+    """The model that an argument stands for: an open one itself, the path of a directory, None for the default one.
+
+    Raises a UsageError for anything else.
+    """
+    if model is None or isinstance(model, Model | VectorModel):
+        return model
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(f"a model is the path of a directory, not {short(model)}")
+    found = located(model if isinstance(model, str) else Path(model), allow_download)
+    return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:

@@ -62,9 +62,8 @@ class ServedModel:
         model = self.opened.model
         if isinstance(model, VectorModel) or model.pooling.weights is None or not model.pooling.of_embeddings:
             return None
-        _, device, dtype, threads, backend, _ = self.runtime._arguments
-        pooling = replace(model.pooling, weights=None)
-        return Opened(replace(model, pooling=pooling), device, dtype, threads, backend, False)
+        pooled = replace(model, pooling=replace(model.pooling, weights=None))
+        return Opened(**self.runtime._arguments | {"model": pooled, "allow_download": False})
 
     @property
     def raw_pooling(self) -> str:

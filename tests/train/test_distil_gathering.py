@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from fastflow import progress
 from fastflow.errors import FastflowError
 from fastflow.train.distil import gathering
 from fastflow.train.distil.bags import Bags
 from fastflow.train.distil.gathering import Kept, gather
 from fastflow.train.distil.teacher import Teacher
-from fastflow.train.progress import SILENT, Voice
+from fastflow.train.progress import COMMAND, SILENT, Voice
 
 from support.builders import make_sentences
 
@@ -22,10 +23,10 @@ def teacher(model, monkeypatch):
     return Teacher(str(model))
 
 
-def gathered(teacher, texts=TEXTS, kept=None, seed=0):
+def gathered(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
     bags = {target.name: Bags(teacher.tokenizer(), target.weights) for target in teacher.targets}
     alone = teacher.alone([[i] for i in range(teacher.tokenizer().get_vocab_size())])
-    return gather(iter(texts), teacher, bags, alone, seed, SILENT, kept)
+    return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total=total)
 
 
 def stopping(teacher, calls, error=KeyboardInterrupt):
@@ -69,6 +70,19 @@ def test_no_more_are_held_out_than_the_most(teacher, monkeypatch):
     found = gathered(teacher, [*TEXTS, *TEXTS])
     assert len(found.held) == 5
     assert found.texts == 2 * (len(TEXTS) - 5)
+
+
+def test_progress_counts_batches_of_the_whole(teacher, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+    gathered(teacher, voice=COMMAND, total=700)
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("teacher: 100 of about 700 texts (14 %)")
+    assert last.startswith("teacher: 6")
+    assert " of 6" in last
+    with pytest.raises(KeyboardInterrupt):
+        gathered(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
+    gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT), voice=COMMAND, total=700)
+    assert capsys.readouterr().err.startswith("teacher: 300 of about 700 texts (43 %)")
 
 
 @pytest.mark.parametrize("at", [2, 5])
