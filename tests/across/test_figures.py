@@ -76,8 +76,8 @@ def test_the_table_of_quality_is_read():
 
 
 def test_the_readme_compares_by_the_figures_of_the_study():
-    """Every number of the README's table is in compared.json, rounded."""
-    study = read(ROOT / "bench" / "results" / "compared.json")
+    """Every number of the README's table is in compared.json, of its first machine, rounded."""
+    study = read(ROOT / "bench" / "results" / "compared.json")["runs"][0]
     known = {row["texts_per_s"] for row in study["rows"]} | {row["first_vector_s"] for row in study["rows"]}
     known |= {package["installed_mb"] for package in study["packages"]}
     page = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Compared with\n")[2].partition("\n## ")[0]
