@@ -27,7 +27,7 @@ class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
     """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
 
     A collection keeps the path and the fingerprint: ``get_collection(NAME)`` has the same model, and refuses another
-    one in its place. Chroma does not compare the models of two functions that it is given.
+    one in its place. Of a function that an existing collection is given, Chroma compares the name alone.
     """
 
     def __init__(self, model: Source = None) -> None:

@@ -66,6 +66,17 @@ def test_a_collection_refuses_another_model(function, place, other, tmp_path):
         client(tmp_path / "db").get_collection("texts").add(ids=["a"], documents=["a dog"])
 
 
+def test_a_function_for_another_model_is_compared_by_modify_alone(function, prompted, other, tmp_path):
+    """Of a function that get_collection is given, Chroma asks nothing but its name."""
+    made = client(tmp_path).create_collection("texts", embedding_function=function(str(prompted)))
+    with pytest.raises((fastflow.FastflowError, ValueError), match="the stored vectors are of the model"):
+        made.modify(configuration={"embedding_function": function(str(other))})
+    given = client(tmp_path).get_collection("texts", embedding_function=function(str(other)))
+    given.add(ids=["a"], documents=["a dog"])  # the page says so: leave the function out
+    with pytest.raises(Exception, match="dimension"):
+        client(tmp_path).get_collection("texts", embedding_function=function()).add(ids=["b"], documents=["a dog"])
+
+
 def test_a_collection_without_the_adapter_is_an_error(function, rt, tmp_path, monkeypatch):
     """A program that did not import it."""
     from chromadb.utils.embedding_functions import known_embedding_functions
