@@ -17,16 +17,17 @@ from fastflow import FastflowError, Runtime, UsageError
 from fastflow.model import sharing
 from fastflow.model.artifact import verify
 
-from support.hub import Hub, serving
+from support.hub import LARGE, Hub, serving
 from support.places import USERS
+from support.static_dirs import model2vec_dir
 
 pytestmark = pytest.mark.slow
 REPO = "someone/model"
 
 
 @pytest.fixture
-def hub():
-    return Hub()
+def hub(tmp_path):
+    return Hub(tmp_path / "xet")
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_second_pull_compares(fastflow, hub, commit, tmp_path, revision):
         (lambda here: (here / "README.md").unlink(), "here/README.md is missing, a file of someone/model@"),
         (lambda here: (here / "modules.json").write_text("[]"), "here holds modules.json, which is not of someone/"),
         (lambda here: (here / "hub.json").write_text("{}"), "here/hub.json is damaged: remove here, and pull again"),
-        (lambda here: (here / "hub.json").unlink(), "here exists, and was not pulled from the Hub: give another -o"),
+        (lambda here: (here / "hub.json").unlink(), "here exists already, and was not pulled from the Hub; remove it"),
     ],
 )
 def test_a_directory_that_is_not_as_pulled_is_refused(fastflow, commit, tmp_path, monkeypatch, fault, sentence):
@@ -162,6 +163,34 @@ def test_push_sends_a_model_that_pull_takes(fastflow, hub, model, tmp_path):
     assert here == files_of(model) == hub.commits[REPO][-1]
     assert fastflow("push", "here", REPO, "-q")[0] == 0
     assert "hub.json" not in hub.commits[REPO][-1]
+
+
+@pytest.mark.parametrize("way", ["xet", "lfs"])
+def test_a_large_file_goes_and_comes_back(fastflow, hub, tmp_path, way):
+    """Over the 10 MB from which the Hub itself takes a file apart; by LFS in three parts."""
+    model = model2vec_dir(tmp_path / "table", width=25_000)
+    assert (model / "model.safetensors").stat().st_size > 10e6
+    env = {"HF_HUB_DISABLE_XET": "1"} if way == "lfs" else {}
+    code, out, error = fastflow("push", model, REPO, **env)
+    assert code == 0, error
+    name = out.strip()
+    sent = [line.partition("?")[0] for line in hub.asked if line.startswith("PUT")]
+    oid = sha256((model / "model.safetensors").read_bytes()).hexdigest()
+    assert sent.count(f"PUT /lfs/{oid}") == (3 if way == "lfs" else 0)
+    assert (oid in hub.xet_hashes()) == (way == "xet")
+    assert fastflow("pull", name, "-o", "here", "-q", **env)[:2] == (0, f"{name}\n")
+    assert any("xet-read-token" in line for line in hub.asked) == (way == "xet")
+    here = files_of(tmp_path / "here")
+    assert json.loads(here.pop("hub.json"))["files"]["model.safetensors"] == oid
+    assert here == files_of(model)
+
+
+def test_a_large_file_that_the_hub_has_is_not_sent_again(fastflow, hub, model):
+    for _ in range(2):
+        code, _, error = fastflow("push", model, REPO, HF_HUB_DISABLE_XET="1")
+        assert code == 0, error
+    sent = [line for line in hub.asked if line.startswith("PUT")]
+    assert len(sent) == len(set(sent)) == sum(len(data) >= LARGE for data in files_of(model).values())
 
 
 def test_a_model_that_is_not_whole_is_not_sent(fastflow, hub, model_copy):

@@ -1,4 +1,7 @@
-"""The Hub's HTTP layout on this machine: what huggingface_hub asks of it to list, fetch and commit files of models."""
+"""The Hub's HTTP layout on this machine: what huggingface_hub asks of it to list, fetch and commit files of models.
+
+Large files are sent by LFS, in one part or several, or by Xet, of whose store the library itself has a local form.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from struct import unpack, unpack_from
+from urllib.parse import parse_qs, unquote, urlsplit
 
-LARGE = 1000  # bytes from which a file is listed as LFS has it
+LARGE = 1000  # bytes from which a file is sent and listed as a large one; the Hub's own limit is 10 MB
+PART = 5 * 2**20  # bytes of a part of a larger file
+FOREVER = 2**40  # seconds since 1970
 
 
 class Hub:
-    """Repositories: name -> the commits, oldest first, each the files by name."""
+    """Repositories: name -> the commits, oldest first, each the files by name. ``store``: a folder for Xet."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.parts: dict[str, dict[int, bytes]] = {}  # of LFS: sha256 of a file -> what was sent of it
         self.commits: dict[str, list[dict[str, bytes]]] = {}
         self.asked: list[str] = []  # methods and paths
         self.spoilt: dict[str, bytes] = {}  # name of a file -> what is sent in its place
@@ -27,6 +36,27 @@ class Hub:
         self.commits.setdefault(repository, []).append(files)
         return self.name(repository, len(self.commits[repository]) - 1)
 
+    def large(self, oid: str) -> bytes:
+        """The file of that sha256, sent by LFS or by Xet."""
+        if oid in self.parts:
+            return b"".join(part for _, part in sorted(self.parts[oid].items()))
+        import hf_xet
+
+        target = self.store / "out"
+        with hf_xet.XetSession().new_file_download_group(**self.xet()) as group:
+            group.start_download_file(hf_xet.XetFileInfo(self.xet_hashes()[oid], None), str(target))
+        return target.read_bytes()
+
+    def xet(self) -> dict[str, str | int]:
+        return {"endpoint": f"local://{self.store}", "token": "xet", "token_expiry_unix_secs": FOREVER}
+
+    def xet_hashes(self) -> dict[str, str]:
+        """sha256 -> Xet's hash of the files in the store."""
+        found: dict[str, str] = {}
+        for path in self.store.rglob("*.mdb"):
+            found |= hashes_of(path.read_bytes())
+        return found
+
     def name(self, repository: str, number: int) -> str:
         return sha1(f"{repository} {number}".encode()).hexdigest()
 
@@ -35,6 +65,18 @@ class Hub:
         names = [self.name(repository, i) for i in range(len(commits))]
         at = len(names) - 1 if revision == "main" else names.index(revision) if revision in names else -1
         return (names[at], commits[at]) if at >= 0 else None
+
+
+def hashes_of(shard: bytes) -> dict[str, str]:
+    """sha256 -> Xet's hash of the files in a shard: a header, then records of 48 bytes, some for each file."""
+    at, found = 48, {}
+    while shard[at : at + 32] != b"\xff" * 32:
+        flags, segments = unpack_from("<II", shard, at + 32)
+        name, at = shard[at : at + 32], at + 48 * (1 + segments * (1 + (flags >> 31)))
+        if flags >> 30 & 1:
+            own, xet = ("".join(f"{word:016x}" for word in unpack("<4Q", each)) for each in (shard[at : at + 32], name))
+            found[own], at = xet, at + 48
+    return found
 
 
 def listed(name: str, data: bytes) -> dict:
@@ -68,6 +110,11 @@ class Handler(BaseHTTPRequestHandler):
         if parts[:2] != ["api", "models"] and parts[2:3] != ["resolve"]:
             return self.missing("EntryNotFound")
         self.hub.asked.append(f"{self.command} {'/'.join(parts)}")
+        if parts[4:5] in (["xet-read-token"], ["xet-write-token"]):
+            given = self.hub.xet()
+            said = {"casUrl": given["endpoint"], "accessToken": given["token"], "exp": FOREVER}
+            more = {"X_Xet_Cas_Url": given["endpoint"], "X_Xet_Access_Token": "xet", "X_Xet_Token_Expiration": FOREVER}
+            return self.answer(said, **{name: str(value) for name, value in more.items()})
         if parts[:2] == ["api", "models"]:
             repository, revision = "/".join(parts[2:4]), parts[5] if parts[4:5] == ["revision"] else "main"
         else:
@@ -88,7 +135,11 @@ class Handler(BaseHTTPRequestHandler):
             return self.missing("EntryNotFound")
         entry, data = listed(name, files[name]), self.hub.spoilt.get(name, files[name])
         etag = entry["lfs"]["sha256"] if "lfs" in entry else entry["blobId"]
-        return self.answer(data, ETag=f'"{etag}"', X_Repo_Commit=commit, X_Linked_Etag=f'"{etag}"')
+        more = {}
+        if name not in self.hub.spoilt and (xet := self.hub.xet_hashes().get(etag)):
+            route = f"http://{self.headers['Host']}/api/models/{repository}/xet-read-token/{commit}"
+            more = {"X_Xet_Hash": xet, "X_Xet_Refresh_Route": route}
+        return self.answer(data, ETag=f'"{etag}"', X_Repo_Commit=commit, X_Linked_Etag=f'"{etag}"', **more)
 
     do_HEAD = do_GET
 
@@ -96,6 +147,8 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path.strip("/")
         self.hub.asked.append(f"POST {path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if path.startswith("lfs/"):  # the end of an upload in parts
+            return self.answer({}, 200 if sha256(self.hub.large(path[4:])).hexdigest() == path[4:] else 400)
         if self.headers.get("Authorization") != "Bearer hf_test":
             return self.answer({"error": "no token that may write"}, 401)
         if path == "api/repos/create":
@@ -107,21 +160,42 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer({"url": f"http://{self.headers['Host']}/{repository}", "name": repository})
         if path == "api/validate-yaml":
             return self.answer({"errors": [], "warnings": []})
+        if path.endswith(".git/info/lfs/objects/batch"):
+            return self.answer({"objects": [self.to_send(each) for each in json.loads(body)["objects"]]})
         repository = "/".join(path.split("/")[2:4])
         if "/preupload/" in path:
-            files = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for file in json.loads(body)["files"]
-            ]
-            return self.answer({"files": files})
+            modes = {file["path"]: "lfs" if file["size"] >= LARGE else "regular" for file in json.loads(body)["files"]}
+            said = [{"path": path, "uploadMode": mode, "shouldIgnore": False} for path, mode in modes.items()]
+            return self.answer({"files": said})
         before = self.hub.commits[repository][-1] if self.hub.commits[repository] else {}
         lines = [json.loads(line) for line in body.splitlines()]
-        new = {
-            line["value"]["path"]: base64.b64decode(line["value"]["content"]) for line in lines if line["key"] == "file"
-        }
+        sent = {line["value"]["path"]: line for line in lines if line["key"] != "header"}
+        new = {path: self.sent(line["key"], line["value"]) for path, line in sent.items()}
         commit = self.hub.add(repository, {**before, **new, **self.hub.spoilt})
         url = f"http://{self.headers['Host']}/{repository}/commit/{commit}"
         return self.answer({"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""})
+
+    def sent(self, kind: str, value: dict) -> bytes:
+        """The content of a file in a commit."""
+        return self.hub.large(value["oid"]) if kind == "lfsFile" else base64.b64decode(value["content"])
+
+    def to_send(self, asked: dict) -> dict:
+        """The answer of LFS for a file: where its one part, or each of its parts, is put."""
+        oid, size = asked["oid"], asked["size"]
+        place = f"http://{self.headers['Host']}/lfs/{oid}"
+        if oid in self.hub.parts:
+            return {"oid": oid, "size": size}
+        parts = {str(i + 1): f"{place}?part={i + 1}" for i in range(-(-size // PART))}
+        header = {"chunk_size": str(PART), **parts} if len(parts) > 1 else {}
+        return {"oid": oid, "size": size, "actions": {"upload": {"href": place, "header": header}}}
+
+    def do_PUT(self) -> None:
+        url = urlsplit(self.path)
+        self.hub.asked.append(f"PUT {url.path}")
+        number = int(parse_qs(url.query).get("part", ["1"])[0])
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.hub.parts.setdefault(url.path.rpartition("/")[2], {})[number] = data
+        self.answer(b"", ETag=f'"{number}"')
 
 
 @contextmanager
