@@ -106,10 +106,10 @@ def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[
 def record_of(directory: Path) -> Record | None:
     """The record of a directory that was pulled; None if there is nothing. Raises a FastflowError for other files."""
     path = directory / HUB_RECORD
-    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+    if not directory.exists():
         return None
     if not path.is_file():
-        raise FastflowError(f"{directory} exists, and was not pulled from the Hub: give another -o, or remove it")
+        raise UsageError(f"{directory} exists already, and was not pulled from the Hub; remove it or choose another -o")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         record = Record(found["repository"], found["commit"], dict(found["files"]))

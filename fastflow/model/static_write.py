@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import UsageError
 from fastflow.kernels.panels import quantised
 from fastflow.model.architecture import MODEL2VEC
 from fastflow.model.hashing import MODULES
 from fastflow.model.static import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
+from fastflow.replacing import check_out, growing
 from fastflow.values import system_errors
 
 DTYPES = ("float32", "float16", "int8")
@@ -47,8 +47,8 @@ def write_static(
         name: The name of the encoder that the table was made from.
 
     Raises:
-        UsageError: The arrays do not fit the tokenizer or ``dtype``.
-        FastflowError: The directory exists or cannot be written.
+        UsageError: The arrays do not fit the tokenizer or ``dtype``, or the directory exists.
+        FastflowError: The directory cannot be written.
     """
     arrays = _arrays(tokenizer, table, weights, dtype)
     config: dict[str, Any] = {
@@ -60,20 +60,9 @@ def write_static(
     entries = [{"idx": 0, "name": "0", "path": ".", "type": f"{OF_MODULES}StaticEmbedding"}]
     if normalize:
         entries.append({"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{OF_MODULES}Normalize"})
-    if directory.exists():
-        raise FastflowError(f"{directory} exists already; remove it or choose another directory")
-    partial = directory.with_name(directory.name + ".partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    check_out(directory, "directory")
+    with growing(directory) as partial:
         _write(partial, tokenizer, arrays, config, entries)
-        partial.rename(directory)
-    except OSError as error:
-        raise FastflowError(
-            f"{directory} cannot be written: {error.strerror}; free some space or choose another directory"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _arrays(

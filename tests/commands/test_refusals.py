@@ -31,6 +31,19 @@ WITHOUT_A_MODEL = [
     ("embed in.txt --resume", 2, "--resume needs an output file: -o OUT"),
     ("embed in.txt -o x.xyz", 2, "unknown suffix '.xyz'"),
     ("embed in.txt -o folder", 2, "folder is a directory; name a file in it, or make a part in it with --shard I/N"),
+    # no command replaces a directory
+    *(
+        (f"{command} folder", 2, "folder exists already; remove it or choose another")
+        for command in (
+            "export default --to st -o",
+            "export default --to onnx -o",
+            "export static --to model2vec -o",
+            "export default --to adapter -o",
+            "distill default in.txt -o",
+            "embed in.txt --fit --save-model",
+        )
+    ),
+    ("pull someone/model -o folder", 2, "folder exists already, and was not pulled from the Hub; remove it or choose"),
     ("embed in.txt -o x.npy --log-prob", 2, "a .npy file has no place for log_prob; write .npz, .safetensors, .jsonl"),
     ("embed in.txt --prompt a --prompt-name b", 2, "give --prompt or --prompt-name, not both"),
     ("embed in.txt --prompt-name b --fit", 2, "--fit makes a model without prompts of its own"),
