@@ -30,6 +30,7 @@ from fastflow.model.sentence_weights import WEIGHTS
 from fastflow.model.static import BAG, open_table
 
 NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # the releases: of most modules, StaticEmbedding, use_residual
+FOLDERS = {"StaticEmbedding": "Table"}  # in 0_StaticEmbedding model2vec takes the table, without the other modules
 HEAVIER = 1e15  # times the least weight of a token: the squares of both are within float32
 STRETCH = 2.0**19  # of one Dense: LARGEST of kernels/panels.py is the most that fastflow reads
 LONGER = 4096  # times a vector: 1 + 1 / (2 * LONGER**2) is 1 in float32
@@ -50,7 +51,7 @@ class Writer:
         """Add a module with its settings, which loads from ``release`` on; its folder."""
         self._release = max(self._release, release)
         number = len(self._entries)
-        name = f"{number}_{kind}"
+        name = f"{number}_{FOLDERS.get(kind, kind)}"
         entry = {"idx": number, "name": str(number), "path": name, "type": f"sentence_transformers.models.{kind}"}
         self._entries.append(entry)
         if config is not None:

@@ -108,6 +108,14 @@ def test_a_loader_of_plain_encoders_finds_none(tmp_path, model):
         transformers.AutoModel.from_pretrained(made.path)
 
 
+def test_a_loader_of_tables_alone_finds_none(tmp_path):
+    """It would leave out the modules after the table, and unknown tokens."""
+    model2vec = pytest.importorskip("model2vec")
+    made = export("static", "st", tmp_path / "st", dim=8)
+    with pytest.raises(ValueError, match="Could not find expected model files"):
+        model2vec.StaticModel.from_pretrained(made.path)
+
+
 def test_only_their_own_modules(tmp_path, weighted_model):
     export(weighted_model, "st", tmp_path / "st")
     types = [entry["type"] for entry in json.loads((tmp_path / "st" / "modules.json").read_text())]
