@@ -17,16 +17,15 @@ from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.tokens import Loading, Tokenizer, Tokens
 from fastflow.progress import Progress
 from fastflow.stages.calibration import output_dim
-from fastflow.stages.texts import check_text, in_order
 from fastflow.stages.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
-from fastflow.streaming import StreamOptions
+from fastflow.streaming import StreamOptions, check_text, in_order
 from fastflow.values import MOST
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fastflow.kernels.embed.cpu import Texts
-    from fastflow.model.likelihood import Likelihood
+    from fastflow.model.manifest import Likelihood
 
 Embed = Callable[..., tuple[NDArray[Any], ...]]
 Count = Callable[[int], None]
@@ -160,7 +159,7 @@ class Opened:
         windows = o.windows(in_order(iterable), self.tokenizer, self._look_at)
         several = not isinstance(iterable, Sized) or len(iterable) > o.size
         if several and self.backend.overlaps:
-            from fastflow.backends.ahead import ahead  # of a GPU
+            from fastflow.streaming import ahead  # of a GPU
 
             windows = ahead(windows)
         return self._blocks(windows, o, embed, count)

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from numpy.typing import ArrayLike
 
-from fastflow.embedder import Embedder
-from fastflow.familiar import Familiar, check_foreign
+from fastflow.familiar import Embedder, Familiar, check_foreign
 from fastflow.model.artifact import given
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.opened import Opened
 from fastflow.prompting import Prompting
 from fastflow.stages.calibration import describe
-from fastflow.stages.texts import one_of
-from fastflow.streaming import StreamOptions
+from fastflow.streaming import StreamOptions, one_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

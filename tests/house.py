@@ -17,6 +17,7 @@ from support.arrows import GRAPH, UNITS, circle, includes, links
 from support.places import ROOT, USERS
 
 CODE = {".py", ".pyx", ".pxi", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
+MADE = {"kernels/_cpu.c", "kernels/c/tokens/unicode.h"}  # of kernels/_cpu.pyx, and by native/unicode.py
 PRODUCT = ("fastflow", "kernels", "train", "bench")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 ENTERED = """
@@ -39,11 +40,11 @@ class Count(NamedTuple):
 
 
 def code(*rooms: str) -> list[Path]:
-    """The files of code of these folders or files; kernels/_cpu.c is made of kernels/_cpu.pyx."""
+    """The files of code of these folders or files, without those that a program makes."""
     found = [
         path for room in rooms for path in ([ROOT / room] if (ROOT / room).is_file() else (ROOT / room).rglob("*"))
     ]
-    return sorted(path for path in found if path.suffix in CODE and path.relative_to(ROOT) != Path("kernels/_cpu.c"))
+    return sorted(path for path in found if path.suffix in CODE and path.relative_to(ROOT).as_posix() not in MADE)
 
 
 def lines(*rooms: str) -> int:

@@ -37,7 +37,7 @@ from fastflow.progress import counted
 
 if TYPE_CHECKING:
     from fastflow.files.read.inputs import Input
-    from fastflow.files.settings import Settings, Summary
+    from fastflow.files.run import Settings, Summary
 
 PRECISION = click.option(
     "--precision",
@@ -171,8 +171,7 @@ def embed(
     from fastflow.files.read.inputs import Input
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import expanded
-    from fastflow.files.run import Run
-    from fastflow.files.settings import Settings, check_delimiter, parse_keep, parse_shard
+    from fastflow.files.run import Run, Settings, check_delimiter, parse_keep, parse_shard
 
     if ray is not None:
         from fastflow.commands.ray import embed_on_ray  # the options of a cluster

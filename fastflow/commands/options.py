@@ -83,7 +83,7 @@ def corpus_options(command: Any) -> Any:
     ) -> Any:  # fmt: skip
         def layout() -> Layout:
             from fastflow.files.read.records import Layout
-            from fastflow.files.settings import check_delimiter
+            from fastflow.files.run import check_delimiter
 
             return Layout(format, text_field, None, errors, check_delimiter(delimiter), not no_header)
 

@@ -50,7 +50,7 @@ def embed_on_ray(context: click.Context) -> None:
 def _embed(given: dict[str, Any]) -> None:
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import expanded
-    from fastflow.files.settings import parse_keep
+    from fastflow.files.run import parse_keep
     from fastflow.integrations.ray_cluster import cluster, ray_data
 
     layout = Layout("parquet", given["text_field"], given["id_field"], keep=parse_keep(given["keep"]))

@@ -106,7 +106,7 @@ def _lines(runtime: Runtime) -> Iterator[list[str]]:
     """The queries of standard input, those together that have arrived."""
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import Sources
-    from fastflow.files.settings import Settings
+    from fastflow.files.run import Settings
     from fastflow.files.windows import Pace, windows
 
     settings = Settings(Layout("txt"))

@@ -13,8 +13,7 @@ from fastflow.files.checks import check_resumable, check_target, check_types
 from fastflow.files.encoding import Encoder, open_store
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Row, Sources
-from fastflow.files.run import Run, write
-from fastflow.files.settings import Settings, Summary
+from fastflow.files.run import Run, Settings, Summary, write
 from fastflow.files.windows import Pace, Unlike, characters, looked_at, one_text, windows
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
 from fastflow.progress import Progress

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.files.read.sources import Sources
-from fastflow.files.settings import Settings
+from fastflow.files.run import Settings
 from fastflow.files.windows import Window
 from fastflow.opened import Count
 from fastflow.runtime import Runtime

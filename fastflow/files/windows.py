@@ -14,11 +14,11 @@ from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.read.texts import unit_of
-from fastflow.files.settings import Settings
+from fastflow.files.run import Settings
 from fastflow.streaming import windowed
 
 if TYPE_CHECKING:
-    from fastflow.model.likelihood import Likelihood
+    from fastflow.model.manifest import Likelihood
     from fastflow.runtime import Runtime
 
 FEWEST, SECONDS = 64, 1.0  # rows and time of a window whose size varies

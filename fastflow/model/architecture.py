@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
-from fastflow.model.fields import number
-from fastflow.model.fields import read_config as read_config
-from fastflow.model.fields import whole_number as whole_number
 from fastflow.model.hashing import is_file
 from fastflow.model.tensors import MappedTensors
-from fastflow.values import short
+from fastflow.values import number, short
+from fastflow.values import read_config as read_config
+from fastflow.values import whole_number as whole_number
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ROBERTA = ("roberta", "xlm-roberta", "camembert")

@@ -34,7 +34,6 @@ from fastflow.model.hashing import (
     is_file,
 )
 from fastflow.model.kinds import Model, VectorModel, no_encoder
-from fastflow.model.likelihood import read_likelihood
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -44,6 +43,7 @@ from fastflow.model.manifest import (
     MODULES_VERSION,
     check_files_listed,
     check_listed,
+    read_likelihood,
     read_manifest,
     read_pooling,
     read_stages,

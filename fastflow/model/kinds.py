@@ -1,11 +1,12 @@
-"""An opened model: of texts, with an encoder, or of vectors made elsewhere, with a calibration alone."""
+"""An opened model, of texts, with an encoder, or of vectors made elsewhere, with a calibration alone; its prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +15,51 @@ from fastflow.errors import UsageError
 from fastflow.kernels.encoder.shape import Head, head_width
 from fastflow.model.architecture import is_static, size_of
 from fastflow.model.hashing import Later
-from fastflow.model.likelihood import Likelihood
-from fastflow.model.prompts import TASKS, Prompts
+from fastflow.model.manifest import Likelihood
 from fastflow.model.tokens import Tokenizer
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import unit_variance
+from fastflow.values import short
 
 if TYPE_CHECKING:
     from fastflow.model.int8 import Int8
     from fastflow.model.sentence_transformers import Modules
     from fastflow.stages.truncation import Truncation
+
+TASKS = ("query", "document")  # prompts that every model of Sentence Transformers has, empty if it stores none
+
+
+class Prompts(NamedTuple):
+    """``texts`` by name; ``default`` names the one for a call without any; ``pooled``: their tokens are pooled too."""
+
+    texts: Mapping[str, str] = MappingProxyType({})
+    default: str | None = None
+    pooled: bool = True
+
+    def resolve(self, prompt: str | None = None, name: Any = None) -> str:
+        """The text that goes before every text: ``prompt`` itself, the one called ``name``, or the default.
+
+        Raises a UsageError for both at once, and for a name that the model does not have.
+        """
+        if prompt is not None:
+            if name is not None:
+                raise UsageError("give prompt or prompt_name, not both")
+            return prompt
+        if name is None:
+            return "" if self.default is None else self.texts[self.default]
+        if not isinstance(name, str) or name not in self.texts:
+            known = f"known are {', '.join(self.texts)}" if self.texts else "the model has none"
+            raise UsageError(f"no prompt is called {short(name)}: {known}")
+        return self.texts[name]
+
+    def of_task(self, name: str) -> str:
+        """The prompt of a task, one of TASKS; if the model has none it is empty, and never the default.
+
+        Sentence Transformers 6 documents passage and corpus as other names of document, and never comes to them, for
+        every model there has an empty document.
+        """
+        return self.texts.get(name, "")
 
 
 class Calibrated:

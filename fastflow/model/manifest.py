@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.architecture import vocabulary_of
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage
+from fastflow.stages.density import density_of
 from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 
@@ -25,6 +26,8 @@ ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"  # of version 3: the directory that Sentence Transformers saved
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}  # the calibration comes after every module
 CARD = "README.md"
+LIKELIHOOD = "likelihood"  # the field of a flow's usual log-density
+LARGEST = 1e300  # below the range of a float, which JSON's whole numbers may exceed
 SHARES_ERROR = 1e-6  # of the sum of the layers' shares, which is 1 but for rounding
 
 _FIELDS = {
@@ -150,3 +153,32 @@ def _shares(found: object) -> tuple[float, ...] | None:
     if not isinstance(found, list) or not all(type(share) is float and 0 < share <= 1 for share in found):
         return None
     return tuple(found) if abs(sum(found) - 1) <= SHARES_ERROR else None
+
+
+class Likelihood(NamedTuple):
+    """``share`` of the fitted texts have a log-density below ``log_prob``."""
+
+    log_prob: float
+    share: float
+
+
+def read_likelihood(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> Likelihood | None:
+    """The field of that name; None if there is none, as with a calibration that has no density.
+
+    Raises a FastflowError that names the field for values that cannot be.
+    """
+    if LIKELIHOOD not in manifest:
+        return None
+    where, entry = f"{directory / MANIFEST}, field {LIKELIHOOD}", manifest[LIKELIHOOD]
+    if not isinstance(entry, dict) or set(entry) != set(Likelihood._fields):
+        raise FastflowError(f"{where}: must hold {' and '.join(Likelihood._fields)}, not {short(entry)}")
+    for name, low, high in (("log_prob", -LARGEST, LARGEST), ("share", 0, 1)):
+        value = entry[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+            most = "a finite number" if name == "log_prob" else "above 0 and below 1"
+            raise FastflowError(f"{where}, {name}: must be {most}, not {short(value)}")
+    try:
+        density_of(stages, directory)
+    except UsageError as error:
+        raise FastflowError(f"{where}: {error}") from error
+    return Likelihood(float(entry["log_prob"]), float(entry["share"]))

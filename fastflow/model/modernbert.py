@@ -11,8 +11,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.shape import EncoderShape
-from fastflow.model.fields import flag, number, whole_number
-from fastflow.values import short
+from fastflow.values import flag, number, short, whole_number
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}  # older field, its default

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
-from fastflow.model.fields import whole_number
+from fastflow.values import whole_number
 
 _BERT_LAYER = {
     "q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.isotropy import isoscore, mean_cosine, singular_values
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
 from fastflow.model.architecture import encoder_shape, is_static, read_config
@@ -16,11 +17,12 @@ from fastflow.model.kinds import Model, tokenizer_of
 from fastflow.model.static import open_table
 from fastflow.model.weights import load_weights
 from fastflow.report import plots
-from fastflow.report.curves import looks_in, read_log
 from fastflow.report.parts import HIGHEST, LOWEST, Line, Plot, Section, Table, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline
 
 MOST_CURVES = 8
+Curves = dict[str, list[tuple[float, float]]]  # name -> (step, value) in order
+NO_MEASURE = ("kept_step", "steps", "history")  # of the keys of a look: the one other is its measure
 
 
 def isotropy(subjects: Sequence[Subject], texts: Sequence[str], seed: int) -> Section:
@@ -174,3 +176,30 @@ def _what(name: str, stops: dict[str, float]) -> str:
 def _last(name: str) -> str:
     """The end of a dotted name, in words."""
     return name.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def looks_in(training: dict[str, Any]) -> tuple[Curves, dict[str, float]]:
+    """The curve of each flow in the ``training`` of a manifest, and the step that was kept, both by name."""
+    curves: Curves = {}
+    kept: dict[str, float] = {}
+    looks = training.get("choice", {}).get("looks", [])
+    for index, look in enumerate(looks):
+        name = "choice.looks" if len(looks) == 1 else f"choice.looks.{index}"
+        (measure,) = (key for key in look if key not in NO_MEASURE)
+        curves[f"{name}.{measure}"] = [(float(step), value) for step, value in look["history"] if value is not None]
+        kept[f"{name}.kept_step"] = float(look["kept_step"])
+    return curves, kept
+
+
+def read_log(directory: Path) -> Curves:
+    """The curves in ``directory``, which TensorBoard writes (fastflow-train --log-dir)."""
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError as error:
+        raise missing_extra("train", "tensorboard", f"reading {directory}") from error
+    events = EventAccumulator(str(directory), size_guidance={"scalars": 0})
+    events.Reload()
+    names: Sequence[str] = events.Tags()["scalars"]
+    if not names:
+        raise FastflowError(f"{directory} holds no TensorBoard scalars; give the --log-dir of fastflow-train")
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in names}

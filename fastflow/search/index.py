@@ -18,8 +18,8 @@ from fastflow.search.held import Held
 from fastflow.search.matrix import MatrixSource
 from fastflow.search.scan import SIGNS, Best
 from fastflow.search.source import Hit, Source
-from fastflow.stages.texts import in_order
 from fastflow.stages.vectors import check_count, check_vectors
+from fastflow.streaming import in_order
 from fastflow.values import short
 
 if TYPE_CHECKING:

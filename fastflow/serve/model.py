@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastflow.errors import UsageError
-from fastflow.model.kinds import VectorModel
-from fastflow.model.prompts import TASKS
+from fastflow.model.kinds import TASKS, VectorModel
 from fastflow.model.tokens import Tokens
 from fastflow.opened import Opened
 from fastflow.runtime import Runtime

@@ -25,9 +25,8 @@ from fastflow.kernels._cpu import (
     formats,
     isas,
 )
-from fastflow.kernels.encoder.cpu_layers import assemble
+from fastflow.kernels.encoder.cpu_layers import assemble, head_weights
 from fastflow.kernels.encoder.cpu_layout import Stored, parts_of
-from fastflow.kernels.encoder.cpu_texts import head_weights
 from fastflow.kernels.encoder.shape import HEAVIEST, LIGHTEST, WORDS, EncoderShape, Head, mean_position
 from fastflow.kernels.isa import best_first, forced_isa, has_tiles
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable

@@ -2,7 +2,7 @@
 
 Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has
 remainders. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
-``kernels.reference``. The steps of the layers are added by ``cpu_layers``, those over texts by ``cpu_texts``.
+``kernels.reference``. ``cpu_layers`` adds the steps.
 """
 
 from __future__ import annotations

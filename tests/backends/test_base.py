@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastflow.backends.ahead import ahead
 from fastflow.backends.base import Backend
 from fastflow.backends.info import describe
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
 from fastflow.opened import Opened
+from fastflow.streaming import ahead
 
 
 class Counting(Backend):

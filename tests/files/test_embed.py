@@ -15,8 +15,7 @@ from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
-from fastflow.files.run import Run
-from fastflow.files.settings import Settings, Summary
+from fastflow.files.run import Run, Settings, Summary
 
 from support.builders import make_sentences
 from support.runs import before_block

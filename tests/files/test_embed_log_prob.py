@@ -12,9 +12,8 @@ from fastflow import Runtime
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.read.records import Layout
-from fastflow.files.run import Run
-from fastflow.files.settings import Settings
-from fastflow.model.likelihood import Likelihood
+from fastflow.files.run import Run, Settings
+from fastflow.model.manifest import Likelihood
 
 from support.builders import make_sentences
 from support.gpu_standin import use_standin

@@ -12,8 +12,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
-from fastflow.files.run import Run
-from fastflow.files.settings import Settings, Summary
+from fastflow.files.run import Run, Settings, Summary
 from fastflow.opened import Opened
 
 from support.commands import assert_one_sentence, run

@@ -7,7 +7,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.files.encoding import Encoder, stored
-from fastflow.files.settings import Settings
+from fastflow.files.run import Settings
 
 
 @pytest.mark.parametrize("dedupe", [False, True])

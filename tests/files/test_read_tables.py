@@ -7,7 +7,7 @@ import pytest
 from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
 from fastflow.files.read.texts import read_records
-from fastflow.files.settings import check_delimiter
+from fastflow.files.run import check_delimiter
 
 
 def texts(tmp_path, content: str, name: str = "x.csv", **options: object) -> list[str]:

@@ -11,7 +11,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files import windows as module
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
-from fastflow.files.settings import Settings
+from fastflow.files.run import Settings
 from fastflow.files.windows import Pace, windows
 
 

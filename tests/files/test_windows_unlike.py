@@ -6,7 +6,7 @@ import numpy as np
 
 from fastflow.files.windows import FEWEST_JUDGED as FEWEST
 from fastflow.files.windows import Unlike
-from fastflow.model.likelihood import Likelihood
+from fastflow.model.manifest import Likelihood
 
 
 def judged(share: float, count: int) -> str | None:

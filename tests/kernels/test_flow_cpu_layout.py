@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fastflow.kernels._cpu import GATE, OP, PRODUCT
-from fastflow.kernels.flow.cpu_layout import ALIGN, Program
+from fastflow.kernels.flow.cpu import ALIGN, Program
 from fastflow.plan.fold import fold
 
 from support import stages as make

@@ -8,7 +8,7 @@ import pytest
 
 from fastflow.evaluation.evaluate import SEVEN, Pairs
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
-from fastflow.model.prompts import TASKS, Prompts
+from fastflow.model.kinds import TASKS, Prompts
 from fastflow.report.geometry import frequency_trend
 from fastflow.report.geometry import isotropy as isotropy_section
 from fastflow.report.page import page

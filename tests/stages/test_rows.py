@@ -8,7 +8,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.stages import similarity
 from fastflow.stages.rows import Joined
 from fastflow.stages.similarity import SIMILARITIES
-from fastflow.stages.texts import check_text, in_order, one_of
+from fastflow.streaming import check_text, in_order, one_of
 
 FIRST = np.arange(20, dtype=np.float32).reshape(5, 4)
 SECOND = -np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -17,12 +17,12 @@ from fastflow.model.artifact import open_model, verify
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
 from fastflow.model.int8 import FIELD as INT8
 from fastflow.model.int8 import FILE as INT8_FILE
-from fastflow.model.likelihood import FIELD as LIKELIHOOD
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
     ENCODER,
     FORMAT_VERSION,
+    LIKELIHOOD,
     MODULES_FOLDER,
     MODULES_POOLING,
     MODULES_VERSION,

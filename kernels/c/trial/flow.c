@@ -14,7 +14,7 @@ typedef struct {
 
 static double bias_of(int c) { return c % 5 / 4.0 - 0.5; }
 
-/* Panels as flow/cpu_layout.py packs them: pairs of vectors of columns, the last one narrow; shifts next to their gates. */
+/* Panels as flow/cpu.py packs them: pairs of vectors of columns, the last one narrow; shifts next to their gates. */
 static void fill(weights_of *w, int vector)
 {
     const int panel = 2 * vector;

@@ -10,7 +10,7 @@ import pytest
 from fastflow.errors import UsageError
 from fastflow.files.read.ranges import Ranges
 from fastflow.files.read.records import Layout
-from fastflow.files.settings import Settings, Summary, parse_shard
+from fastflow.files.run import Settings, Summary, parse_shard
 
 
 @pytest.mark.parametrize(("text", "shard"), [("1/1", (1, 1)), ("1/4", (1, 4)), ("4/4", (4, 4)), ("03/10", (3, 10))])

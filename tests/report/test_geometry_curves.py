@@ -3,7 +3,7 @@
 import pytest
 
 from fastflow.errors import FastflowError
-from fastflow.report.curves import looks_in, read_log
+from fastflow.report.geometry import looks_in, read_log
 from fastflow.train.choice.separability import Keeper
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastflow.errors import UsageError
-from fastflow.model.prompts import Prompts
+from fastflow.model.kinds import Prompts
 
 STORED = Prompts({"query": "q: ", "document": "", "title": "t: "}, "title")
 
