@@ -15,6 +15,7 @@ from fastflow.values import open_regular
 MANIFEST = "fastflow.json"
 MODULES = "modules.json"  # of a directory that Sentence Transformers saved
 HUB_RECORD = "hub.json"  # of a directory that `fastflow pull` made: it is no part of the model
+Seen = tuple[int, int, int] | None
 BLOCK = 1 << 20  # bytes read at a time; hashlib lets other threads run while it computes
 
 
@@ -34,6 +35,21 @@ def file_hash(path: Path) -> str:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def seen(path: Path) -> Seen:
+    """What tells whether a file is still the same one; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_seen(path: Path, before: Seen) -> None:
+    """Raise a FastflowError if the file is not the one that was ``seen`` before."""
+    if seen(path) != before:
+        raise FastflowError(f"{path} was changed since the model was opened; open it again")
+
+
 def in_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
     """Begin ``work`` in one more thread, or do it now if the system gives none; a call of what is returned waits."""
     thread = threading.Thread(target=work, name=name, daemon=True)
@@ -46,14 +62,19 @@ def in_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
 
 
 class Hashes:
-    """``start(paths)`` begins, ``hashes(path)`` is the sha256 of one, waited for; errors are raised there."""
+    """``start(paths)`` begins, ``hashes(path)`` is the sha256 of one, waited for; errors are raised there.
+
+    So is a file that was changed since it was started: what was read of it meanwhile is not what was hashed.
+    """
 
     def __init__(self) -> None:
         self._found: dict[Path, str | FastflowError] = {}
         self._join: dict[Path, Callable[[], None]] = {}
+        self._seen: dict[Path, Seen] = {}
 
     def start(self, paths: Sequence[Path]) -> None:
         """Compute the sha256 of ``paths``, in sequence, in one more thread."""
+        self._seen |= {path: seen(path) for path in paths}
         self._join |= dict.fromkeys(paths, in_thread(lambda: self._run(tuple(paths)), "fastflow-sha256"))
 
     def _run(self, paths: Sequence[Path]) -> None:
@@ -69,6 +90,7 @@ class Hashes:
         found = self._found[path]
         if isinstance(found, FastflowError):
             raise found
+        check_seen(path, self._seen[path])
         return found
 
 
@@ -80,7 +102,7 @@ class Later:
 
     def __init__(self, files: Sequence[Path], root: Path | None = None) -> None:
         self._files, self._root = tuple(files), root
-        self._seen = [_seen(path) for path in files]
+        self._seen = [seen(path) for path in files]
 
     def __call__(self) -> str:
         return self._found
@@ -88,18 +110,9 @@ class Later:
     @cached_property
     def _found(self) -> str:
         found = combined(self._files, root=self._root)
-        for path, seen in zip(self._files, self._seen, strict=True):
-            if _seen(path) != seen:
-                raise FastflowError(f"{path} was changed since the model was opened; open it again")
+        for path, before in zip(self._files, self._seen, strict=True):
+            check_seen(path, before)
         return found
-
-
-def _seen(path: Path) -> tuple[int, int, int]:
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def is_file(path: Path) -> bool:

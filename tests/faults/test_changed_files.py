@@ -12,6 +12,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.kernels.mapped import CHANGED
+from fastflow.model.artifact import Opening
 from fastflow.model.tensors import MappedTensors, read_tensors
 from fastflow.model.weights import MappedWeights
 from fastflow.search import Index
@@ -73,6 +74,20 @@ def test_a_model_that_is_written_over_gives_what_it_gave_or_a_sentence(tmp_path,
             _ = runtime.fingerprint
     else:
         assert runtime.fingerprint == fingerprint
+
+
+@pytest.mark.parametrize("directory", ["model_copy", "bert_copy"])
+def test_weights_that_are_written_over_between_their_hash_and_their_use(directory, request):
+    folder = request.getfixturevalue(directory)
+    weights = next(folder.rglob("model.safetensors"))
+
+    def opened():
+        with Opening(folder) as opening:
+            opening._hashes(weights)  # waited for
+            written_over(weights.parent)
+
+    with pytest.raises(FastflowError, match="was changed since the model was opened; open it again"):
+        opened()
 
 
 def test_a_table_that_is_replaced_whole_stays_as_it_was(tmp_path):
