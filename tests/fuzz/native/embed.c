@@ -5,19 +5,6 @@
 
 enum { TEXTS = 70, LETTERS = 40 };
 
-static ff_flow *flows;
-static int64_t count;
-
-static void read_all(void)
-{
-    FILE *file = programs_open();
-    count = read_number(file);
-    flows = room(sizeof *flows * (size_t)count);
-    for (int64_t i = 0; i < count; i++)
-        flows[i] = read_flow(file);
-    fclose(file);
-}
-
 static void check_text(const ff_embedder *e, const ff_text *text, int state, const float *kept, const float *found, int normalize)
 {
     int32_t ids[FF_EACH * LETTERS + 2];
@@ -46,10 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char json[] = "{\"[UNK]\":0,\"a\":1,\"##a\":2,\"b\":3,\"##b\":4,\"[C]\":5,\"[S]\":6,\"ab\":7,\".\":8,\"far\":99}";
     static const int32_t before[] = {5}, after[] = {6};
     static const uint16_t points[] = {'a', 'b', ' ', '.', 'f', 'r', 'A', 0xe1, 0x4e2d, 0xd800};
-    if (!flows)
-        read_all();
     source s = source_of(data, size);
-    ff_flow flow = flows[take(&s, (int)count - 1)];
+    ff_flow flow = drawn_flow(&s);
     flow.cost = INT32_MAX;
     ff_vocabulary v;
     int64_t end;

@@ -1,25 +1,10 @@
 /* Flows that record.py laid out: a row has the same bits in every batch, and all its columns are finite if the input is mild. */
 #include "programs.h"
 
-static ff_flow *flows;
-static int64_t count;
-
-static void read_all(void)
-{
-    FILE *file = programs_open();
-    count = read_number(file);
-    flows = room(sizeof *flows * (size_t)count);
-    for (int64_t i = 0; i < count; i++)
-        flows[i] = read_flow(file);
-    fclose(file);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (!flows)
-        read_all();
     source s = source_of(data, size);
-    ff_flow f = flows[take(&s, (int)count - 1)];
+    ff_flow f = drawn_flow(&s);
     if (take(&s, 1))
         f.cost = INT32_MAX;  /* worth every thread */
     const int64_t rows = 1 + take(&s, 70);

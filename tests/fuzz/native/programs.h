@@ -44,6 +44,22 @@ static inline ff_flow read_flow(FILE *file)
     return f;
 }
 
+/* A flow of the file, which the first call reads. */
+static inline ff_flow drawn_flow(source *s)
+{
+    static ff_flow *flows;
+    static int64_t count;
+    if (!flows) {
+        FILE *file = programs_open();
+        count = read_number(file);
+        flows = room(sizeof *flows * (size_t)count);
+        for (int64_t i = 0; i < count; i++)
+            flows[i] = read_flow(file);
+        fclose(file);
+    }
+    return flows[take(s, (int)count - 1)];
+}
+
 static inline ff_encoder read_encoder(FILE *file)
 {
     ff_encoder e = {.memory = read_array(file), .linears = read_array(file), .steps = read_array(file), .strides = read_array(file)};
