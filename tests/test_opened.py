@@ -12,10 +12,13 @@ from tokenizers import Tokenizer
 
 import fastflow
 from fastflow.errors import FastflowError, FastflowWarning, UsageError
+from fastflow.model.kinds import Prompts
 from fastflow.model.static_write import write_static
 from fastflow.streaming import StreamOptions
+from fastflow.values import MOST
 
 from support.builders import make_model
+from support.static_dirs import model2vec_dir
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +88,46 @@ def test_one_call_has_the_bits_of_the_steps(joined, sentences):
     blocks = list(runtime.stream(iter(texts), window=33))
     assert [start for start, _ in blocks] == list(range(0, len(texts), 33))
     assert np.array_equal(np.concatenate([z for _, z in blocks]), want)
-    if runtime._opened.likelihood is None:
-        return
-    starts, found, scores = zip(*runtime.stream_with_log_prob(iter(texts), window=33), strict=True)
-    assert list(starts) == list(range(0, len(texts), 33))
-    assert np.array_equal(np.concatenate(found), want)
-    assert np.array_equal(np.concatenate(scores), runtime.log_prob(runtime.pool(texts)))
+
+
+@pytest.fixture(scope="module", params=["words", "table"])
+def scored(request, tmp_path_factory, bert, sentences):
+    """A model without layers whose calibration has a density; the table cuts long texts by characters."""
+    folder = tmp_path_factory.mktemp("scored")
+    encoder, most = (bert, 64) if request.param == "words" else (model2vec_dir(folder / "table", width=32), None)
+    made = make_model(folder / "m", encoder, sentences, pooling="words", max_length=most)
+    return fastflow.Runtime(made, "cpu", backend="cpu")
+
+
+def scored_in_steps(runtime, texts, prompt=""):
+    """Embeddings and log-densities by way of the tokens."""
+    opened = runtime._opened
+    pooled = opened.pool_tokens(opened.prompted(texts, prompt))
+    return opened.calibrator.calibrate(pooled), opened.calibrator.log_prob(pooled)
+
+
+@pytest.mark.parametrize("prompt", ["", "a dog "])
+def test_scored_texts_take_one_call_too_with_the_bits_of_the_steps(scored, sentences, prompt, monkeypatch):
+    texts, whole = [*sentences[:70], "", "the " * 300], scored._opened._whole
+    by_steps = int(scored._opened.tokenizer.longest < MOST)  # the last window, for its text of 1,200 characters
+    want, densities = scored_in_steps(scored, texts, prompt)
+    assert np.ptp(densities) > 1
+    calls = []
+    monkeypatch.setattr(scored._opened, "_whole", lambda *given: calls.append(len(given[0])) or whole(*given))
+    blocks = list(scored.stream_with_log_prob(iter(texts), window=33, prompt=prompt))
+    assert [start for start, _, _ in blocks] == [0, 33, 66]
+    assert calls == [33, 33, 6][: 3 - by_steps]
+    assert np.array_equal(np.concatenate([z for _, z, _ in blocks]), want)
+    assert np.array_equal(np.concatenate([scores for _, _, scores in blocks]), densities)
+
+
+@pytest.mark.parametrize("scored", ["words"], indirect=True)
+def test_a_prompt_that_is_not_pooled_goes_by_steps(scored, sentences, monkeypatch):
+    texts, pooled = sentences[:9], scored.encode(sentences[:9], prompt="a dog ")
+    monkeypatch.setattr(type(scored._opened.model), "prompts", Prompts(pooled=False))
+    found = scored.encode(texts, prompt="a dog ")
+    assert np.array_equal(found, in_steps(scored, texts, prompt="a dog "))
+    assert (found != pooled).any(axis=1).all()
 
 
 def test_errors_of_one_call_name_the_text(joined):

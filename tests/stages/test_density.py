@@ -38,6 +38,7 @@ CHAINS = {
 SHAPES = (
     {"levels": 2, "width": 8},
     {"levels": 2, "width": 8, "coupling": "affine"},
+    {"levels": 2, "width": 8, "permutation": "lu"},
     {"levels": 1, "width": 8, "coupling": "affine", "permutation": "lu"},
 )
 
