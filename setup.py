@@ -1,11 +1,14 @@
 """The packages, the compiled extension, and builds that give the same bytes; everything else is in pyproject.toml.
 
 FASTFLOW_NO_EXT=1 builds without the extension. FASTFLOW_REQUIRE_EXT=1 makes its failure an error; otherwise a machine
-that cannot compile gets a working, slower, pure-Python package.
+that cannot compile gets a working, slower, pure-Python package. An editable install again compiles only if a source is
+newer than the extension that lies in the checkout.
 """
 
 import os
+import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
 
@@ -49,7 +52,7 @@ def extensions():
     extension = Extension(
         "fastflow.kernels._cpu",
         sources=["kernels/_cpu.pyx", *sorted(glob("kernels/c/**/*.c", recursive=True))],
-        depends=["kernels/_cpu.pyx", *pieces],
+        depends=["setup.py", "kernels/_cpu.pyx", *pieces],
         include_dirs=["kernels/c"],
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
@@ -64,7 +67,22 @@ class Compiled(build_ext):
     def build_extensions(self):
         if hasattr(self.compiler, "linker_so"):  # without the folder of the builder's Python, which a wheel would keep
             self.compiler.linker_so = [word for word in self.compiler.linker_so if not word.startswith("-Wl,-rpath")]
+        one = self.compiler.compile
+
+        def several(sources, **options):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                return [made for found in pool.map(lambda source: one([source], **options), sources) for made in found]
+
+        self.compiler.compile = several
         super().build_extensions()
+
+    def build_extension(self, ext):
+        made = self.get_ext_fullpath(ext.name)
+        kept = os.path.join("kernels", os.path.basename(made))
+        if self.editable_mode and os.path.isfile(kept):  # setuptools compares its date with those of the sources
+            os.makedirs(os.path.dirname(made), exist_ok=True)
+            shutil.copy2(kept, made)
+        super().build_extension(ext)
 
 
 class Wheel(bdist_wheel):
