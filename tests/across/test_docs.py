@@ -113,11 +113,9 @@ def command_failure(folder: Path, command: str) -> str:
     return failure(folder, ["bash", "-euo", "pipefail", "-c", command])
 
 
-def program_failures(folder: Path, page: Path, training: bool = False) -> list[str]:
+def program_failures(folder: Path, page: Path) -> list[str]:
     found: list[str] = []
     for program in blocks(page, "python") if page != OTHERS else []:
-        if ("fastflow.fit(" in program or "import ray" in program) and not training:
-            continue
         # Ray warns of settings of its own, and a fit of vectors that are calibrated already
         strict = (
             []
@@ -126,24 +124,6 @@ def program_failures(folder: Path, page: Path, training: bool = False) -> list[s
         )
         found.append(failure(folder, [sys.executable, *strict, "-c", program]))
     return [each for each in found if each]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_the_quick_commands_and_the_programs_run(page, desk, bert):
-    shorten_novels(desk)
-    copy_model(desk)
-    if "plain-model" in page.read_text(encoding="utf-8"):
-        copy_model(desk, "plain-model")
-    if "st-model" in page.read_text(encoding="utf-8"):
-        prompts = {"query": "query: ", "passage": "passage: "}
-        make_directory(desk / "st-model", bert, [pooling("mean"), NORMALIZE], prompts=prompts)
-    if "static-model" in page.read_text(encoding="utf-8"):
-        model2vec_dir(desk / "static-model", width=32)
-    for command in commands(page):
-        if command not in NOT_RUN and not is_slow(command):
-            assert command_failure(desk, command) == ""
-    assert program_failures(desk, page) == []
 
 
 @pytest.mark.doors
@@ -156,25 +136,37 @@ def test_the_programs_with_other_libraries_print_what_is_shown(program, desk):
     assert done.stdout
 
 
-@pytest.mark.whole
+def trains(page: Path) -> bool:
+    return any(map(is_slow, commands(page)))
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(is_slow(command) for command in commands(page))], ids=page_name
-)
-def test_every_command_runs_as_a_reader_types_it(page, desk):
+    "page",
+    [pytest.param(page, id=page_name(page), marks=pytest.mark.whole if trains(page) else pytest.mark.slow)
+     for page in PAGES],
+)  # fmt: skip
+def test_every_command_and_program_runs_as_a_reader_types_it(page, desk, bert):
     """In the order of the page, training included; a page that makes no model has one given.
 
-    The README gets the whole example. The other pages get enough of it for auto to fit a flow, and for --sample 1000.
+    The README gets the whole example. The others that train get enough of it for auto to fit a flow, and for --sample
+    1000.
     """
+    text = page.read_text(encoding="utf-8")
     if page.name != "README.md":
-        shorten_novels(desk, 1200)
+        shorten_novels(desk, 1200 if trains(page) else 200)
     if not makes_a_model(page):
         copy_model(desk)
-    if "static-model" in page.read_text(encoding="utf-8"):
+    if "plain-model" in text:
+        copy_model(desk, "plain-model")
+    if "st-model" in text:
+        prompts = {"query": "query: ", "passage": "passage: "}
+        make_directory(desk / "st-model", bert, [pooling("mean"), NORMALIZE], prompts=prompts)
+    if "static-model" in text:
         model2vec_dir(desk / "static-model", width=32)
     for command in commands(page):
         if command not in NOT_RUN:
             assert command_failure(desk, command) == ""
-    assert program_failures(desk, page, training=True) == []
+    assert program_failures(desk, page) == []
 
 
 def test_the_list_of_commands_not_run_is_exact():
