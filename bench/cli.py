@@ -11,9 +11,8 @@ from typing import Any
 
 from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.measure.row import Results
-from fastflow.bench.report.files import write_json
 from fastflow.bench.report.plot import plot
-from fastflow.bench.report.table import busy, table
+from fastflow.bench.report.table import busy, table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.kernels.threads import default_threads

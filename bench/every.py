@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.bench.measure.machine import commit
-from fastflow.bench.report.files import write_json
-from fastflow.bench.report.table import table
+from fastflow.bench.report.table import table, write_json
 from fastflow.console import write_text
 from fastflow.errors import FastflowError, UsageError
 

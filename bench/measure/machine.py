@@ -206,7 +206,7 @@ def ceilings(threads: Sequence[int], seconds: float = 0.2) -> dict[int, Ceilings
 
 
 def cuda_ceilings(seconds: float = 0.05) -> Ceilings:
-    """The GPU's: float32 matrix product (no TF32) and a device copy, both through PyTorch."""
+    """The GPU's ceilings: PyTorch's float32 matrix product without TF32, and its copy on the device."""
     import torch
 
     from fastflow.bench.measure.timing import cuda_watch

@@ -38,7 +38,7 @@ def exported(subject: Subject) -> Path:
 
 
 def fused(subject: Subject) -> Path:
-    """The same after ONNX Runtime's offline optimiser for BERT: attention, GELU, LayerNorm with skip as one node."""
+    """``exported`` after ONNX Runtime's optimiser for BERT: attention, GELU, LayerNorm with skip as one node."""
     path = subject.folder / "fused.onnx"
     if not path.exists():
         from onnxruntime.transformers import optimizer
@@ -96,7 +96,7 @@ def onnxruntime(subject: Subject, dtype: str, threads: int, graph: Graph = fused
 
 
 def onnxruntime_plain(subject: Subject, dtype: str, threads: int) -> Callable[[Array, Array], Call]:
-    """The same on the graph as exported, which the session optimises by itself."""
+    """ONNX Runtime on the graph as exported, which the session optimises by itself."""
     return onnxruntime(subject, dtype, threads, exported)
 
 

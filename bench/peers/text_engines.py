@@ -64,7 +64,7 @@ def sentence_transformers(subject: Subject, dtype: str, _: int) -> Embed:
 
 
 def sentence_transformers_onnx(subject: Subject, dtype: str, threads: int) -> Embed:
-    """The same on ONNX Runtime: its export optimised at O3, or dynamically quantised, as its documentation advises."""
+    """SentenceTransformer on ONNX Runtime, optimised at O3 or dynamically quantised, as its documentation advises."""
     from sentence_transformers import export_dynamic_quantized_onnx_model, export_optimized_onnx_model
 
     how = {"provider": "CPUExecutionProvider", "session_options": session_options(threads)}
@@ -91,7 +91,7 @@ def sentence_transformers_onnx(subject: Subject, dtype: str, threads: int) -> Em
 
 
 def sentence_transformers_openvino(subject: Subject, dtype: str, threads: int) -> Embed:
-    """The same on OpenVINO."""
+    """SentenceTransformer on OpenVINO."""
     config = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",

@@ -78,7 +78,7 @@ def encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def ragged_ratios(rows: Sequence[Row]) -> list[Row]:
-    """The same for whole lists of texts: the best peer of the class, Sentence Transformers as it comes, and the best
+    """Entries for whole lists of texts: the best peer of the class, Sentence Transformers as it comes, and the best
     that each library of texts has in that precision or a higher one."""
     out = []
     for (subject,), at in places(rows, "subject"):
@@ -135,7 +135,7 @@ def gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def gpu_text_ratios(rows: Sequence[Row]) -> list[Row]:
-    """The same for texts: one at a time against the clock, and whole lists."""
+    """On a GPU, entries for texts: one at a time against the clock, and whole lists."""
     out = []
     for (subject, batch), at in places(rows, "subject", "batch"):
         where, own = f"end-to-end, {subject}, {'one text' if batch == 1 else f'{batch:,} texts'}", ("fastflow", LOW)

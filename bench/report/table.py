@@ -1,4 +1,4 @@
-"""A benchmark's results as a table to read.
+"""A benchmark's results as a table to read, and as a file to keep.
 
     python -m fastflow.bench.report.table FILE.json
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.bench.report.columns import MEANING, SUITES, Row, cells, headings, name_of, threads, together, with_ours
+from fastflow.console import write_text
 
 QUIET = 0.1  # the share of the processors that others may use while targets are judged
 
@@ -101,6 +102,20 @@ def _verdict(ratio: dict[str, Any]) -> str:
     sign = ">=" if ratio["unit"] == "x" else "<="
     reached = {True: "reached", False: "NOT REACHED", None: "not judged, others were busy"}[ratio["reached"]]
     return "" if bound is None else f"  ({word} {sign} {bound:g}: {reached})"
+
+
+def number(value: Any) -> Any:
+    """Floats at six significant digits, inside lists and dictionaries too: more is noise."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: number(item) for key, item in value.items()}
+    return [number(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def write_json(report: dict[str, Any], path: Path) -> None:
+    """Write ``report`` (machine, rows, ratios, ...) to ``path``, whole or not at all."""
+    write_text(str(path), json.dumps(number(report), indent=1, allow_nan=False) + "\n")
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.bench.measure.machine import describe
-from fastflow.bench.report.files import number
+from fastflow.bench.report.table import number
 
 Found = dict[str, Any]
 TABLES = ("rows", "candidates")  # lists of records with the same names in each, which are written once

@@ -57,7 +57,7 @@ class Retrieval:
         return self._ranked(row for block in blocks for row in block)
 
     def bm25(self) -> dict[str, Measured]:
-        """The same of BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
+        """The same measures of BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
         import bm25s
 
         documents, queries = (

@@ -69,7 +69,7 @@ class Graph:
         return y if bias is None else self.op("Add", y, bias)
 
     def rows(self, table: Array, ids: Value) -> Value:
-        """The rows of ``table`` (V, D) of ``ids``, as float32; int8 stores them so, each row with a scale."""
+        """The rows ``ids`` of ``table`` (V, D), as float32; an int8 graph stores the table in int8, a scale a row."""
         if self._int8 and table.dtype != np.int8:
             stored, scales = quantised(np.ascontiguousarray(table, np.float32))
             found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)

@@ -43,7 +43,7 @@ def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
 
 
 def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
-    """The same of a token table, which has no special tokens. The id that is left out stays in."""
+    """Write the tokenizer of a token table, which has no special tokens. The id that is left out stays in."""
     tokenizer = model.tokenizer()
     assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for the type checker: the encoder is a table
     library = load_tokenizer(model.encoder)

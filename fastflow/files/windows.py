@@ -95,7 +95,7 @@ class Unlike:
         self.below += int((judged < self._usual.log_prob).sum())
 
     def warning(self) -> str | None:
-        """One sentence with the share, None if there is no need of one."""
+        """One sentence with the share of texts that are unlike the corpus; None if it is near the usual share."""
         if self.seen < FEWEST_JUDGED or self.below < TIMES * self._usual.share * self.seen:
             return None
         return (

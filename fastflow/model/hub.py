@@ -34,7 +34,7 @@ def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
 
 
 def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
-    """The same from the local cache alone; None if the encoder is not there, or not whole. No network."""
+    """The folder of a Hub encoder in the local cache; None if it is not there, or not whole. No network."""
     try:
         found = _snapshot(hub_id, revision, local_files_only=True)
     except NotCached:

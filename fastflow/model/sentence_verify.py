@@ -29,7 +29,7 @@ def verify_modules(model: Model) -> list[str]:
 
 
 def verify_encoder(model: Model) -> list[str]:
-    """The same of a plain encoder."""
+    """Check the weights and the tokenizer of a plain encoder, as ``verify_modules`` does."""
     _check_encoder(model)
     return ["a plain encoder: weights are whole and finite", f"fingerprint {model.fingerprint}"]
 
@@ -45,7 +45,7 @@ def _check_encoder(model: Model) -> None:
 
 
 def verify_table(model: Model) -> list[str]:
-    """The same of a directory that model2vec saved."""
+    """Check the table and the tokenizer of a directory that model2vec saved, as ``verify_modules`` does."""
     model.tokenizer()
     rows = check_rows(model.encoder)
     return [

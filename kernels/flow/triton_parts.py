@@ -119,7 +119,7 @@ def layer(a, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexp
 
 @triton.jit
 def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """The same for any WP, a and h being columns of scratch with rows of C: a register tile cannot be sliced."""
+    """``layer`` for any WP, a and h being columns of scratch with rows of C: a register tile cannot be sliced."""
     B_ptr, d_ptr = weights
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, 32)
     tl.debug_barrier()

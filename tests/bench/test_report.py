@@ -7,7 +7,6 @@ import pytest
 
 from fastflow.bench import cli
 from fastflow.bench.measure.row import Row
-from fastflow.bench.report import files
 from fastflow.bench.report.columns import SUITES, duration, headings, together
 from fastflow.bench.report.plot import plot
 from fastflow.bench.report.ratios import flow_ratios, serve_ratios
@@ -18,7 +17,7 @@ from fastflow.bench.report.ratios_texts import (
     ragged_ratios,
     startup_ratios,
 )
-from fastflow.bench.report.table import _ratio_line, _tables, busy, main, table
+from fastflow.bench.report.table import _ratio_line, _tables, busy, main, number, table, write_json
 from fastflow.errors import FastflowError
 
 from support.places import ROOT
@@ -268,7 +267,7 @@ def test_sizes_durations_and_numbers_are_readable():
     assert tuple(SUITES) == cli.SUITES, "every suite has a table"
     found = [duration(ms) for ms in (0.00512, 0.0123, 0.9996, 12.34, 1250.0)]
     assert found == ["5.12 us", "12.3 us", "1000 us", "12.3 ms", "1.25 s"]
-    assert files.number({"a": [1.23456789, 2, None], "b": True}) == {"a": [1.23457, 2, None], "b": True}
+    assert number({"a": [1.23456789, 2, None], "b": True}) == {"a": [1.23457, 2, None], "b": True}
 
 
 def report(others=0.0, skipped=()):
@@ -330,7 +329,7 @@ def test_nothing_half_written(tmp_path):
     with pytest.raises(FastflowError, match="nothing was measured"):
         plot({"rows": []}, tmp_path / "p.png")
     with pytest.raises(ValueError, match="Out of range float"):
-        files.write_json({"value": float("nan")}, tmp_path / "bench.json")
+        write_json({"value": float("nan")}, tmp_path / "bench.json")
     with pytest.raises(FastflowError, match="cannot be written"):
-        files.write_json({"value": 1.0}, tmp_path / "absent" / "bench.json")
+        write_json({"value": 1.0}, tmp_path / "absent" / "bench.json")
     assert list(tmp_path.iterdir()) == []

@@ -179,7 +179,7 @@ def _rows(handle: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> It
 
 
 def _rows_at(handle: IO[bytes], first: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    """The same of one that begins at byte ``first``, whatever is read in between."""
+    """The rows of a matrix that begins at byte ``first``, whatever is read in between."""
     width = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
     for start in range(0, shape[0], ROWS):
         handle.seek(first + start * width)

@@ -61,7 +61,7 @@ class Status(NamedTuple):
         return [head, *rows]
 
     def json(self) -> dict[str, Any]:
-        """The same as data."""
+        """The facts of ``lines``, as data for JSON."""
         commands = self.commands()
         parts = [
             {"part": number, "file": part.name, "state": state, "command": commands.get(number)}

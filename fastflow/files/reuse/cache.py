@@ -91,7 +91,7 @@ class Entry:
         return f"{self.path.name[:12]}  {size:>8}  {age:>10}  {state:18}  {of}"
 
     def json(self) -> dict[str, Any]:
-        """The same as data."""
+        """The facts of ``describe``, as data for JSON."""
         kind = {".npy": "embeddings", ".int8": "trial of int8"}.get(self.path.suffix, "unfinished embeddings")
         facts = {"file": self.path.name, "kind": kind, "bytes": self.size, "made": self.made, "in_use": self.in_use}
         return facts | {"about": self.about}

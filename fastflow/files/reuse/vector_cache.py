@@ -118,7 +118,7 @@ def report(path: Path) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """The same as data; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
+    """The runs of a cache, as data for JSON; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
     with contextlib.closing(_opened(path, "ro")) as db, _plain(path):
         version = _version(db, path)
         held = db.execute("SELECT settings, vectors FROM runs").fetchall() if version else []
