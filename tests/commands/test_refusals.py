@@ -25,6 +25,14 @@ from support.sentence_dirs import NORMALIZE, make_directory, pooling
 FIELDS = {"text": "a", "Text": "b", "VECTOR": 1, "Title": 2, "tItle": 3, "ID": 4}
 WITHOUT_A_MODEL = [
     ("embed absent.txt", 1, "absent.txt cannot be opened: No such file or directory"),
+    ("embed", 2, "Missing argument"),
+    ("embed absent.docx", 1, "absent.docx cannot be opened: No such file"),
+    ("embed in.docx", 2, "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl, parquet: if it is one of"),
+    ("embed v.npy", 2, "v.npy holds vectors, not texts"),
+    ("embed in.csv --no-header --delimiter ';;'", 2, "--delimiter ';;': must be one character"),
+    ("embed in.txt --no-header", 2, "--no-header is for csv and tsv"),
+    ("embed in.txt --shard 5/4", 2, "--shard 5/4: must be I/N"),
+    ("embed in.txt --batch-tokens 0", 2, "0 is not in the range"),
     ("embed in.txt --shard 1/2", 2, "--shard needs an output, for a part has a manifest beside it: -o DIR"),
     ("embed - --shard 1/2 -o new", 2, "--shard counts the rows before it takes its part"),
     ("embed - --resume -o x.npy", 2, "--resume cannot reread standard input; give a file"),
@@ -70,6 +78,7 @@ WITHOUT_A_MODEL = [
     ("embed in.jsonl --text-field body --keep x", 1, "in.jsonl, line 1: no field 'x' to keep; the fields are title, b"),
     ("embed in.txt --keep url", 2, "in.txt: a txt file has no fields, so --keep url"),
     ("embed in.txt --text-field a", 2, "in.txt: a txt file has no fields"),
+    ("embed in.txt --id-field id", 2, "a txt file has no fields"),
     ("embed nan.jsonl --keep n", 1, "field 'n' is no JSON value"),
     ("embed a.jsonl --keep VECTOR,", 2, "--keep VECTOR,: must name fields, each once"),
     ("embed a.jsonl --keep ID --keep ID", 2, "--keep ID,ID: must name fields, each once"),
@@ -140,6 +149,11 @@ WITHOUT_A_MODEL = [
     ("embed in.txt --json", 2, "standard output has the embeddings: give --json FILE, or -o OUT"),
     ("cache --clear --json", 2, "--json lists what is kept: leave it out, or leave out --clear"),
     ("trains", 2, "No such command 'trains'"),
+    ("info absent", 1, "absent: no such model directory"),
+    ("verify absent", 1, "fastflow.json cannot be read: No such file"),
+    ("verify .", 1, "fastflow.json cannot be read: No such file"),
+    ("eval absent.tsv", 2, "does not exist"),
+    ("eval .", 1, "pairs.tsv, line 1: the header must be"),
     (
         "eval pairs.tsv",
         1,
@@ -154,6 +168,15 @@ WITHOUT_A_MODEL = [
     ("serve --port 0 --search none.db", 1, "none.db cannot be read"),
 ]
 WITH_A_MODEL = [
+    ("embed . -m {model}", 1, ". cannot be opened: Is a directory; give the files in it: './*'"),
+    ("embed 'The dog runs.' -m {model}", 1, "a text itself is given through standard input"),
+    ("embed in.csv -m {model}", 1, "in.csv, line 1: is this the header or the first text"),
+    ("embed in.txt -m absent", 1, "absent: no such model directory"),
+    ("embed in.txt -m folder", 1, "is not a model"),
+    ("embed in.txt -m {model} --threads 0", 2, "threads must be a whole number of at least 1"),
+    ("embed in.txt -m {model} --device tpu", 2, "unknown device 'tpu'"),
+    ("embed in.txt -m {model} --dtype int3", 2, "unknown dtype 'int3'; known are auto, float32"),
+    ("embed in.txt -m {model} --dtype float16", 2, "runs on a GPU alone (device cuda); on the CPU use auto, float32"),
     ("embed in.txt -m {model} -o x.npy --dim 33", 2, "--dim must be 1 to 32"),
     ("embed in.txt -m {model} -o x.npy --ranges v.npy --precision int8 --dim 12", 2, "that are stored have 12; make"),
     ("embed in.txt -m {bert} -o x.npz --log-prob", 2, "log_prob needs a flow"),
@@ -201,7 +224,8 @@ def desk(tmp_path_factory, model) -> Path:
     """The files that the commands name; no command may change them."""
     folder = tmp_path_factory.mktemp("desk")
     for name, text in {
-        "in.txt": "a dog\n", "in.jsonl": '{"title": "a", "body": "b"}\n', "a.jsonl": json.dumps(FIELDS) + "\n",
+        "in.txt": "a dog\n", "in.csv": "a dog\n", "in.docx": "",
+        "in.jsonl": '{"title": "a", "body": "b"}\n', "a.jsonl": json.dumps(FIELDS) + "\n",
         "nan.jsonl": '{"text": "a", "n": NaN}\n', "fault.jsonl": '{"text": "a"}\n{"text": 3}\n',
         "pairs.tsv": "sentence1\tsentence2\na\tb\n", "o.npy.partial": "a\n", "o.npy.partial.json": "a\n",
         "o.npz.partial.zip": "a\n",
