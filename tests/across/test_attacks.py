@@ -16,11 +16,11 @@ ATTACKS = TESTS / "attacks"
 @pytest.mark.parametrize(
     "command",
     [
-        "writers.py --rounds 12 --seed 1",
-        "memory.py --rounds 20 --seed 1",
-        "inputs.py --count 150 --seed 1",
-        "outputs.py --count 250 --seed 1",
-        "models.py --count 60 --seed 1",
+        "writers.py --rounds 8 --seed 1",
+        "memory.py --rounds 14 --seed 1",
+        "inputs.py --count 100 --seed 1",
+        "outputs.py --count 160 --seed 1",
+        "models.py --count 40 --seed 1",
         "tokens.py --lines 20000 --seed 1 .",
     ],
 )

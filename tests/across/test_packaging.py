@@ -159,6 +159,7 @@ def test_every_folder_with_python_files_is_a_package():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("variable", [PURE], indirect=True, scope="module")
 def test_every_module_of_the_wheel_imports(installed, tmp_path):
     """Outside the checkout; a module may lack an extra that is not installed, and nothing of ours."""
     program = (
