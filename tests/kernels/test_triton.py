@@ -31,26 +31,18 @@ FRONTS = {
 
 
 @NEEDS
-@pytest.mark.parametrize(
-    ("files", "marked", "least"),
-    [
-        pytest.param(["check_encoder.py", "check_runtime.py"], "not whole", 47, marks=pytest.mark.slow),
-        pytest.param(["check_runtime.py"], "whole", 1, marks=pytest.mark.whole),
-        pytest.param(["check_flow.py"], "not whole", 105, marks=pytest.mark.slow),
-        pytest.param(["check_flow.py"], "whole", 19, marks=pytest.mark.whole),
-    ],
-)
-def test_the_kernels_in_the_interpreter(tmp_path, files, marked, least):
+@pytest.mark.slow
+@pytest.mark.parametrize(("files", "least"), [(["check_encoder.py", "check_runtime.py"], 48), (["check_flow.py"], 115)])
+def test_the_kernels_in_the_interpreter(tmp_path, files, least):
     """And a whole Runtime on the kernels."""
-    assert interpreted(tmp_path, *files, marked=marked) >= least
+    assert interpreted(tmp_path, *files) >= least
 
 
 @NEEDS
 @pytest.mark.compile
-@pytest.mark.parametrize(("file", "least"), [("check_encoder.py", 50), ("check_compile.py", 45)])
-def test_the_stored_configurations_compile(tmp_path, file, least):
-    counts = compiled(file, tmp_path)
-    assert counts[0] == counts[1] >= least
+def test_the_stored_configurations_compile(tmp_path):
+    counts = compiled(tmp_path, "check_encoder.py", "check_compile.py")
+    assert min(counts) >= 79
 
 
 @pytest.mark.parametrize("front", ["flow", "encoder"])

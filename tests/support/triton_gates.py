@@ -4,6 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -16,6 +17,12 @@ def compile_for(arch, kernel, signature, constexprs, attributes, launch):
     """``kernel`` for sm_``arch``: signature of every argument, divisibility by position, launch options."""
     source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=launch)
+
+
+def skip_twin(dtype, arch):
+    """Skip half of what float16 and bfloat16 have in common: each is compiled for one GPU, and together for both."""
+    if arch != {"float16": 80, "bfloat16": 90}.get(dtype, arch):
+        pytest.skip("its twin is compiled for this GPU")
 
 
 def assert_within_limits(kernel, tmp_path, warpgroup_products=False):

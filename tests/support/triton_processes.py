@@ -38,14 +38,14 @@ def passed(process):
     return int(re.search(r"(\d+) passed", output)[1])
 
 
-def interpreted(cache, *names, marked="not whole"):
-    """The number of tests that pass in the files ``names`` of tests/triton_interpret that are ``marked`` so."""
+def interpreted(cache, *names):
+    """The number of tests that pass in the files ``names`` of tests/triton_interpret."""
     files = [HERE / "triton_interpret" / name for name in names]
-    return passed(in_its_own_process(files, cache, "-m", marked, TRITON_INTERPRET="1"))
+    return passed(in_its_own_process(files, cache, "-m", "", TRITON_INTERPRET="1"))
 
 
-def compiled(name, cache):
-    """The number of tests that pass in tests/triton_compile/``name`` for sm_80, and for sm_90."""
-    file = HERE / "triton_compile" / name
-    runs = [in_its_own_process([file], cache, "-k", f"{arch}]") for arch in (80, 90)]
+def compiled(cache, *names):
+    """The number of tests that pass in the files ``names`` of tests/triton_compile for sm_80, and for sm_90."""
+    files = [HERE / "triton_compile" / name for name in names]
+    runs = [in_its_own_process(files, cache, "-k", f"{arch}]") for arch in (80, 90)]
     return [passed(run) for run in runs]

@@ -18,7 +18,7 @@ from fastflow.kernels.flow.triton_layout import Layout
 from fastflow.kernels.flow.triton_table import TABLE
 from fastflow.plan.fold import fold
 
-from support.triton_gates import NoDevice, assert_within_limits, compile_for
+from support.triton_gates import NoDevice, assert_within_limits, compile_for, skip_twin
 
 TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id")}
 STATES = ("*fp32", "*fp16", "*bf16")
@@ -93,6 +93,7 @@ def label(value):
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize(("name", "options", "x"), cases(), ids=label)
 def test_a_stored_configuration_compiles_within_the_limits(name, options, x, arch, tmp_path):
+    skip_twin({"*fp16": "float16", "*bf16": "bfloat16"}.get(x, x), arch)
     kernel = compiled(name, options, x, arch)
     assert_within_limits(kernel, tmp_path, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     assert ".nc" not in kernel.asm["ptx"]  # a read-only load might return what was there before a barrier

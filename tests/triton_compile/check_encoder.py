@@ -19,7 +19,7 @@ from fastflow.kernels.encoder.triton_table import (
 )
 
 from support.packed import random_encoder
-from support.triton_gates import NoDevice, assert_within_limits, compile_for
+from support.triton_gates import NoDevice, assert_within_limits, compile_for, skip_twin
 
 POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -74,6 +74,7 @@ def label(value):
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize(("name", "dtype", "words", "options"), list(cases()), ids=label)
 def test_a_stored_configuration_compiles_within_the_limits(name, dtype, words, options, arch, tmp_path):
+    skip_twin(dtype, arch)
     kernel = compiled(name, dtype, words, options, arch)
     assert_within_limits(kernel, tmp_path, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     if name == "attend":

@@ -1,7 +1,7 @@
 """The Triton kernels against float64: in Triton's interpreter on a CPU (TRITON_INTERPRET=1), else on a GPU.
 
-tests/kernels/test_triton.py runs this file in a process of its own, in two parts: what is marked LONG takes the
-interpreter long, and follows the same paths once more. Every buffer starts as NaN, so that a value that was never
+tests/kernels/test_triton.py runs this file in a process of its own. What is marked LONG takes the interpreter long and
+follows the same paths once more: it is for a GPU. Every buffer starts as NaN, so that a value that was never
 written shows.
 """
 
@@ -30,7 +30,7 @@ from support.builders import fitted
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed
 LIMIT = 2e-6  # relative: float32 sums of a text's tokens against float64
-LONG = pytest.mark.whole if DEVICE == "cpu" else pytest.mark.skipif(False, reason="nothing is long on a GPU")
+LONG = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter takes long for the same paths; needs a GPU")
 BODIES = {kind: range(len(TABLE[kind])) for kind in ("hidden", "dense", "state")}
 
 
@@ -110,7 +110,7 @@ SHAPES = [
 ]
 if DEVICE == "cpu":  # fewer steps and channels, straddling the same blocks: the interpreter takes its time by the block
     SHAPES = [
-        pytest.param(320, {"levels": 2, "depth": 1, "width": 32}, marks=LONG),  # halves of more than one block
+        (320, {"levels": 2, "depth": 1, "width": 32}),  # halves of more than one block
         (104, {"levels": 2, "depth": 1, "width": 17}),
         (72, {"levels": 1, "depth": 2, "width": 64}),
         (40, {"levels": 1, "depth": 1, "width": 9}),
@@ -118,7 +118,7 @@ if DEVICE == "cpu":  # fewer steps and channels, straddling the same blocks: the
     ]
 AFFINE = [(768, 32, "reversal"), (76, 16, "random"), (312, 70, "reversal")]
 if DEVICE == "cpu":
-    AFFINE = [pytest.param(280, 32, "reversal", marks=LONG), (76, 16, "random"), (72, 70, "reversal")]
+    AFFINE = [(280, 32, "reversal"), (76, 16, "random"), (72, 70, "reversal")]
 
 
 @pytest.mark.parametrize("number", BODIES["hidden"])
@@ -176,7 +176,7 @@ def test_affine_flows_and_their_log_determinants(dim, width, permutation, number
     assert np.abs(log_det - exact).max() <= 2 * np.abs(unfused - exact).max() + 1e-6 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("name", [*(pytest.param(n, marks=LONG) for n in ("in the package", "flow")), "flow,recolour"])
+@pytest.mark.parametrize("name", ["in the package", pytest.param("flow", marks=LONG), "flow,recolour"])
 def test_real_pooled_embeddings(name):
     """Sentences of the default model, as pooled and with two outlier channels such as BERT's."""
     novels = Path(__file__).parents[2] / "examples" / "novels.txt"
@@ -408,7 +408,6 @@ def test_wrong_arguments_are_refused_in_one_sentence(make, words):
     assert "\n" not in str(caught.value)
 
 
-@LONG
 @settings(deadline=None, derandomize=True, max_examples=10 if DEVICE == "cpu" else 20)
 @given(
     levels=st.integers(1, 4), depth=st.integers(1, 4), width=st.sampled_from([1, 7, 16, 31, 33, 65]),

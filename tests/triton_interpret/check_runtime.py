@@ -18,7 +18,6 @@ INTERPRETED = triton.knobs.runtime.interpret
 # tokens after a bucket's last text are computed from whatever memory held, and never read
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 ON_A_GPU = pytest.mark.skipif(INTERPRETED, reason="thousands of launches: needs a GPU")
-LONG = pytest.mark.whole if INTERPRETED else pytest.mark.skipif(False, reason="nothing is long on a GPU")
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
 
 
@@ -44,7 +43,6 @@ def test_texts_alone_and_packed_equal_the_reference(runtime, directory):
         assert np.abs(found - wanted).max() <= 2e-5 * np.abs(wanted).max()
 
 
-@LONG
 def test_tokens_count_by_their_weights_on_every_path(runtime, directory, tmp_path):
     texts, plain = make_sentences(3, 1), Runtime(directory, backend="reference")
     model = make_model(tmp_path / "m", directory, make_sentences(64, 3), "none", pooling="last", weighted=True)
