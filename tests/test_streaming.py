@@ -1,6 +1,8 @@
-"""The windows of a stream: their size, their prompt, and what is refused before a text is read."""
+"""Texts in their order, and the windows of a stream: their size, their prompt, what is refused before one is read."""
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.tokens import Tokenizer
-from fastflow.streaming import WINDOW, StreamOptions
+from fastflow.streaming import WINDOW, StreamOptions, ahead, check_text, in_order, one_of
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +79,61 @@ def test_a_window_ends_at_its_size_or_with_its_characters():
     found = list(streaming.windowed(iter(["a", "b", "c", "d" * (1 << 24), "e"]), 2, len))
     assert [[text[0] for text in window] for window in found] == [["a", "b"], ["c", "d"], ["e"]]
     assert list(streaming.windowed(iter([]), 2, len)) == []
+
+
+def test_texts_are_given_once_under_either_name():
+    assert one_of(["a"], None) == one_of(None, ["a"]) == ["a"]
+    assert one_of([], None) == []
+    for given in ((None, None), (["a"], ["b"])):
+        with pytest.raises(UsageError, match="takes the texts once"):
+            one_of(*given)
+
+
+def test_anything_with_an_order_is_taken_in_it():
+    for texts in (["b", "a"], ("b", "a"), iter(["b", "a"]), np.array(["b", "a"])):
+        assert list(in_order(texts)) == ["b", "a"]
+
+
+@pytest.mark.parametrize("texts", ["a", b"a", {"a"}, {"a": 1}, np.zeros((2, 2)), 7, None])
+def test_an_argument_without_an_order_is_refused(texts):
+    with pytest.raises(UsageError, match=f"not as {type(texts).__name__}; pooled vectors go to transform"):
+        in_order(texts)
+
+
+def test_a_text_that_is_none_is_named_by_its_place():
+    assert check_text("", 3) == ""
+    with pytest.raises(FastflowError, match="text 3 is float, not str"):
+        check_text(1.5, 3)
+
+
+def test_items_come_in_order_and_the_next_is_made_meanwhile():
+    assert list(ahead(iter(range(7)))) == list(range(7))
+    assert list(ahead(iter([]))) == []
+    made = [threading.Event() for _ in range(3)]
+
+    def items():
+        for event in made:
+            event.set()
+            yield event
+
+    for number, _ in enumerate(ahead(items())):
+        assert number + 1 == len(made) or made[number + 1].wait(timeout=20)
+
+
+def test_an_error_comes_after_what_was_made_before_it():
+    def items():
+        yield 1
+        raise ValueError("no more")
+
+    source = ahead(items())
+    assert next(source) == 1
+    with pytest.raises(ValueError, match="no more"):
+        next(source)
+
+
+def test_stopping_half_way_makes_one_too_many_at_most():
+    made = []
+    source = ahead(made.append(number) or number for number in range(100))
+    assert next(source) == 0
+    source.close()
+    assert made in ([0, 1], [0])

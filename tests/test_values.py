@@ -6,7 +6,21 @@ import os
 import pytest
 
 from fastflow.errors import FastflowError
-from fastflow.values import MOST, is_whole, open_regular, panics, read_json, read_object, reason, short, system_errors
+from fastflow.values import (
+    MOST,
+    flag,
+    is_whole,
+    number,
+    open_regular,
+    panics,
+    read_config,
+    read_json,
+    read_object,
+    reason,
+    short,
+    system_errors,
+    whole_number,
+)
 
 
 def test_an_object_is_read(tmp_path):
@@ -95,3 +109,31 @@ def test_an_error_of_rust_that_holds_a_number_of_the_system_is_that_error():
     assert raised.value.errno == errno.ENOSPC
     with pytest.raises(KeyError), system_errors():
         raise KeyError("another")
+
+
+def test_fields_of_an_encoder_are_taken_as_they_are(tmp_path):
+    (tmp_path / "config.json").write_text('{"n": 3, "on": true}')
+    config = read_config(tmp_path)
+    assert (whole_number(config, "n", tmp_path, 3, 3), number(0, "x", tmp_path, 0, 1)) == (3, 0.0)
+    assert (flag(config, "on", tmp_path), flag(config, "off", tmp_path)) == (True, False)
+    with pytest.raises(FastflowError, match=r"is not an encoder: it has no config\.json"):
+        read_config(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda where: whole_number({}, "n", where), "field n: missing$"),
+        (lambda where: whole_number({"n": 4.0}, "n", where), "field n: missing or not a whole number: 4.0"),
+        (lambda where: whole_number({"n": True}, "n", where), "field n: missing or not a whole number: True"),
+        (lambda where: whole_number({"n": 2}, "n", where, 3), "field n: must be at least 3, not 2"),
+        (lambda where: whole_number({"n": 2}, "n", where, 0, 1), "field n: must be at most 1, not 2"),
+        (lambda where: number(float("nan"), "x", where, 0, 1), "field x: must be a number from 0 to 1, not nan"),
+        (lambda where: number(True, "x", where, 0, 1), "field x: must be a number from 0 to 1, not True"),
+        (lambda where: number(1.5, "x", where, 0, 1), "field x: must be a number from 0 to 1, not 1.5"),
+        (lambda where: flag({"on": 1}, "on", where), "field on: must be true or false, not 1"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named_with_its_file(tmp_path, call, message):
+    with pytest.raises(FastflowError, match=rf"config\.json, {message}"):
+        call(tmp_path)

@@ -1,6 +1,5 @@
 """What every backend inherits, and the description of a model as a backend runs it."""
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.model.artifact import load_model
 from fastflow.model.tokens import Tokens
 from fastflow.opened import Opened
-from fastflow.streaming import ahead
 
 
 class Counting(Backend):
@@ -64,39 +62,6 @@ def test_an_unfinished_backend_cannot_be_opened(bert):
 
     with pytest.raises(TypeError, match="calibrate"):
         Half(load_model(bert), "float32", "cpu", None)
-
-
-def test_items_come_in_order_and_the_next_is_made_meanwhile():
-    assert list(ahead(iter(range(7)))) == list(range(7))
-    assert list(ahead(iter([]))) == []
-    made = [threading.Event() for _ in range(3)]
-
-    def items():
-        for event in made:
-            event.set()
-            yield event
-
-    for number, _ in enumerate(ahead(items())):
-        assert number + 1 == len(made) or made[number + 1].wait(timeout=20)
-
-
-def test_an_error_comes_after_what_was_made_before_it():
-    def items():
-        yield 1
-        raise ValueError("no more")
-
-    source = ahead(items())
-    assert next(source) == 1
-    with pytest.raises(ValueError, match="no more"):
-        next(source)
-
-
-def test_stopping_half_way_makes_one_too_many_at_most():
-    made = []
-    source = ahead(made.append(number) or number for number in range(100))
-    assert next(source) == 0
-    source.close()
-    assert made in ([0, 1], [0])
 
 
 def test_a_model_of_texts_is_described_as_it_runs(model):

@@ -1,14 +1,13 @@
-"""Rows, texts and similarities: what is taken, in its order."""
+"""Rows and similarities: what is taken, in its order."""
 
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.stages import similarity
 from fastflow.stages.rows import Joined
 from fastflow.stages.similarity import SIMILARITIES
-from fastflow.streaming import check_text, in_order, one_of
 
 FIRST = np.arange(20, dtype=np.float32).reshape(5, 4)
 SECOND = -np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -30,31 +29,6 @@ def test_rows_are_those_of_the_two_in_order(rows):
 
 def test_the_wider_type_is_kept():
     assert Joined(FIRST, SECOND.astype(np.float64))[:].dtype == np.float64
-
-
-def test_texts_are_given_once_under_either_name():
-    assert one_of(["a"], None) == one_of(None, ["a"]) == ["a"]
-    assert one_of([], None) == []
-    for given in ((None, None), (["a"], ["b"])):
-        with pytest.raises(UsageError, match="takes the texts once"):
-            one_of(*given)
-
-
-def test_anything_with_an_order_is_taken_in_it():
-    for texts in (["b", "a"], ("b", "a"), iter(["b", "a"]), np.array(["b", "a"])):
-        assert list(in_order(texts)) == ["b", "a"]
-
-
-@pytest.mark.parametrize("texts", ["a", b"a", {"a"}, {"a": 1}, np.zeros((2, 2)), 7, None])
-def test_an_argument_without_an_order_is_refused(texts):
-    with pytest.raises(UsageError, match=f"not as {type(texts).__name__}; pooled vectors go to transform"):
-        in_order(texts)
-
-
-def test_a_text_that_is_none_is_named_by_its_place():
-    assert check_text("", 3) == ""
-    with pytest.raises(FastflowError, match="text 3 is float, not str"):
-        check_text(1.5, 3)
 
 
 A, B = (np.random.default_rng(seed).normal(size=(n, 7)) for seed, n in ((0, 5), (1, 11)))
