@@ -81,6 +81,8 @@ def test_the_record_is_read_strictly(tmp_path, model):
         (tmp_path / "st" / RECORD).write_text(json.dumps(whole | change))
         with pytest.raises(FastflowError, match=words):
             read_record(tmp_path / "st", "st")
+    (tmp_path / "st" / RECORD).write_text(json.dumps(whole | {"dim": 1}))
+    assert read_record(tmp_path / "st", "st").dim == 1
     with pytest.raises(UsageError, match="was not written by fastflow export: it has no"):
         read_record(tmp_path, "st")
 

@@ -58,6 +58,14 @@ def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
     assert len(lines) == 2
 
 
+@pytest.mark.parametrize(
+    ("seconds", "age"),
+    [(-9, "just now"), (59.9, "just now"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1 hour"), (DAYS, "1 day")],
+)
+def test_an_age_is_in_its_largest_whole_unit(seconds, age):
+    assert cache._age(seconds) == age
+
+
 def test_age_size_and_state(tmp_path, monkeypatch):
     now = 1_800_000_000.0
     monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
