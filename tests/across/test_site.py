@@ -76,9 +76,15 @@ def test_the_lines_of_the_image_install_a_server_that_embeds(tmp_path):
     shutil.copytree(ROOT, tmp_path / "src", ignore=ignored)
     runs = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ") and "apt-get" not in line]
     assert len(runs) == 3
+    compiler = tmp_path / "cc"  # -O3 would take twice as long
+    compiler.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "cc")} "$@" -O0\n')
+    compiler.chmod(0o755)
     for run in runs:
         here = re.sub(r"(?<![\w.])/(venv|src)", rf"{tmp_path}/\1", run)
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", here], capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", here], env=os.environ | {"CC": str(compiler)}, capture_output=True,
+            text=True, timeout=600,
+        )  # fmt: skip
         assert done.returncode == 0, run + done.stdout[-2000:] + done.stderr[-2000:]
     files = [path.stat().st_size for path in (tmp_path / "venv").rglob("*") if path.is_file() and not path.is_symlink()]
     assert sum(files) < MOST_MB * 1e6
