@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fastflow import console
 from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.measure.row import Results
 from fastflow.bench.report.plot import plot
@@ -107,9 +107,9 @@ def _run(
     with workbench(model, sizes.bert, shape) as bench:
         for suite in suites:
             if suite == "flow":
-                one = run_flow(model, against, sizes, device, threads, _say)
+                one = run_flow(model, against, sizes, device, threads, say)
             else:
-                one = texts[suite](bench, against, sizes, count, _say)
+                one = texts[suite](bench, against, sizes, count, say)
             for part in ("rows", "skipped", "ratios", "subjects", "ceilings"):
                 getattr(every, part).extend(getattr(one, part))
     return every
@@ -127,8 +127,9 @@ def _check_shape(shape: str, model: str | None, suites: Sequence[str]) -> None:
         raise UsageError(f"a shape is for the suites {', '.join(SHAPED)}, not for {', '.join(other)}")
 
 
-def _say(message: str) -> None:
-    print(f"bench: {message}", file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    """A line of progress, on standard error."""
+    console.say(f"bench: {message}")
 
 
 def _device(device: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastflow.bench.cli import say
 from fastflow.bench.measure.machine import commit
 from fastflow.bench.report.table import table, write_json
 from fastflow.console import write_text
@@ -51,9 +52,9 @@ def run_every(
     for name, words in wanted.items():
         path = out / f"{name}.json"
         if here is not None and not here.endswith("+") and _made_by(path) == here:
-            _say(f"{path} is of this commit: kept")
+            say(f"{path} is of this commit: kept")
             continue
-        _say(f"{name}: fastflow bench {' '.join(words)}")
+        say(f"{name}: fastflow bench {' '.join(words)}")
         command = [sys.executable, "-c", COMMAND, "bench", *words, *options, "--json", str(path)]
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
             failed.append(name)
@@ -95,7 +96,3 @@ def _write_ranges(out: Path) -> None:
     machines = [report["machine"] for report in reports]
     write_json({"machine": machines[0], "others": [m["processors_used_by_others"] for m in machines], "ranges": ranges},
                out / RANGES)  # fmt: skip
-
-
-def _say(message: str) -> None:
-    print(f"bench: {message}", file=sys.stderr, flush=True)

@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import Any
 
 import fastflow.train.choice
+from fastflow.bench.cli import say
 from fastflow.bench.measure.timing import Effort, alternate
-from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.threads import default_threads
 from fastflow.model.kinds import Model, VectorModel
@@ -38,7 +38,7 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     with_peers, left_out = peers(model, count, every)
     calls |= with_peers
     texts = repeated(every, min(size(embed, every) for embed in calls.values()))
-    _say(f"{len(calls)} engines take turns at {len(texts):,} texts, {EFFORT.limit_s:.0f} seconds at most")
+    say(f"{len(calls)} engines take turns at {len(texts):,} texts, {EFFORT.limit_s:.0f} seconds at most")
     timings = alternate({" ".join(who): partial(embed, texts) for who, embed in calls.items()}, EFFORT)
     speeds = {who: len(texts) / timings[" ".join(who)].median_ms * 1e3 for who in calls}
     base = next((who for who in speeds if who[0] == PEERS[0]), ("fastflow", "float32"))
@@ -56,16 +56,12 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     return {**about, "rows": rows, "skipped": skipped + left_out}
 
 
-def _say(message: str) -> None:
-    say(f"bench: {message}")
-
-
 def ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
     """``encode`` of the model in each dtype that it has here, and a sentence for each that it has not."""
     calls: dict[tuple[str, str], Any] = {}
     skipped = []
     for dtype in DTYPES:
-        _say(f"fastflow {dtype}")
+        say(f"fastflow {dtype}")
         try:
             runtime = Runtime(model, "cpu", dtype, threads)
         except FastflowError as error:
@@ -89,7 +85,7 @@ def peers(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tup
     from fastflow.bench.suites.texts import Check, on_padded, tokenizer_of
     from fastflow.bench.suites.workbench import workbench
 
-    _say("the other engines that are installed are opened")
+    say("the other engines that are installed are opened")
     wanted = [(name, "float32") for name in PEERS]
     needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name][0]) for name in PEERS}
     left_out = [f"{name}: not installed (pip install {needs[name]})" for name, dtype in wanted if missing(name, dtype)]
@@ -106,7 +102,7 @@ def peers(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tup
                 subject, [each for each in found if each[0] == "onnxruntime"], threads, lost)),
         ]  # fmt: skip
         for candidate in candidates:
-            _say(f"{candidate.key}: checked against PyTorch")
+            say(f"{candidate.key}: checked against PyTorch")
             try:
                 check(candidate)
             except Exception as error:  # other people's code raises anything

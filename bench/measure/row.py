@@ -27,12 +27,8 @@ KEYS: dict[str, tuple[str, ...]] = {
         *("resident_mb", "anonymous_mb"),
     ),
 }
-# end-to-end rows with the quantiles of single calls, which only the suite on a GPU takes
-SINGLE_CALLS = (
-    *("suite", "subject", "name", "dtype", "threads", "batch", "tokens", "runs", "calls_per_run", "texts_per_s"),
-    *("gflops", "note", "p20_ms", "median_ms", "p80_ms", "p95_ms", "p99_ms", "backend", "least_cosine", "max_abs_err"),
-)
-ADDED = ("compute_fraction", "operations", "synchronisations")  # at the end of the rows that have them
+# at the end of the rows that have them; quantiles of single calls are taken end to end on a GPU
+ADDED = ("p95_ms", "p99_ms", "compute_fraction", "operations", "synchronisations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +85,8 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as the JSON has it: the keys of its suite in their order, a value that is not known as None."""
-        single = self.suite == "end-to-end" and self.p99_ms is not None
-        keys = SINGLE_CALLS if single else KEYS[self.suite]
         added = {key: getattr(self, key) for key in ADDED if getattr(self, key) is not None}
-        return {key: getattr(self, key) for key in keys} | added
+        return {key: getattr(self, key) for key in KEYS[self.suite]} | added
 
 
 @dataclass

@@ -18,7 +18,7 @@ from fastflow.bench.measure.compare import Candidate, Errors, check, compare, le
 from fastflow.bench.measure.load import Outcome, Plan, generate, main
 from fastflow.bench.measure.machine import Neighbours, ceilings, describe, peak_gflops
 from fastflow.bench.measure.probe import Probe, TorchProbe
-from fastflow.bench.measure.row import ADDED, KEYS, SINGLE_CALLS, Row
+from fastflow.bench.measure.row import ADDED, KEYS, Row
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
 from fastflow.errors import FastflowError
@@ -298,7 +298,7 @@ def test_each_row_of_a_kept_file_is_a_row_and_every_field_is_published():
     rows = [row for name in timed - set(STUDIES) for row in json.loads(kept[name])["rows"]]
     assert {row["suite"] for row in rows} == set(KEYS)
     assert all(list(Row(**row).as_dict().items()) == list(row.items()) for row in rows)
-    layouts = (*KEYS.values(), SINGLE_CALLS, ADDED)
+    layouts = (*KEYS.values(), ADDED)
     assert all(len(set(keys)) == len(keys) for keys in layouts)
     assert {key for keys in layouts for key in keys} == set(Row.__dataclass_fields__)
 
