@@ -110,7 +110,7 @@ def distilled(model: Path, work: Path) -> Path:
     where = work / "model2vec-distill"
     if not where.exists():
         version = install("model2vec", work / "model2vec")["version"]
-        environment(where, f"model2vec[distill]=={version}")
+        environment(where, f"model2vec[distill,quantization]=={version}")
     return Path(model2vec(str(where / "bin" / "python"), MODEL, str(model), work))
 
 
