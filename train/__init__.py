@@ -65,7 +65,8 @@ def fit(
             of float16, float32 or float64, vectors made elsewhere: the model then has no encoder and calibrates vectors
             alone, options that need an encoder or texts are refused by name, ``auto`` is one fixed method, and ``stop``
             is likelihood (of held-out vectors) or budget.
-        encoder: A BERT-family encoder: a directory, a Hub id, or ``default``, the one in the package.
+        encoder: A BERT-family encoder, or a token table: a directory or a Hub id; ``default`` and ``static`` are those
+            in the package.
         method: auto; none, token weights alone, for texts only; or a chain of standardize, whiten[:K], components[:K],
             nullspace[:K], flow, recolour, such as ``whiten:128`` or ``flow,recolour``. ``auto`` is a flow with recolour
             for texts, and nullspace for vectors. A flow gets recolour after it, unless ``latent=True``.

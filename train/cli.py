@@ -31,7 +31,8 @@ class TrainCommand(click.Command):
 @click.option(
     "--encoder",
     metavar="DIR_OR_HUB_ID",
-    help="A BERT-family encoder, required for texts: a directory, a Hub id, or 'default', the one in the package. "
+    help="A BERT-family encoder, or a token table, required for texts: a directory or a Hub id; 'default' and 'static' "
+    "are those in the package. "
     "The model holds a copy of it. Only an encoder given by its Hub id is downloaded.",
 )
 @click.option(
@@ -59,7 +60,8 @@ class TrainCommand(click.Command):
     multiple=True,
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, and of the calibrated embeddings.",
+    help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, of the calibrated embeddings and, "
+    "with --encoder default, of the model in the package; then whether the calibration is better or worse.",
 )
 @click.option(
     "--ray",

@@ -97,9 +97,8 @@ def _finish(calibrated: Callable[[Run], Fit | None], out: Path, options: Options
             say(f"fastflow: checkpoints of the flow are in {checkpoints}; the same command with --resume continues")
         raise
     shutil.rmtree(checkpoints, ignore_errors=True)
-    _print(fit, run.voice.say)
     seconds = time.monotonic() - started
-    run.voice.say(f"{out}: {calibration.describe(fit.stages)}, fingerprint {mark[:16]}, {seconds:.0f} s")
+    _print(fit, run.voice.say, f"{out}: {calibration.describe(fit.stages)}, fingerprint {mark[:16]}, {seconds:.0f} s")
 
 
 def checkpoints_of(out: Path) -> Path:
@@ -107,11 +106,12 @@ def checkpoints_of(out: Path) -> Path:
     return out.with_name(out.name + ".training")
 
 
-def _print(fit: Fit, voice: Callable[[str], None]) -> None:
-    """The table and the verdict on standard output; reasons and warnings to ``voice``."""
-    table = summary.table(fit.measures, summary.source_of(fit.encoder))
-    click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages, fit.unit), fit.verdict]))
+def _print(fit: Fit, voice: Callable[[str], None], written: str) -> None:
+    """Reasons, warnings and what was ``written`` to ``voice``; then the table, and last the verdict."""
     for reason in fit.choice.reasons:
         voice(reason)
     for warning in fit.doubts:  # the concerns have been printed
         voice(f"WARNING: {warning}")
+    voice(written)
+    table = summary.table(fit.measures, summary.source_of(fit.encoder))
+    click.echo("\n".join([table, *summary.notes(fit.measures, fit.stages, fit.unit), fit.verdict]))

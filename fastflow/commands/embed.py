@@ -339,9 +339,10 @@ def transform(
     from fastflow.files.transform import TransformOptions, transform_file
 
     options["ranges"] = read_ranges(ranges, options["precision"])
-    runtime = open_runtime(model, device, dtype, threads, quiet)
+    runtime = open_runtime(model, device, dtype, threads, quiet=True)
+    started = (lambda: None) if quiet else partial(introduce, runtime)
     start, replaced = time.monotonic(), os.path.isfile(output)
-    done = transform_file(runtime, vectors, output, TransformOptions(**options), resume, quiet)
+    done = transform_file(runtime, vectors, output, TransformOptions(**options), resume, quiet, started)
     if not quiet:
         rate = done.vectors / max(time.monotonic() - start, 1e-9)
         before = f" ({done.resumed} done before)" * bool(done.resumed)

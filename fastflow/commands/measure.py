@@ -19,6 +19,7 @@ from fastflow.commands.options import (
     model_argument,
     model_named,
     replaced_option,
+    written_to,
 )
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
@@ -183,8 +184,9 @@ def report(
     for entry in made.left_out:
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
     if output is not None:
+        replaced = output.is_file()
         write_page(output, made.html())
-        say(f"fastflow: {output}: {', '.join(section.id for section in made.sections)}")
+        say(f"fastflow: {', '.join(section.id for section in made.sections)}{written_to(output, replaced)}")
     if json_file:
         write_json(json_file, made.json())
 
@@ -229,11 +231,12 @@ def bench(
     """Time fastflow against other engines on this machine.
 
     Without --suite: texts a second of the model on the CPU, in float32, bfloat16 and int8, and of the engines among
-    Sentence Transformers, fastembed and ONNX Runtime that are installed; under a minute. The suites measure more:
+    Sentence Transformers, fastembed and ONNX Runtime that are installed; under a minute.
 
     The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
-    installed is named and left out. zentorch shares no process with ctranslate2 and xllamacpp: give it a run of its own
-    with --against zentorch. Run it on a quiet machine: the table shows how busy others kept it.
+    installed is named and left out. Run it on a quiet machine: the table shows how busy others kept it. The suites
+    measure more; zentorch shares no process with ctranslate2 and xllamacpp: give it a run of its own with --against
+    zentorch.
 
     \b
     suite       from                     to                  without -m
@@ -248,8 +251,8 @@ def bench(
     A call that was stopped continues when it is repeated. It takes one to two hours.
 
     Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end and serve run that
-    BERT-base as well, and startup always does. A directory of Sentence Transformers is pooled by its own modules, for
-    everybody.
+    BERT-base as well, and startup always does. A directory of Sentence Transformers is pooled by its own modules in
+    every engine.
     """
     from fastflow.bench.cli import run
     from fastflow.bench.every import run_every

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,13 @@ class Summary:
 
 
 def transform_file(
-    runtime: Runtime, source: str, target: Path, settings: TransformOptions, resume: bool = False, quiet: bool = False
-) -> Summary:
+    runtime: Runtime, source: str, target: Path, settings: TransformOptions, resume: bool = False, quiet: bool = False,
+    started: Callable[[], None] = lambda: None,
+) -> Summary:  # fmt: skip
     """Calibrate the vectors of ``source``, a .npy file, into ``target``, which appears only when whole (``growing``).
 
-    Raises a FastflowError for vectors of another width than the model's, and for NaN or infinity, naming the row.
+    ``started`` is called when nothing of the arguments is wrong. Raises a FastflowError for vectors of another width
+    than the model's, and for NaN or infinity, naming the row.
     """
     kind = writer_for(target)
     if kind in (JsonLinesFile, ParquetOutput, DatabaseFile):
@@ -79,6 +81,7 @@ def transform_file(
         options = vars(settings) | {"ranges": digest_of(settings.ranges)}
         state = State(target, vectors.identity, key | {"options": options})
         with kind(target, key) as writer, growing(writer, state, resume) as rows:
+            started()
             transformed = Transformed(runtime, vectors, settings, rows)
             progress = Progress("transform", len(vectors.matrix), "vectors", shown=not quiet, done=rows)
             write(transformed, writer, state, rows, progress)

@@ -43,6 +43,14 @@ def transform(runtime, source, target, *settings, **options):
     return transform_file(runtime, str(source), target, TransformOptions(*settings, **options), quiet=True)
 
 
+def test_the_model_is_named_once_nothing_else_is_wrong(vector_model, npy, target, tmp_path):
+    np.save(tmp_path / "wide.npy", np.zeros((3, 999), np.float32))
+    refused = run("transform", tmp_path / "wide.npy", "-m", vector_model, "-o", target)
+    assert refused.exit_code == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert run("transform", npy, "-m", vector_model, "-o", target).stderr.startswith("fastflow: model ")
+
+
 def test_a_mapped_file_of_several_blocks_is_what_transform_gives(vector_model, runtime, x, npy, target):
     result = run("transform", npy, "-m", vector_model, "-o", target)
     assert (result.exit_code, result.stdout) == (0, "")
