@@ -126,7 +126,7 @@ def test_an_input_that_loses_its_name_while_open_is_read_to_its_end(runtime, tmp
     assert np.array_equal(np.load(target), runtime.encode(sentences))
 
 
-def test_embedding_a_file_shows_its_share(runtime, corpus, target, monkeypatch):
+def test_embedding_a_file_shows_its_count_from_the_start(runtime, corpus, target, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -136,7 +136,8 @@ def test_embedding_a_file_shows_its_share(runtime, corpus, target, monkeypatch):
     monkeypatch.setattr("fastflow.progress.EVERY", 0.0)
     monkeypatch.setattr(module, "WINDOW", 64)
     embed_file(runtime, str(corpus), target, Settings())
-    assert "256 texts (100 %), " in shown.getvalue()
+    assert shown.getvalue().startswith("\rembed: 0 of 256 texts (0 %), 0/s\r")
+    assert "embed: 256 of 256 texts (100 %), " in shown.getvalue()
 
 
 def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_path, monkeypatch, capsys):
@@ -154,7 +155,7 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
     monkeypatch.setattr(runtime._opened, "embed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         embed_file(runtime, str(tmp_path / "in.txt"), out, Settings())
-    assert "192 finished rows" in capsys.readouterr().err  # 64 and 128
+    assert "48 finished rows" in capsys.readouterr().err  # 16 and 32
     monkeypatch.undo()
-    assert embed_file(runtime, str(tmp_path / "in.txt"), out, Settings(), Run(True)).resumed == 192
+    assert embed_file(runtime, str(tmp_path / "in.txt"), out, Settings(), Run(True)).resumed == 48
     assert np.array_equal(np.load(out), runtime.encode(lines))

@@ -67,7 +67,7 @@ def test_the_size_of_a_window_follows_its_time(monkeypatch):
         sizes.append(pace.size)
         now[0] += seconds
         pace.done(pace.size)
-    assert sizes == [64, 128, 256, 512, 512, 256, 512, 1000, 1000]
+    assert sizes == [16, 32, 64, 128, 128, 64, 128, 256, 512]
     pace.done(3)  # the reader had no more for now
     assert pace.size == 1000
     assert (Pace(1000).size, Pace(10, varies=True).size) == (1000, 10)
