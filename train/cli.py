@@ -113,7 +113,7 @@ def main(
     ctx = click.get_current_context()
     if encoder is None and not any(map(is_matrix_file, corpus)):
         raise click.MissingParameter(ctx=ctx, param=next(p for p in main.params if p.name == "encoder"))
-    check_extra("fastflow-train")
+    check_extra("fastflow-train", not quiet)
     from fastflow.cache_folder import cache_directory
     from fastflow.train.fits.vectors import vector_options
     from fastflow.train.progress import COMMAND, WARNINGS

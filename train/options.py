@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastflow.console import say
 from fastflow.errors import UsageError, missing_extra
 from fastflow.train.setting import check, choice, named, number, switch, whole
 
@@ -152,8 +154,13 @@ class Options:
 DEFAULTS = Options()
 
 
-def check_extra(purpose: str) -> None:
-    """Raise a FastflowError that names the extra to install if PyTorch or transformers is absent."""
+def check_extra(purpose: str, shown: bool = False) -> None:
+    """Raise a FastflowError that names the extra to install if PyTorch or transformers is absent.
+
+    ``shown``: a terminal gets a line first, because both take seconds to load.
+    """
+    if shown and sys.stderr is not None and sys.stderr.isatty():
+        say("fastflow: PyTorch is loaded first, which takes a few seconds")
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401

@@ -71,7 +71,7 @@ def distill(
     """
     from fastflow.train.options import check_extra
 
-    check_extra("fastflow distill")
+    check_extra("fastflow distill", True)
     from fastflow.train.distil.python import distil_files
     from fastflow.train.distil.run import Settings
 

@@ -272,7 +272,7 @@ def fitted_to(
     from fastflow.files.read.sources import Sources
     from fastflow.train.options import check_extra
 
-    check_extra("fastflow embed --fit")
+    check_extra("fastflow embed --fit", not quiet)
     from fastflow.train.fits.request import Request, fitted_model
 
     with contextlib.ExitStack() as stack:
