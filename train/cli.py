@@ -32,8 +32,7 @@ class TrainCommand(click.Command):
     "--encoder",
     metavar="DIR_OR_HUB_ID",
     help="A BERT-family encoder, or a token table, required for texts: a directory or a Hub id; 'default' and 'static' "
-    "are those in the package. "
-    "The model holds a copy of it. Only an encoder given by its Hub id is downloaded.",
+    "are those in the package. The model holds a copy of it. Only one given by its Hub id is downloaded.",
 )
 @click.option(
     "--reference-encoder",
@@ -125,11 +124,10 @@ def main(
         chosen = vector_options(options, _asked(ctx))
         train_vectors(corpus, out, chosen, Run(voice, log_dir=log_dir, resume=resume, dry_run=dry_run))
         return
-    columns = layout()
     run = Run(
         voice, cache_directory(cache), log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder
     )
-    train(corpus, columns, encoder, out, Options(**options), run, pairs, ray)
+    train(corpus, layout(), encoder, out, Options(**options), run, pairs, ray)
 
 
 def _asked(ctx: click.Context) -> list[str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastflow.console import say
 from fastflow.errors import UsageError, missing_extra
+from fastflow.train.progress import loading
 from fastflow.train.setting import check, choice, named, number, switch, whole
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -67,7 +66,7 @@ class Options:
         "or none for an encoder that was tuned for similarity.",
     )
     max_length: int | None = whole(
-        None, "Longest text, in tokens; longer texts are cut.  [default: 128, or the encoder's limit]", least=None
+        None, "Tokens after which a text is cut.  [default: 128, or the encoder's limit]", least=None
     )
     levels: int = whole(2, "Flow: levels.", least=1, most=4)
     depth: int | None = whole(None, "Flow: steps in a level." + _by_size("depth"), least=1)
@@ -82,8 +81,7 @@ class Options:
     )
     mean_share: float | None = number(
         None,
-        "Of recolour: how much of the mean is kept, as the average cosine of unrelated texts."
-        + _by_weights("mean_share"),
+        "Of recolour: how much of the mean is kept, as average cosine of unrelated texts." + _by_weights("mean_share"),
         most=0.99,
     )
     demoted: int | None = whole(
@@ -155,12 +153,9 @@ DEFAULTS = Options()
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:
-    """Raise a FastflowError that names the extra to install if PyTorch or transformers is absent.
-
-    ``shown``: a terminal gets a line first, because both take seconds to load.
-    """
-    if shown and sys.stderr is not None and sys.stderr.isatty():
-        say("fastflow: PyTorch is loaded first, which takes a few seconds")
+    """Raise a FastflowError that names the extra if PyTorch or transformers is absent; ``shown``: with a line first."""
+    if shown:
+        loading()
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -28,6 +29,12 @@ class Voice:
             for text in texts:
                 yield text
                 progress.advance(1)
+
+
+def loading() -> None:
+    """Tell a terminal why nothing is counted yet."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        say("fastflow: PyTorch is loaded first, which takes a few seconds")
 
 
 COMMAND = Voice()
