@@ -46,22 +46,17 @@ def train(
             lambda run: calibrate(read_texts(paths, layout), names, encoder, options, run, pairs), out, options, run
         )
         return
-    from fastflow.integrations.ray_cluster import check_address, cluster, ray_data, sentences
-
-    check_address(ray)
-    ray_data("fastflow-train --ray")
     if "-" in paths:
         raise UsageError("--ray reads the corpus twice, which standard input cannot be: give a file")
     options = settled(options)
     place = str(Path(encoder).absolute()) if Path(encoder).is_dir() else encoder
+    from fastflow.integrations.ray_cluster import workers
 
-    def calibrated(run: Run) -> Fit | None:
-        from fastflow.integrations.ray_fit import Pool
+    with workers(ray, "fastflow-train --ray") as pool:
 
-        workers = Pool(1, None, reading=0)
-        return calibrate_sharded(lambda: read_texts(paths, layout), names, place, options, run, workers, pairs)
+        def calibrated(run: Run) -> Fit | None:
+            return calibrate_sharded(lambda: read_texts(paths, layout), names, place, options, run, pool, pairs)
 
-    with cluster(ray, quiet=True), sentences():
         _finish(calibrated, out, options, run)
 
 

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 @click.option("--sentences", is_flag=True, help="Cut texts into sentences first.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Chooses the sentences that are held out.")
 @corpus_options
+@click.option(
+    "--ray",
+    metavar="ADDRESS|local",
+    help="Run MODEL on the cluster of Ray at ADDRESS, or on the cores of this machine, to the same bits. Needs the ray "
+    "extra.",
+)
 @click.option("--resume", is_flag=True, help="Continue an interrupted run, which left DIR.distilling.")
 def distill(
     model: str,
@@ -56,6 +62,7 @@ def distill(
     sentences: bool,
     seed: int,
     layout: Callable[[], Layout],
+    ray: str | None,
     resume: bool,
 ) -> None:
     """Make a token table of a model, which embeds a text in microseconds.
@@ -76,4 +83,4 @@ def distill(
     from fastflow.train.distil.run import Settings
 
     settings = Settings(dim, words, dtype, penalty, sentences, seed)
-    distil_files(model, corpus, layout(), output, settings, resume)
+    distil_files(model, corpus, layout(), output, settings, resume, ray)

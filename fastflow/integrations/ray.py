@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ray.data import Dataset
 
+    from fastflow.integrations.ray_fit import Pool
+    from fastflow.train.distil.result import Distilled
     from fastflow.train.ship.fit import Fit
 
 
@@ -123,21 +125,56 @@ def fit(
     Raises a FastflowError as ``fastflow.fit`` does, for a column without texts, and for texts that differ between the
     passes.
     """
-    data = ray_data("fastflow.integrations.ray.fit")
     if not isinstance(encoder, str | os.PathLike):
         raise UsageError(f"an encoder is a directory, a Hub id or 'default', not {short(encoder)}: give 'default'")
-    if not isinstance(dataset, data.Dataset):
-        raise UsageError(f"fit takes a ray.data.Dataset, not {type(dataset).__name__}")
-    from fastflow.train.options import check_extra
-
-    check_extra("fastflow.integrations.ray.fit")
-    from fastflow.integrations.ray_fit import Pool, texts_in_order
+    texts, workers = _read(dataset, column, num_cpus, concurrency, "fit")
     from fastflow.train.python import fit_sharded
 
     place = os.path.abspath(encoder) if os.path.isdir(encoder) else os.fspath(encoder)
-    texts, workers = texts_in_order(dataset, column), Pool(num_cpus, concurrency, reading=1)
     with sentences():
         return fit_sharded(texts, place, {"method": method, **options}, progress, workers)
+
+
+def distill(
+    dataset: Dataset,
+    model: str | os.PathLike[str],
+    column: str,
+    dim: int | None = None,
+    words: int = 0,
+    dtype: str = "float32",
+    penalty: float | None = None,
+    seed: int = 0,
+    progress: bool | Callable[[str], None] | None = None,
+    *,
+    num_cpus: int = 1,
+    concurrency: int | None = None,
+) -> Distilled:
+    """Make a token table of ``model`` by the texts in ``column``, as ``fastflow.distill`` does, to the same bits.
+
+    Actors run the model, whose files every node has; the driver adds up and solves. ``num_cpus`` and ``concurrency``
+    are those of ``fit``. Raises a FastflowError as ``fastflow.distill`` does, and for a column without texts.
+    """
+    options = {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}
+    texts, workers = _read(dataset, column, num_cpus, concurrency, "distill")
+    from fastflow.train.distil.python import distil_texts
+
+    with sentences():
+        return distil_texts(model, texts, options, progress, workers)
+
+
+def _read(
+    dataset: Dataset, column: str, num_cpus: int, concurrency: int | None, function: str
+) -> tuple[Callable[[], Iterator[str]], Pool]:
+    """The texts of ``column`` as often as they are asked for, and actors that work on them for ``function``."""
+    data = ray_data(f"fastflow.integrations.ray.{function}")
+    if not isinstance(dataset, data.Dataset):
+        raise UsageError(f"{function} takes a ray.data.Dataset, not {type(dataset).__name__}")
+    from fastflow.train.options import check_extra
+
+    check_extra(f"fastflow.integrations.ray.{function}")
+    from fastflow.integrations.ray_fit import Pool, texts_in_order
+
+    return texts_in_order(dataset, column), Pool(num_cpus, concurrency, reading=1)
 
 
 def mapped(

@@ -2,9 +2,10 @@
 
     python tests/attacks/tokens.py --lines 1000000 --seconds 600 --seed 0 ../shared/data
 
-Lines come from the text files below the given paths (.txt, .tsv, .jsonl, .csv, .md, .po, .gz of these); every fifth is
-read again with changes, and for twenty lines a text is made of mixed characters of all scripts. Each batch goes through
-one of the tokenizers below with a limit by chance. Exit code 1: two differ, and the text is printed.
+Lines come from the text files below the given paths (.txt, .tsv, .jsonl, .csv, .md, .po, .gz and .zst of these); every
+fifth is read again with changes, and for twenty lines a text is made of mixed characters of all scripts. After the last
+line short texts of such characters follow. Each batch goes through one of the tokenizers below with a limit by chance.
+Exit code 1: two differ, and the text is printed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+import zstandard
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -32,6 +34,8 @@ from fastflow.model.wordpiece import read_native
 from support.unicode import ORDERED, changed, mixed
 
 BATCH = 500  # texts in a call
+SHORT = 4  # words of a text after the last line, at most
+OPENERS = {".gz": gzip.open, ".zst": zstandard.open}
 ENDINGS = (".txt", ".tsv", ".jsonl", ".csv", ".md", ".po", ".json")
 CASED = {"lowercase": False, "strip_accents": None}
 RULES: dict[
@@ -102,18 +106,20 @@ class Pair:
 
 
 def lines_of(paths: list[Path], skip: int) -> Iterator[str]:
-    """The lines of every text file below ``paths``, again and again, from line number ``skip`` on."""
+    """The lines of every text file below ``paths``, from line number ``skip`` on."""
     found = [each for path in paths for each in ([path] if path.is_file() else sorted(path.rglob("*")))]
-    found = [each for each in found if each.is_file() and each.name.removesuffix(".gz").endswith(ENDINGS)]
-    while found:
-        for path in found:
-            opened = gzip.open if path.suffix == ".gz" else open
-            with opened(path, "rt", encoding="utf-8", errors="replace") as handle:
-                for line in handle:
-                    if skip:
-                        skip -= 1
-                    else:
-                        yield line.rstrip("\n")
+    found = [
+        each
+        for each in found
+        if each.is_file() and each.name.removesuffix(".gz").removesuffix(".zst").endswith(ENDINGS)
+    ]
+    for path in found:
+        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8", errors="replace") as handle:
+            for line in handle:
+                if skip:
+                    skip -= 1
+                else:
+                    yield line.rstrip("\n")
 
 
 def main() -> int:
@@ -127,19 +133,24 @@ def main() -> int:
     asked = parser.parse_args()
     rng, pairs = Random(asked.seed), {name: Pair(*file) for name, file in files().items()}
     corpus, counts, began, faults = lines_of(asked.paths, asked.skip), Counter[str](), time.monotonic(), 0
+    characters = 0
     while sum(counts.values()) < asked.lines and time.monotonic() - began < asked.seconds and faults < 10:
         lines = list(islice(corpus, BATCH))
         kinds = {"lines": lines, "changed": [changed(line, rng) for line in lines if rng.random() < 0.2]}
         kinds["mixed"] = [mixed(rng) for _ in range(BATCH // 20)]
+        if not lines:
+            kinds = {"short": [mixed(rng, SHORT) for _ in range(4 * BATCH)]}
         for kind, texts in kinds.items():
             name = "bert" if rng.random() < 0.4 else rng.choice(list(pairs))
             fault = pairs[name].difference(texts, rng.choice((2, 3, 8, 17, 128, 128, 512)), rng.choice((1, 1, 3)))
             counts[kind] += len(texts)
+            characters += sum(map(len, texts))
             if fault:
                 faults += 1
                 print(f"{name}, {kind}, {fault}")
     shown = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    print(f"{sum(counts.values())} texts ({shown}) in {time.monotonic() - began:.0f} s: {faults} faults")
+    seconds = time.monotonic() - began
+    print(f"{sum(counts.values())} texts ({shown}), {characters} characters, in {seconds:.0f} s: {faults} faults")
     return bool(faults)
 
 

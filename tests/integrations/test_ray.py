@@ -139,6 +139,8 @@ def test_what_is_no_model_dataset_or_encoder_is_named(model):
     for encoder in (None, 3):
         sentence = f"an encoder is a directory, a Hub id or 'default', not {encoder}: give 'def"
         refuses(integration.fit, ["a dog"], sentence, encoder=encoder, column="text")
+    sentence = "distill takes a ray.data.Dataset, not list"
+    refuses(integration.distill, ["a dog"], sentence, model=model, column="text")
 
 
 def test_lists_of_no_vector():

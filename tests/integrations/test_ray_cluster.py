@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import fastflow
 from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError
-from fastflow.integrations.ray import embed, fit, job_of, mapped
+from fastflow.integrations.ray import distill, embed, fit, job_of, mapped
 from fastflow.integrations.ray_cluster import sentences
 from fastflow.train.data.sharded import Measuring
 from fastflow.train.fits.fitting import calibrate
@@ -237,6 +238,24 @@ def test_an_actor_of_a_fit_killed_in_the_middle_changes_nothing(address, bert, t
     found = calibrate_sharded(lambda: texts, ["corpus"], str(bert), options, Run(SILENT), workers)
     assert mark.exists()
     assert calibration(found, tmp_path / "ray") == closed
+
+
+def test_a_distillation_has_the_bytes_of_one_process(address, source, bert, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastflow.train.distil.gathering.SHARD", 128)
+    found, alone = distill(read(source), bert, "text", concurrency=2), fastflow.distill(bert, texts)
+    assert (found.report["corpus"], found.report["texts"]) == (["a dataset of Ray"], alone.report["texts"])
+    for made, name in ((found, "ray"), (alone, "alone")):
+        made.save(tmp_path / name)
+    tables = [(tmp_path / name / "0_Transformer" / "model.safetensors").read_bytes() for name in ("ray", "alone")]
+    assert tables[0] == tables[1]
+
+
+def test_the_command_of_a_distillation_has_the_bytes_of_one_process(address, source, bert, tmp_path):
+    for name, ray in (("ray", ["--ray", address]), ("alone", [])):
+        done = command("distill", bert, source / "a.parquet", *ray, "-o", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+    manifests = [(tmp_path / name / "fastflow.json").read_bytes() for name in ("ray", "alone")]
+    assert manifests[0] == manifests[1]
 
 
 def test_another_encoder_on_a_node_ends_the_fit_with_a_sentence(address, bert, texts):

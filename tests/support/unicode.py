@@ -50,7 +50,7 @@ def word(rng: Random) -> str:
     if draw < 0.3:
         return rng.choice("aAéÉ中가\u0301😀\u302e") * size
     first, last = rng.choice(BLOCKS)
-    points = (rng.randint(first, last) for _ in range(size))
+    points = rng.choices(range(first, last + 1), k=size)
     return "".join(chr(i) for i in points if not 0xD800 <= i < 0xE000)
 
 

@@ -8,7 +8,7 @@ from fastflow.train.distil import ridge
 from fastflow.train.distil.choosing import FIRMNESS, PENALTIES, Held, best_prior, climb, fit_table
 from fastflow.train.distil.sums import Sums
 from fastflow.train.distil.teacher import following
-from fastflow.train.progress import SILENT
+from fastflow.train.progress import SILENT, Voice
 
 
 @pytest.mark.parametrize("peak", range(6))
@@ -61,7 +61,20 @@ def test_a_prior_that_is_right_is_kept():
     exact = np.linalg.lstsq(sums.square(np.eye(30)), sums.centred(), rcond=None)[0]
     table = fit_table("vectors", sums, exact, held, 5.0, SILENT)
     assert table.prior > 0.98
+    assert table.penalty == 5.0
     np.testing.assert_allclose(table.vectors, exact + sums.mean, atol=1e-3)
+
+
+def test_a_prior_that_follows_better_is_kept():
+    said, (sums, held) = [], few(3.0)
+    truth = np.linalg.lstsq(held.bags.toarray(), held.vectors, rcond=None)[0]
+    table = fit_table("vectors", sums, truth - sums.mean, held, None, Voice(said.append, bars=False))
+    assert table.penalty is None
+    assert table.cosine == table.prior == pytest.approx(1)
+    assert table.prior > max(table.tried.values()) + 0.001
+    np.testing.assert_array_equal(table.vectors, truth - sums.mean + sums.mean)
+    assert said[-1] == f"table of the vectors: kept the prior, held-out cosine {table.prior:.4f}"
+    assert fit_table("vectors", sums, truth - sums.mean, held, 0.05, SILENT).penalty == 0.05
 
 
 def test_the_firmness_of_the_prior_is_the_one_that_follows_best():

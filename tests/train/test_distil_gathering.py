@@ -23,10 +23,10 @@ def teacher(model, monkeypatch):
     return Teacher(str(model))
 
 
-def gathered(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
+def gathered(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None, workers=None):
     bags = {target.name: Bags(teacher.tokenizer(), target.weights) for target in teacher.targets}
     alone = teacher.alone([[i] for i in range(teacher.tokenizer().get_vocab_size())])
-    return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total=total)
+    return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total, workers)
 
 
 def stopping(teacher, calls, error=KeyboardInterrupt):
@@ -120,6 +120,39 @@ def test_another_run_or_corpus_is_refused(teacher, tmp_path):
         with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):
             gathered(teacher, texts, kept=Kept(tmp_path / "out", RUN, True, SILENT))
     assert path.exists()
+
+
+def test_a_corpus_that_has_grown_is_refused(teacher, tmp_path, monkeypatch):
+    """The last shard was short, so that the longer corpus is cut elsewhere."""
+    monkeypatch.setattr(gathering, "EVERY", 0.0)
+    assert gathered(teacher, TEXTS[:280], Kept(tmp_path / "out", RUN, False, SILENT)).texts % 100
+    with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):
+        gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
+
+
+def eager(task, shards):
+    """Workers that take two shards before they give the vectors of one."""
+    waiting, work = [], task.open()
+    for shard in shards:
+        waiting.append(shard)
+        if len(waiting) > 2:
+            yield work(waiting.pop(0))
+    yield from map(work, waiting)
+
+
+def test_workers_give_the_same_bits_and_may_be_interrupted(teacher, tmp_path):
+    same(gathered(teacher, workers=eager), gathered(teacher))
+
+    def stopped(task, shards):
+        for at, vectors in enumerate(eager(task, shards)):
+            if at == 3:
+                raise KeyboardInterrupt
+            yield vectors
+
+    with pytest.raises(KeyboardInterrupt):
+        gathered(teacher, kept=Kept(tmp_path / "out", RUN, False, SILENT), workers=stopped)
+    kept = Kept(tmp_path / "out", RUN, True, SILENT)
+    same(gathered(teacher, kept=kept, workers=eager), gathered(teacher))
 
 
 def test_without_resume_it_starts_again(teacher, tmp_path):

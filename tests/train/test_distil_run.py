@@ -9,6 +9,7 @@ import fastflow
 from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError
 from fastflow.model.artifact import verify
+from fastflow.train.distil import choosing
 from fastflow.train.distil.run import Settings
 from fastflow.train.distil.teacher import unit
 
@@ -89,6 +90,16 @@ def test_a_table_of_words_is_its_teacher(bert, tmp_path):
     assert made.report["tables"][1]["prior"] > made.report["tables"][0]["prior"]
     made.save(tmp_path / "m")
     assert Runtime(tmp_path / "m").info()["calibration"] == Runtime(teacher).info()["calibration"]
+
+
+def test_a_prior_that_is_kept_is_named(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing, "PENALTIES", (1e9, 1e8, 1e7, 1e6, 1e5))  # none moves the prior to a sentence
+    monkeypatch.setattr(choosing.Held, "cosine", lambda self, table: -float(np.abs(table).sum()))
+    made = fastflow.distill(bert, TEXTS[:300])
+    assert made.report["penalty"] is None
+    assert made.report["reasons"][1].startswith("the prior is kept: no penalty of the regression follows")
+    made.save(tmp_path / "m")
+    assert "| penalty | none, the prior alone, chosen on" in (tmp_path / "m" / "README.md").read_text()
 
 
 def test_fewer_dimensions_keep_the_widest(bert, plain):

@@ -22,11 +22,14 @@ SEARCH = 1e-2  # tolerance of the systems that are solved to compare penalties
 
 @dataclass(frozen=True)
 class Table:
-    """Token vectors (V, D), and how well they follow the teacher on held-out sentences: ``cosine``, ``prior``'s own."""
+    """Token vectors (V, D), and how well they follow the teacher on held-out sentences: ``cosine``, ``prior``'s own.
+
+    ``penalty`` is None if they are the prior.
+    """
 
     target: str
     vectors: Floats
-    penalty: float
+    penalty: float | None
     cosine: float
     prior: float
     tried: dict[float, float]  # penalty -> cosine
@@ -59,7 +62,10 @@ def best_prior(prior: ridge.Prior, sums: Sums, held: Held) -> Floats:
 
 
 def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:
-    """The table about the prior ``start`` (V, D), by ``penalty``, or by the one of PENALTIES that follows best."""
+    """The table about the prior ``start`` (V, D), by ``penalty``, or by the one of PENALTIES that follows best.
+
+    Without a ``penalty`` the prior itself is kept if it follows the teacher as well.
+    """
     right, tried = ridge.right_side(sums, start), dict[float, float]()
     state: ridge.Singles | None = None
 
@@ -78,9 +84,12 @@ def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float
     voice.say(f"table of the {target}: solving for {right.shape[0]:,} tokens of {right.shape[1]} numbers")
     best = penalty if penalty is not None else PENALTIES[climb(measured, FIRST, len(PENALTIES))]
     solved = rows(ridge.solve(sums, right, best, state))
-    cosine = held.cosine(solved)
+    cosine, prior = held.cosine(solved), held.cosine(start + sums.mean)
+    if penalty is None and prior >= cosine:
+        voice.say(f"table of the {target}: kept the prior, held-out cosine {prior:.4f}")
+        return Table(target, start + sums.mean, None, prior, prior, tried)
     voice.say(f"table of the {target}: kept penalty {best:g}, held-out cosine {cosine:.4f}")
-    return Table(target, solved, best, cosine, held.cosine(start + sums.mean), tried)
+    return Table(target, solved, best, cosine, prior, tried)
 
 
 def climb(height: Callable[[int], float], at: int, count: int) -> int:

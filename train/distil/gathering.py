@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
-from fastflow.train.data.sharded import SHARD, key_of
+from fastflow.train.data.sharded import SHARD, Workers, key_of
 from fastflow.train.distil.bags import Bags
 from fastflow.train.distil.lengths import Lengths, first_lengths
 from fastflow.train.distil.sums import Sums
@@ -48,13 +49,13 @@ class Gathered:
     sha256: str = ""
     whole: bool = True  # false while a shard is taken in
 
-    def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int) -> None:
-        """Take in a shard."""
+    def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int, sha256: str) -> None:
+        """Take in a shard of so many ``texts``; ``sha256`` is over all sentences up to its end."""
         self.whole = False
         for name, found in sums.items():
             self.sums[name] = self.sums[name].merge(found) if name in self.sums else found
         self.counts = self.counts + counts if len(self.counts) else counts
-        self.texts += texts
+        self.texts, self.sha256 = self.texts + texts, sha256
         self.whole = True
 
 
@@ -149,26 +150,38 @@ def gather(
     voice: Voice,
     kept: Kept | None,
     total: int | None = None,
+    workers: Workers | None = None,
 ) -> Gathered:
     """Read ``texts`` once; ``bags`` and ``alone``, the vectors (V, D) of each token alone, by the names of targets.
 
-    ``total``: about how many there are. Raises a FastflowError if there are too few texts.
+    ``total``: about how many there are. ``workers`` open the teacher where they run, None for this process; either
+    gives the same bits. Raises a FastflowError if there are too few texts.
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
-    done, digest, read = found.texts, hashlib.sha256(), 0
+    done, digest = found.texts, hashlib.sha256()
+    waiting = deque[tuple[list[str], str]]()  # shards without their vectors, and the digest up to the end of each
+
+    def ahead() -> Iterator[list[str]]:
+        read = 0
+        for shard in _shards(texts, found, seed, digest):
+            before, read = read, read + len(shard)
+            if before >= done:
+                waiting.append((shard, digest.hexdigest()))
+                yield shard
+            elif read > done or (read == done and digest.hexdigest() != wanted):
+                raise _others(kept)
+        if read < done:
+            raise _others(kept)
+
+    taught = map(teacher, ahead()) if workers is None else workers(teacher.task, ahead())
     try:
         with (
             voice.progress("teacher", total, "texts", found.texts, about=True) as progress,
             teacher.counted(progress.within),
         ):
-            for shard in _shards(texts, found, seed, digest):
-                if read < done:
-                    read += len(shard)
-                    if read == done and digest.hexdigest() != wanted:
-                        raise _others(kept)
-                    continue
-                found.merge(*_sums(shard, teacher, bags, alone, found))
-                read, found.sha256 = found.texts, digest.hexdigest()
+            for vectors in taught:
+                shard, mark = waiting.popleft()
+                found.merge(*_sums(shard, vectors, bags, alone, found), len(shard), mark)
                 progress.advance(len(shard))
                 if kept is not None:
                     kept.save(found, found.sha256)
@@ -178,8 +191,6 @@ def gather(
             voice.say(f"fastflow: {found.texts:,} texts are gathered in {kept.path}; the same command with --resume "
                       "continues after them")  # fmt: skip
         raise
-    if read < done:
-        raise _others(kept)
     found.sha256 = digest.hexdigest()
     if found.texts < 2 or not found.held:
         raise FastflowError(
@@ -221,14 +232,18 @@ def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any) -> It
 
 
 def _sums(
-    shard: Sequence[str], teacher: Teacher, bags: dict[str, Bags], alone: dict[str, Vectors], found: Gathered
-) -> tuple[dict[str, Sums], Any, int]:
-    """The sums of a shard for each target, the counts (V,) of its tokens, and its length."""
-    own, vectors = bags["vectors"], teacher(shard)
+    shard: Sequence[str],
+    vectors: dict[str, Vectors],
+    bags: dict[str, Bags],
+    alone: dict[str, Vectors],
+    found: Gathered,
+) -> tuple[dict[str, Sums], Any]:
+    """The sums of a shard for each target, whose ``vectors`` these are, and the counts (V,) of its tokens."""
+    own = bags["vectors"]
     ids = own.ids(shard)
     counts = np.bincount(np.concatenate([np.empty(0, np.int64), *ids]), minlength=own.size)
     rows = {name: bag.of(ids) for name, bag in bags.items()}
     if found.lengths is None:
         found.lengths = first_lengths(alone["vectors"], counts, rows["vectors"], vectors["vectors"])
     rows["vectors"] = found.lengths.divide(rows["vectors"])
-    return {name: Sums.of(row, vectors[name]) for name, row in rows.items()}, counts, len(shard)
+    return {name: Sums.of(row, vectors[name]) for name, row in rows.items()}, counts

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +18,48 @@ from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
+from fastflow.train.data.sharded import Workers
 from fastflow.train.distil.gathering import Kept
 from fastflow.train.distil.result import Distilled, lines, named
 from fastflow.train.distil.run import Settings, distil
 from fastflow.train.distil.teacher import Teacher
 from fastflow.train.progress import COMMAND
-from fastflow.train.python import SOURCE, checked_texts, naming_arguments, voice_of
+from fastflow.train.python import DATASET, SOURCE, checked_texts, naming_arguments, voice_of
 
 
 def distil_texts(
-    model: str | os.PathLike[str], texts: Any, options: dict[str, Any], progress: bool | Callable[[str], None] | None
+    model: str | os.PathLike[str],
+    texts: Any,
+    options: dict[str, Any],
+    progress: bool | Callable[[str], None] | None,
+    workers: Workers | None = None,
 ) -> Distilled:
-    """``fastflow.train.distill``, whose arguments these are."""
+    """``fastflow.train.distill``, whose arguments these are; with ``workers``, ``texts()`` gives those of a dataset."""
     with naming_arguments():
-        found = list(checked_texts(texts, "distill"))
+        if workers is None:
+            texts = list(checked_texts(texts, "distill"))
+            names, total, texts = [SOURCE], len(texts), partial(iter, texts)
+        else:
+            names, total = [DATASET], None
         teacher, settings = Teacher(os.fspath(model)), Settings(**options)
-        return distil(lambda: iter(found), [SOURCE], teacher, settings, voice_of(progress), total=len(found))
+        return distil(texts, names, teacher, settings, voice_of(progress), total=total, workers=workers)
 
 
-def distil_files(model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, resume: bool) -> None:
-    """The body of ``fastflow distill``: files -> a model directory, and the lines printed about it."""
+def _pool(ray: str | None) -> AbstractContextManager[Workers | None]:
+    if ray is None:
+        return nullcontext()
+    from fastflow.integrations.ray_cluster import workers
+
+    return workers(ray, "fastflow distill --ray")
+
+
+def distil_files(
+    model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, resume: bool, ray: str | None
+) -> None:
+    """The body of ``fastflow distill``: files -> a model directory, and the lines printed about it.
+
+    ``ray``: the address of a cluster whose actors hold the teacher, ``local`` for this machine, None for this process.
+    """
     check_out(out, "-o")
     if "-" in paths and (settings.words or resume):
         raise UsageError("--words and --resume read the corpus again, which standard input cannot be: give a file")
@@ -48,10 +72,11 @@ def distil_files(model: str, paths: Sequence[str], layout: Layout, out: Path, se
         keepers.append(Kept(out, run, resume, COMMAND))
         return keepers[0]
 
-    with Kept.alone(out):
+    with Kept.alone(out), _pool(ray) as workers:
         with Sources(paths) as sources:
             total, _ = sources.expected(layout)
-        found = distil(texts, named(paths), Teacher(model), settings, COMMAND, None if "-" in paths else kept, total)
+        resumed = None if "-" in paths else kept
+        found = distil(texts, named(paths), Teacher(model), settings, COMMAND, resumed, total, workers)
         mark = found.save(out)
         for keeper in keepers:
             keeper.remove()

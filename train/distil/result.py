@@ -85,13 +85,14 @@ def card(distilled: Distilled) -> str:
     found = distilled.training
     teacher, rows = found["teacher"], found["table"]
     words = f", {rows['words']} of them whole words of the corpus" if rows["words"] else ""
+    penalty = "none, the prior alone" if found["penalty"] is None else f"{found['penalty']:g}"
     facts = {
         "teacher": f"{teacher['name']} (fingerprint {teacher['fingerprint'][:16]})",
         "table": f"{rows['tokens']} tokens of {rows['dim']} numbers, {rows['dtype']}{words}",
         "calibration": calibration.describe(distilled.stages),
         "longest text": f"{distilled.encoder.max_length} tokens",
         "corpus": f"{', '.join(found['corpus'])}: {found['texts']} texts",
-        "penalty": f"{found['penalty']:g}, chosen on {found['held_out']} held-out sentences",
+        "penalty": f"{penalty}, chosen on {found['held_out']} held-out sentences",
         "licence": "that of the teacher; the corpus's texts are not in it",
     }
     opens = "" if distilled.stages else " The folder 0_Transformer also opens in model2vec."

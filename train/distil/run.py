@@ -18,6 +18,7 @@ from fastflow.stages import calibration
 from fastflow.train.choice.tuned import probe
 from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.sharded import Workers
 from fastflow.train.distil import ridge
 from fastflow.train.distil.bags import Bags, add_words, special_ids, split_words
 from fastflow.train.distil.choosing import Held, Table, best_prior, fit_table
@@ -73,11 +74,13 @@ def distil(
     voice: Voice = COMMAND,
     kept: Callable[[dict[str, Any]], Kept] | None = None,
     total: int | None = None,
+    workers: Workers | None = None,
 ) -> Distilled:
     """The table that follows ``teacher`` on the texts that every call of ``texts`` gives in the same order.
 
     ``names`` are those of the corpus. ``kept`` makes the file of an interrupted pass from what identifies the run.
-    ``total``: about how many texts there are, if that is known.
+    ``total``: about how many texts there are, if that is known. ``workers`` open the teacher and embed the texts, None
+    for this process.
     Raises a FastflowError for texts from which nothing can be learnt, and a UsageError for a choice that cannot be.
     """
     check_dim(settings, teacher)
@@ -92,7 +95,7 @@ def distil(
     keeper = None if kept is None else kept(identity)
     alone = priors(teacher, student, voice)
     total = None if settings.sentences else total
-    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper, total)
+    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper, total, workers)
     tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
     best = max(tables, key=lambda table: table.cosine)
     return finished(teacher, student, found, tables, best, names, settings)
@@ -211,7 +214,9 @@ def follows(teacher: Teacher, made: Callable[[list[str]], Any], held: list[str])
 def reasons(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
     """Which target the table follows, and why, in sentences."""
     cosines = ", ".join(f"{table.target} {table.cosine:.4f}" for table in tables)
-    found = [f"held-out cosine to the teacher: {cosines}; the tokens' own vectors alone {best.prior:.4f}"]
+    found = [f"held-out cosine to the teacher: {cosines}; the prior alone {best.prior:.4f}"]
+    if best.penalty is None:
+        found.append("the prior is kept: no penalty of the regression follows the teacher better; give more sentences")
     if best.target == "pooled":
         found.append("the table follows the teacher's pooled state, and the teacher's calibration comes after it")
     elif len(tables) > 1:

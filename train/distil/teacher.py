@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -31,6 +33,24 @@ class Target(NamedTuple):
     weights: NDArray[np.float32] | None
 
 
+@dataclass(frozen=True)
+class Teaching:
+    """The task of workers: each opens the teacher where it runs, by a name that it has there too."""
+
+    name: str
+    fingerprint: str
+
+    def open(self) -> Teacher:
+        """Raises a FastflowError if the files are not those that the distillation was started with."""
+        found = Teacher(self.name)
+        if found.model.fingerprint != self.fingerprint:
+            raise FastflowError(
+                f"the teacher {self.name} has the fingerprint {found.model.fingerprint} on a worker, and "
+                f"{self.fingerprint} where the distillation was started: give every node the same files"
+            )
+        return found
+
+
 class Teacher:
     """The model ``name`` opened to teach; raises a FastflowError for one that has no encoder or cannot run."""
 
@@ -40,12 +60,18 @@ class Teacher:
         self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = packaged_name(self.model.path) or str(self.model.path)
+        self._given = os.path.abspath(name) if os.path.isdir(name) else name
 
     @cached_property
     def targets(self) -> list[Target]:
         """The vectors; and if the model calibrates, its pooled state."""
         found = [Target("vectors", None)]
         return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
+
+    @property
+    def task(self) -> Teaching:
+        """The same teacher on workers."""
+        return Teaching(self._given, self.model.fingerprint)
 
     def tokenizer(self) -> Any:
         """Its ``tokenizers.Tokenizer``, cut where the teacher cuts a text, for tokens without the special ones."""
