@@ -50,9 +50,12 @@ def train(
         raise UsageError("--ray reads the corpus twice, which standard input cannot be: give a file")
     options = settled(options)
     place = str(Path(encoder).absolute()) if Path(encoder).is_dir() else encoder
-    from fastflow.integrations.ray_cluster import workers
+    from fastflow.integrations.ray_cluster import ray_data
 
-    with workers(ray, "fastflow-train --ray") as pool:
+    ray_data("fastflow-train --ray")
+    from fastflow.integrations.ray_fit import workers
+
+    with workers(ray) as pool:
 
         def calibrated(run: Run) -> Fit | None:
             return calibrate_sharded(lambda: read_texts(paths, layout), names, place, options, run, pool, pairs)

@@ -18,8 +18,6 @@ from fastflow.files.read.records import listed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fastflow.integrations.ray_fit import Pool
-
 KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
 
 
@@ -89,17 +87,6 @@ def refusal(address: str, error: Exception) -> str:
         return "the cluster refuses this client's token: copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"
     what = "Ray did not start on this machine" if address == "local" else "no cluster of Ray answers there"
     return f"{what}: {first_line(error)}"
-
-
-@contextlib.contextmanager
-def workers(address: str, purpose: str) -> Iterator[Pool]:
-    """An actor on each CPU of the cluster at ``address``; their failures are sentences. ``purpose`` is the command."""
-    check_address(address)
-    ray_data(purpose)
-    from fastflow.integrations.ray_fit import Pool
-
-    with cluster(address, quiet=True), sentences():
-        yield Pool(1, None, reading=0)
 
 
 @contextlib.contextmanager

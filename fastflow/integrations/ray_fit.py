@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.data
 
 from fastflow.errors import UsageError
-from fastflow.integrations.ray_cluster import check_column, texts_of
+from fastflow.integrations.ray_cluster import check_address, check_column, cluster, sentences, texts_of
 from fastflow.stages.vectors import check_count
 
 if TYPE_CHECKING:
@@ -71,6 +72,14 @@ class Pool:
         finally:
             for each in pool:
                 ray.kill(each)
+
+
+@contextmanager
+def workers(address: str) -> Iterator[Pool]:
+    """An actor on each CPU of the cluster at ``address``; their failures are sentences."""
+    check_address(address)
+    with cluster(address, quiet=True), sentences():
+        yield Pool(1, None, reading=0)
 
 
 def texts_in_order(dataset: Dataset, column: str) -> Callable[[], Iterator[str]]:

@@ -48,9 +48,12 @@ def distil_texts(
 def _pool(ray: str | None) -> AbstractContextManager[Workers | None]:
     if ray is None:
         return nullcontext()
-    from fastflow.integrations.ray_cluster import workers
+    from fastflow.integrations.ray_cluster import ray_data
 
-    return workers(ray, "fastflow distill --ray")
+    ray_data("fastflow distill --ray")
+    from fastflow.integrations.ray_fit import workers
+
+    return workers(ray)
 
 
 def distil_files(
