@@ -26,7 +26,8 @@ def teacher(model, monkeypatch):
 def gathered(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None, workers=None):
     bags = {target.name: Bags(teacher.tokenizer(), target.weights) for target in teacher.targets}
     alone = teacher.alone([[i] for i in range(teacher.tokenizer().get_vocab_size())])
-    return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total, workers)
+    teacher.workers = workers
+    return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total)
 
 
 def stopping(teacher, calls, error=KeyboardInterrupt):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
-from fastflow.train.data.sharded import SHARD, Workers, key_of
+from fastflow.train.data.sharded import SHARD, key_of
 from fastflow.train.distil.bags import Bags
 from fastflow.train.distil.lengths import Lengths, first_lengths
 from fastflow.train.distil.sums import Sums
@@ -150,12 +150,10 @@ def gather(
     voice: Voice,
     kept: Kept | None,
     total: int | None = None,
-    workers: Workers | None = None,
 ) -> Gathered:
     """Read ``texts`` once; ``bags`` and ``alone``, the vectors (V, D) of each token alone, by the names of targets.
 
-    ``total``: about how many there are. ``workers`` open the teacher where they run, None for this process; either
-    gives the same bits. Raises a FastflowError if there are too few texts.
+    ``total``: about how many there are. Raises a FastflowError if there are too few texts.
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
     done, digest = found.texts, hashlib.sha256()
@@ -173,13 +171,12 @@ def gather(
         if read < done:
             raise _others(kept)
 
-    taught = map(teacher, ahead()) if workers is None else workers(teacher.task, ahead())
     try:
         with (
             voice.progress("teacher", total, "texts", found.texts, about=True) as progress,
             teacher.counted(progress.within),
         ):
-            for vectors in taught:
+            for vectors in teacher.each(ahead()):
                 shard, mark = waiting.popleft()
                 found.merge(*_sums(shard, vectors, bags, alone, found), len(shard), mark)
                 progress.advance(len(shard))

@@ -41,8 +41,8 @@ def distil_texts(
             names, total, texts = [SOURCE], len(texts), partial(iter, texts)
         else:
             names, total = [DATASET], None
-        teacher, settings = Teacher(os.fspath(model)), Settings(**options)
-        return distil(texts, names, teacher, settings, voice_of(progress), total=total, workers=workers)
+        teacher, settings = Teacher(os.fspath(model), workers), Settings(**options)
+        return distil(texts, names, teacher, settings, voice_of(progress), total=total)
 
 
 def _pool(ray: str | None) -> AbstractContextManager[Workers | None]:
@@ -79,7 +79,7 @@ def distil_files(
         with Sources(paths) as sources:
             total, _ = sources.expected(layout)
         resumed = None if "-" in paths else kept
-        found = distil(texts, named(paths), Teacher(model), settings, COMMAND, resumed, total, workers)
+        found = distil(texts, named(paths), Teacher(model, workers), settings, COMMAND, resumed, total)
         mark = found.save(out)
         for keeper in keepers:
             keeper.remove()

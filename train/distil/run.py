@@ -18,7 +18,6 @@ from fastflow.stages import calibration
 from fastflow.train.choice.tuned import probe
 from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.data.sharded import Workers
 from fastflow.train.distil import ridge
 from fastflow.train.distil.bags import Bags, add_words, special_ids, split_words
 from fastflow.train.distil.choosing import Held, Table, best_prior, fit_table
@@ -74,13 +73,11 @@ def distil(
     voice: Voice = COMMAND,
     kept: Callable[[dict[str, Any]], Kept] | None = None,
     total: int | None = None,
-    workers: Workers | None = None,
 ) -> Distilled:
     """The table that follows ``teacher`` on the texts that every call of ``texts`` gives in the same order.
 
     ``names`` are those of the corpus. ``kept`` makes the file of an interrupted pass from what identifies the run.
-    ``total``: about how many texts there are, if that is known. ``workers`` open the teacher and embed the texts, None
-    for this process.
+    ``total``: about how many texts there are, if that is known.
     Raises a FastflowError for texts from which nothing can be learnt, and a UsageError for a choice that cannot be.
     """
     check_dim(settings, teacher)
@@ -95,7 +92,7 @@ def distil(
     keeper = None if kept is None else kept(identity)
     alone = priors(teacher, student, voice)
     total = None if settings.sentences else total
-    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper, total, workers)
+    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper, total)
     tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
     best = max(tables, key=lambda table: table.cosine)
     return finished(teacher, student, found, tables, best, names, settings)

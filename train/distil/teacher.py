@@ -18,6 +18,7 @@ from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
 from fastflow.model.tokens import Tokens
 from fastflow.opened import Count, Opened
 from fastflow.streaming import StreamOptions
+from fastflow.train.data.sharded import Workers
 
 BLOCK = 4096  # lists of ids that are computed together
 Vectors = NDArray[np.float32]
@@ -54,19 +55,24 @@ class Teaching:
 class Teacher:
     """The model ``name`` opened to teach; raises a FastflowError for one that has no encoder or cannot run."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, workers: Workers | None = None) -> None:
         self.model = load_model(name)
         self.opened = Opened(self.model, "auto", "auto", None, "auto", False)
         self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = packaged_name(self.model.path) or str(self.model.path)
         self._given = os.path.abspath(name) if os.path.isdir(name) else name
+        self.workers = workers
 
     @cached_property
     def targets(self) -> list[Target]:
         """The vectors; and if the model calibrates, its pooled state."""
         found = [Target("vectors", None)]
         return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
+
+    def each(self, shards: Iterator[list[str]]) -> Iterator[dict[str, Vectors]]:
+        """The vectors of each shard, in order, to the same bits with workers as without."""
+        return map(self, shards) if self.workers is None else self.workers(self.task, shards)
 
     @property
     def task(self) -> Teaching:
