@@ -61,7 +61,10 @@ DIM = click.option(
 )
 NORMALIZE = click.option("--normalize/--no-normalize", default=False, help="Divide by the L2 norm, after --dim.")
 RESUME = click.option(
-    "--resume", is_flag=True, help="Continue an interrupted run after the rows it finished (OUT.partial)."
+    "--resume",
+    is_flag=True,
+    help="Continue an interrupted run after the rows it finished (OUT.partial). If the same run with --resume has "
+    "finished OUT (OUT.run.json), there is nothing to do.",
 )
 
 
@@ -248,9 +251,12 @@ def _check_together(
 
 def _summarise(done: Summary, seconds: float, longest: int | None, output: Path | None, replaced: bool) -> None:
     """Say what a run embedded, and how fast."""
+    if done.finished:
+        say(f"fastflow: {output} is finished: nothing to do")
+        return
     rate = done.texts / max(seconds, 1e-9)
-    odd = [f"{done.empty} empty"] * bool(done.empty) + [f"{done.resumed} done before"] * bool(done.resumed)
-    odd += [f"{done.cut} cut at {longest} tokens"] * bool(done.cut)
+    odd = [f"{done.empty:,} empty"] * bool(done.empty) + [f"{done.resumed:,} done before"] * bool(done.resumed)
+    odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
     written = "" if output is None else written_to(output, replaced)
     if done.cache:
@@ -343,7 +349,9 @@ def transform(
     started = (lambda: None) if quiet else partial(introduce, runtime)
     start, replaced = time.monotonic(), os.path.isfile(output)
     done = transform_file(runtime, vectors, output, TransformOptions(**options), resume, quiet, started)
-    if not quiet:
+    if done.finished and not quiet:
+        say(f"fastflow: {output} is finished: nothing to do")
+    elif not quiet:
         rate = done.vectors / max(time.monotonic() - start, 1e-9)
-        before = f" ({done.resumed} done before)" * bool(done.resumed)
+        before = f" ({done.resumed:,} done before)" * bool(done.resumed)
         say(f"fastflow: {counted(done.vectors, 'vectors')}{before}, {rate:,.0f} a second{written_to(output, replaced)}")

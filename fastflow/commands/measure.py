@@ -230,8 +230,8 @@ def bench(
 ) -> None:
     """Time fastflow against other engines on this machine.
 
-    Without --suite: texts a second of the model on the CPU, in float32, bfloat16 and int8, and of the engines among
-    Sentence Transformers, fastembed and ONNX Runtime that are installed; under a minute.
+    Without --suite: texts a second of the model on the CPU, in float32 and, if it computes layers, in bfloat16 and
+    int8, and of the engines among Sentence Transformers, fastembed and ONNX Runtime that are installed; under a minute.
 
     The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
     installed is named and left out. Run it on a quiet machine: the table shows how busy others kept it. The suites

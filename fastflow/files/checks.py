@@ -32,7 +32,7 @@ def check_target(
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
-    from fastflow.files.write.partial import check_output, check_unfinished  # not of standard output
+    from fastflow.files.write.partial import check_known, check_output  # not of standard output
     from fastflow.files.write.writers import writer_for
 
     kind = writer_for(target)
@@ -61,7 +61,7 @@ def check_target(
     for path in paths if settings.ranges is None else [*paths, settings.ranges.path]:
         check_output(target, path)
     if resume and settings.shard is None:
-        check_unfinished(target)
+        check_known(target)
 
 
 def named(target: Path, settings: Settings, suffix: str = ".parquet") -> str:

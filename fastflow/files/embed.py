@@ -132,7 +132,9 @@ class Embedded:
                 say(f"fastflow: {part.describe()}")
             if run.resume and is_done(target, part):
                 state.forget()  # of a run that was killed right after the part got its name
-                return Summary(resumed=found.stop - found.start)
+                return Summary(resumed=found.stop - found.start, finished=True)
+        elif run.resume and (before := state.is_done()) is not None:
+            return Summary(resumed=before, finished=True)
         with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
             writer.types, writer.id_field = types, settings.layout.id_field
             writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}

@@ -51,6 +51,7 @@ class Summary:
     cut: int = 0
     reused: int = 0  # texts whose pooled vector was there before
     cache: str = ""  # the content of --cache, in words
+    finished: bool = False  # by an earlier run: this one had nothing to do
 
 
 def parse_keep(given: Sequence[str]) -> tuple[str, ...]:

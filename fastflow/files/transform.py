@@ -20,7 +20,7 @@ from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.growing import growing
 from fastflow.files.write.outputs import JsonLinesFile
 from fastflow.files.write.parquet_output import ParquetOutput
-from fastflow.files.write.partial import State, check_output, check_unfinished
+from fastflow.files.write.partial import State, check_known, check_output
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
@@ -46,6 +46,7 @@ class Summary:
 
     vectors: int = 0
     resumed: int = 0
+    finished: bool = False  # by an earlier run: this one had nothing to do
 
 
 def transform_file(
@@ -69,7 +70,7 @@ def transform_file(
     if settings.ranges is not None:
         settings.ranges.check_width(settings.dim or runtime.dim)
     if resume:
-        check_unfinished(target)
+        check_known(target)
     with MatrixFile(source) as vectors:
         takes = runtime.info()
         if (dim := vectors.matrix.shape[1]) != takes["pooled_dim"]:
@@ -80,6 +81,8 @@ def transform_file(
         key = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
         options = vars(settings) | {"ranges": digest_of(settings.ranges)}
         state = State(target, vectors.identity, key | {"options": options})
+        if resume and (before := state.is_done()) is not None:
+            return Summary(resumed=before, finished=True)
         with kind(target, key) as writer, growing(writer, state, resume) as rows:
             started()
             transformed = Transformed(runtime, vectors, settings, rows)

@@ -25,6 +25,7 @@ from pathlib import Path
 from boxed import rounds
 
 from fastflow.files.parts.manifest import manifest_path
+from fastflow.files.write.partial import run_path
 from fastflow.files.write.writers import WRITERS, writer_for
 
 CODE = "import sys; import fastflow.files.embed as e; e.WINDOW = 64; from fastflow.cli import main; main(sys.argv[1:])"
@@ -114,7 +115,8 @@ class Round:
         self.check_left()
 
     def check_left(self) -> None:
-        if left := [path.name for path in self.out.iterdir() if path not in (self.target, manifest_path(self.target))]:
+        beside = (self.target, manifest_path(self.target), run_path(self.target))
+        if left := [path.name for path in self.out.iterdir() if path not in beside]:
             raise Fault(f"{self.suffix}: left behind: {sorted(left)}")
 
     def check_cache(self, command: list[str], whole: bytes) -> None:

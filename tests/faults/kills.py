@@ -168,11 +168,12 @@ def run_child(folder: Path, command: tuple[str, ...], last: int, write: int) -> 
 
 
 def files(folder: Path, kept: tuple[str, ...]) -> dict[str, bytes]:
-    """Every file below ``folder`` with its bytes, but those whose first part is ``kept`` or belongs to it."""
+    """Every file below ``folder`` with its bytes, but those whose first part is ``kept`` or belongs to it, and the
+    record of a run with --resume, which holds times."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and not name.parts[0].startswith(kept or ("\0",)):
+        if path.is_file() and not name.parts[0].startswith(kept or ("\0",)) and not name.name.endswith(".run.json"):
             found[name.as_posix()] = path.read_bytes()
     return found
 

@@ -22,7 +22,7 @@ from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
 from fastflow.stages.vectors import PRECISIONS
 
-from support.commands import assert_one_sentence
+from support.commands import assert_one_sentence, run
 from support.matrices import make_vector_model
 from support.outputs import block
 from support.runs import SIZE, SUBJECTS, TEXTS, VECTORS, Desk, before_block, cases, desk_of, interrupted
@@ -117,9 +117,47 @@ def test_a_finished_output_is_not_made_again(desk):
     if desk.subject.name == "shard":  # that a part is done is no error: a script may run all commands again
         assert (done.exit_code, done.stdout) == (0, "")
     else:
-        assert_one_sentence(done, 2, "is finished, and nothing is left to resume: leave out --resume to make it again")
+        assert_one_sentence(done, 2, f"nothing is left to resume; no {desk.target.name}.run.json says what it is of")
     assert (desk.target.read_bytes(), desk.target.stat().st_mtime_ns) == before
     assert desk.left() == [desk.target.name]
+
+
+def again(desk, *options):
+    """The command without --quiet."""
+    return run(*desk.subject.command(desk.model, desk.target), "--resume", *options)
+
+
+@each_subject
+def test_what_a_run_with_resume_finished_is_not_made_again_and_no_error(desk):
+    assert desk.run("--resume").exit_code == 0
+    before = (desk.target.read_bytes(), desk.target.stat().st_mtime_ns)
+    done = again(desk)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr.splitlines()[-1] == f"fastflow: {desk.target} is finished: nothing to do"
+    assert desk.run("--resume").stderr == ""
+    if desk.subject.name != "shard":
+        said = f"x{desk.suffix} is finished, and from a run with another "
+        assert_one_sentence(again(desk, "--normalize"), 2, said + "normalized and another set of options: leave out")
+        os.utime(desk.subject.inputs[-1], (1, 1))
+        assert_one_sentence(desk.run("--resume"), 2, said + "input")
+    assert (desk.target.read_bytes(), desk.target.stat().st_mtime_ns) == before
+
+
+def test_a_finished_output_that_is_another_file_or_has_a_damaged_record_is_an_error(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("a\nb\n")
+    words = ["embed", "in.txt", "-m", model, "-o", "x.npy", "--quiet"]
+    assert run(*words, "--resume").exit_code == 0
+    record = tmp_path / "x.npy.run.json"
+    for content, code, said in (("{}", 1, "x.npy.run.json is damaged"), ("[", 1, "x.npy.run.json is damaged")):
+        kept = record.read_text()
+        record.write_text(content)
+        assert_one_sentence(run(*words, "--resume"), code, said)
+        record.write_text(kept)
+    os.utime("x.npy", (1, 1))
+    assert_one_sentence(run(*words, "--resume"), 2, "x.npy is finished, and not as x.npy.run.json describes it")
+    assert run(*words).exit_code == 0
+    assert not record.exists(), "it is of a file that was replaced"
 
 
 @each_subject

@@ -8,7 +8,7 @@ import pytest
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write.outputs import NpyFile
-from fastflow.files.write.partial import State, check_unfinished, partial_path, state_path
+from fastflow.files.write.partial import State, check_known, partial_path, state_path
 
 from support.outputs import META
 
@@ -19,7 +19,7 @@ def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_
     target.write_bytes(b"whole")
     state_path(target).write_text("{}")
     with pytest.raises(UsageError, match="is finished, and nothing is left to resume"):
-        check_unfinished(target)
+        check_known(target)
     assert list(tmp_path.iterdir()) == [target]
 
 

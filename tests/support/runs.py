@@ -116,8 +116,9 @@ class Desk:
         (self.folder / "c.cache").unlink(missing_ok=True)
 
     def left(self) -> list[str]:
-        """The files beside the outputs, without the manifest of a shard, which belongs there."""
-        return sorted(path.name for path in self.target.parent.iterdir() if not path.name.endswith(".shard.json"))
+        """The files beside the outputs, without the manifest of a shard or the record of a run with --resume."""
+        ends = (".shard.json", ".run.json")
+        return sorted(path.name for path in self.target.parent.iterdir() if not path.name.endswith(ends))
 
 
 def desk_of(folder: Path, subject: Subject, model: Path, suffix: str, patch: pytest.MonkeyPatch) -> Desk:

@@ -18,7 +18,7 @@ from typing import Any
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import wrong
-from fastflow.files.write.partial import cannot_write, check_unfinished, partial_path, state_path
+from fastflow.files.write.partial import cannot_write, check_known, unfinished
 from fastflow.replacing import replace_text
 from fastflow.values import open_regular, read_object, short
 
@@ -167,17 +167,12 @@ def manifests(folder: Path) -> list[Manifest]:
     return found
 
 
-def unfinished(part: Path) -> bool:
-    """Whether an interrupted run left rows of ``part`` that --resume continues."""
-    return state_path(part).is_file() and partial_path(part).is_file()
-
-
 def is_done(part: Path, manifest: Manifest) -> bool:
     """Whether ``part`` is finished as ``manifest`` describes it; raises a FastflowError if it is of another run."""
     if not part.exists() or unfinished(part):
         return False
     if not manifest_path(part).exists():
-        check_unfinished(part)
+        check_known(part)
     before = read_manifest(manifest_path(part))
     difference = before.difference(manifest) or ("two parts" if before.shard != manifest.shard else None)
     if difference:

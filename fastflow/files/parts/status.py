@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastflow.files.parts.manifest import Manifest, is_whole, manifests, part_name, unfinished
+from fastflow.files.parts.manifest import Manifest, is_whole, manifests, part_name
 from fastflow.files.write.locks import try_lock
-from fastflow.files.write.partial import partial_path, state_path
+from fastflow.files.write.partial import partial_path, state_path, unfinished
 from fastflow.values import open_regular
 
 PRESENT = "present"  # in full, by its size; its bytes are not read

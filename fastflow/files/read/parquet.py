@@ -74,7 +74,7 @@ def counts_of(file: Any, path: str) -> list[int]:
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
         raise FastflowError(
-            f"{path} is damaged: its footer counts {metadata.num_rows} rows, and its groups {sum(counts)}"
+            f"{path} is damaged: its footer counts {metadata.num_rows:,} rows, and its groups {sum(counts):,}"
         )
     return counts
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fastflow.console import say
 from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.partial import State
+from fastflow.files.write.partial import State, run_path
 
 
 @contextmanager
@@ -15,8 +15,13 @@ def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     """Begin ``writer``, or with ``resume`` continue it: gives the rows that an earlier run finished.
 
     Rows that were finished before an error or an interruption stay in NAME.partial, and a message gives their place;
-    without ``resume``, a run replaces what an earlier one left there.
+    without ``resume``, a run replaces what an earlier one left there. With it, what a finished file is of is recorded,
+    if it is no part, which has a manifest: the same command again has nothing to do.
     """
+    if not resume:
+        run_path(writer.target).unlink(missing_ok=True)
+    elif not writer.of_shard:
+        writer.seal = lambda whole: state.done(whole, writer.rows)
     if not resume and (lost := state.left()):
         again = f"starts again and replaces {lost:,} finished rows in {writer.partial}"
         say(f"fastflow: {again}; --resume would have kept them")

@@ -28,14 +28,25 @@ def state_path(target: Path) -> Path:
     return target.with_name(target.name + ".partial.json")
 
 
-def check_unfinished(target: Path) -> None:
-    """Raise a UsageError where ``target`` is finished and no rows of a later run lie next to it: nothing to resume."""
-    if target.exists() and not (state_path(target).is_file() and partial_path(target).is_file()):
+def run_path(target: Path) -> Path:
+    """Where a run with --resume records what the finished ``target`` is of."""
+    return target.with_name(target.name + ".run.json")
+
+
+def unfinished(target: Path) -> bool:
+    """Whether an interrupted run left rows of ``target`` that --resume continues."""
+    return state_path(target).is_file() and partial_path(target).is_file()
+
+
+def check_known(target: Path) -> None:
+    """Raise a UsageError where ``target`` is finished and nothing says of which run: --resume could be of another."""
+    if target.exists() and not unfinished(target) and not run_path(target).is_file():
         if not partial_path(target).exists():  # of a run that was killed right after the target got its name
             state_path(target).unlink(missing_ok=True)
         raise UsageError(
-            f"{target} is finished, and nothing is left to resume: leave out --resume to make it again, or choose "
-            "another output with -o"
+            f"{target} is finished, and nothing is left to resume; no {run_path(target).name} says what it is of, for "
+            "the run that made it had no --resume: leave out --resume to make it again, or choose another output with "
+            "-o"
         )
 
 
@@ -87,6 +98,11 @@ def cannot_write(path: Path, error: OSError) -> FastflowError:
     return FastflowError(f"{path} cannot be written: {error.strerror}; {help}")
 
 
+def _identity(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
 class State:
     """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
 
@@ -96,7 +112,7 @@ class State:
     """
 
     def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
-        self.path, self._partial = state_path(target), partial_path(target)
+        self.target, self.path, self._partial = target, state_path(target), partial_path(target)
         self.rows = 0
         self._again, self._paths = source is not None, paths
         self._run = json.loads(json.dumps({"input": source, **run}))  # as it will be read back
@@ -118,6 +134,36 @@ class State:
             )
         self.rows = rows
         return rows, position
+
+    def is_done(self) -> int | None:
+        """The rows of the target if a run with the same input, model and options finished it; None: it is not finished.
+
+        Raises a UsageError for one of another run, or that was changed since.
+        """
+        target = self.target
+        if not target.exists() or unfinished(target):
+            return None
+        try:
+            saved = json.loads(run_path(target).read_text(encoding="utf-8"))
+            rows, whole = int(saved["rows"]), saved["file"] == _identity(target)
+            other = None if saved["run"] == self._run else f"from a run with another {self._difference(saved['run'])}"
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FastflowError(f"{run_path(target)} is damaged; remove it and {target} to start again") from error
+        if other or not whole:
+            found = other or f"not as {run_path(target).name} describes it"
+            raise UsageError(
+                f"{target} is finished, and {found}: leave out --resume to make it again, or choose another output "
+                "with -o"
+            )
+        return rows
+
+    def done(self, whole: Path, rows: int) -> None:
+        """Record for another run with --resume what the file ``whole`` is of, just before it gets the target's name."""
+        path = run_path(self.target)
+        try:
+            replace_text(path, json.dumps({"rows": rows, "file": _identity(whole), "run": self._run}))
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
     def left(self) -> int:
         """How many finished rows an earlier run left here; 0 if its record cannot be read."""
