@@ -1,4 +1,4 @@
-"""``fastflow bench`` without a suite: how fast is it here, in three to six rows and under a minute."""
+"""``fastflow bench`` without a suite: how fast is it here, in one to six rows and under a minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import fastflow.train.choice
 from fastflow.bench.cli import say
+from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.bench.measure.timing import Effort, alternate
+from fastflow.bench.report.table import busy
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.threads import default_threads
 from fastflow.model.kinds import Model, VectorModel
@@ -29,10 +31,11 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     """Texts a second of ``model`` in each dtype and of every installed peer, on this machine's CPU.
 
     Returns model, work (what fastflow computes), layers (whether that includes layers of the encoder), threads, texts,
-    rows (name, dtype, texts_per_s, ratio) and skipped, sentences. ``ratio`` is to Sentence Transformers, or without it
-    to fastflow in float32. Raises a UsageError for a model without an encoder.
+    rows (name, dtype, texts_per_s, ratio), skipped, sentences, and processors_used_by_others, None if unknown, of
+    processors_usable. ``ratio`` is to Sentence Transformers, or without it to fastflow in float32. Raises a UsageError
+    for a model without an encoder.
     """
-    count = threads or default_threads()
+    count, neighbours = threads or default_threads(), Neighbours()
     calls, skipped = ours(model, count)
     every = SENTENCES.read_text(encoding="utf-8").splitlines()
     with_peers, left_out = peers(model, count, every)
@@ -47,13 +50,19 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
         for (name, dtype), speed in speeds.items()
     ]
     runtime = Runtime(model, "cpu", "float32", count)
-    info, ours_is = runtime.info(), runtime._opened.model
+    info = runtime.info()
     about = {
         "model": info["model"], "work": f"{info['pooling']}, calibration {info['calibration']}",
-        "layers": not (isinstance(ours_is, Model) and ours_is.pooling.of_embeddings), "threads": count,
-        "texts": len(texts), "against": base[0],
+        "layers": has_layers(runtime), "threads": count, "texts": len(texts), "against": base[0],
+        "processors_used_by_others": neighbours.processors(), "processors_usable": usable_threads(),
     }  # fmt: skip
     return {**about, "rows": rows, "skipped": skipped + left_out}
+
+
+def has_layers(runtime: Runtime) -> bool:
+    """Whether the model computes layers; without any all its dtypes are the same float32."""
+    model = runtime._opened.model
+    return not (isinstance(model, Model) and model.pooling.of_embeddings)
 
 
 def ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
@@ -72,6 +81,8 @@ def ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], l
         if isinstance(runtime._opened.model, VectorModel):
             raise UsageError(f"{model} calibrates vectors: time it with fastflow bench --suite flow -m {model}")
         calls["fastflow", dtype] = runtime.encode
+        if not has_layers(runtime):
+            break
     return calls, skipped
 
 
@@ -141,4 +152,9 @@ def table(found: dict[str, Any]) -> str:
         )
     if others:
         lines.append(f"fastflow computes {found['work']}; the others the encoder up to its last layer")
+    if found["texts"] == FEWEST:
+        lines.append(f"the slowest takes {CALL_S:g} s or more for {FEWEST} texts: of so few, speeds are rough")
+    if (used := found["processors_used_by_others"]) is not None:
+        advice = ": too busy to compare engines, run this again on a quiet machine" if busy(found) else ""
+        lines.append(f"other processes used {used:.2f} of {found['processors_usable']} processors meanwhile{advice}")
     return "\n".join([*lines, *(f"left out: {reason}" for reason in found["skipped"])])

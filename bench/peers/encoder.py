@@ -19,8 +19,9 @@ import torch
 
 from fastflow.bench.measure.compare import Candidate, Who
 from fastflow.bench.measure.subject import Array, Subject
-from fastflow.bench.peers.pooled import pooled, quiet
+from fastflow.bench.peers.pooled import pooled
 from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.evaluation.agreement import quiet
 
 Call = Callable[[], Any]
 

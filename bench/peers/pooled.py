@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,23 +12,9 @@ import torch
 from fastflow.backends.words import words_of
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.errors import missing_extra
+from fastflow.evaluation.agreement import quiet
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.architecture import max_tokens
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the progress bars and remarks of transformers."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        logging.enable_progress_bar()
 
 
 class Pooled(torch.nn.Module):

@@ -17,7 +17,7 @@ from fastflow.bench.measure.machine import describe
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.peers.encoder import opened
 from fastflow.bench.peers.onnx import exported, quantised, session_options, silence
-from fastflow.bench.peers.pooled import quiet
+from fastflow.evaluation.agreement import quiet
 
 Embed = Callable[[Sequence[str]], Array]
 BATCH = 32  # texts in a padded batch: Sentence Transformers' default; fastembed's own, 256 unsorted, pads more

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from fastflow.bench.measure.subject import Subject
-from fastflow.bench.peers.pooled import quiet
 from fastflow.errors import FastflowError
+from fastflow.evaluation.agreement import quiet
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import DEFAULT, load_model
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
-from fastflow.evaluation.agreement import ROUNDINGS, TOLERANCE, Agreement, apart, probe_texts
+from fastflow.evaluation.agreement import ROUNDINGS, TOLERANCE, Agreement, apart, probe_texts, quiet
 from fastflow.exports.record import read_record
 from fastflow.model.architecture import is_static
 from fastflow.model.sentence_transformers import read_modules
@@ -31,8 +31,10 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
     from sentence_transformers import SentenceTransformer
 
     where = exported or path
+    options: dict[str, Any] = {"device": "cpu", "local_files_only": True, "model_kwargs": {"dtype": "float32"}}
     try:
-        theirs = SentenceTransformer(str(where), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
+        with quiet():  # transformers warns of a pooler that is not in the file, and nothing here uses one
+            theirs = SentenceTransformer(str(where), **options)
     except Exception as error:  # whatever it raises for a directory that it cannot open
         raise FastflowError(f"{where}: Sentence Transformers cannot open it: {reason(error)}") from error
     texts = probe_texts()

@@ -17,7 +17,7 @@ from support.commands import assert_one_sentence, run
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     monkeypatch.setattr(module, "EFFORT", Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0))
-    monkeypatch.setattr(module, "MOST", 32)
+    monkeypatch.setattr(module, "MOST", 33)
 
 
 def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkeypatch):
@@ -26,21 +26,45 @@ def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkey
     found = module.here(str(bert), 1)
     named = {(row["name"], row["dtype"]): row for row in found["rows"]}
     assert {("fastflow", dtype) for dtype in ("float32", "bfloat16")} <= set(named)
-    assert (found["threads"], found["texts"], found["model"]) == (1, 32, str(bert))
+    assert (found["threads"], found["texts"], found["model"]) == (1, 33, str(bert))
     base = named["sentence-transformers", "float32"]
     assert found["against"] == "sentence-transformers"
     for row in named.values():
         assert row["ratio"] == pytest.approx(row["texts_per_s"] / base["texts_per_s"])
     assert found["skipped"][-1] == "fastembed: not installed (pip install onnx fastembed)"
     shown = module.table(found).splitlines()
-    assert shown[0] == f"model {bert}, 1 thread, 32 short sentences: texts a second"
-    assert len(shown) == 2 + len(found["rows"]) + len(found["skipped"])
+    assert shown[0] == f"model {bert}, 1 thread, 33 short sentences: texts a second"
+    assert len(shown) == 3 + len(found["rows"]) + len(found["skipped"])
+    assert found["processors_used_by_others"] >= 0
+    assert shown[2 + len(found["rows"])].startswith("other processes used ")
     assert "*" not in "".join(shown)
 
 
+BUSY = {"processors_used_by_others": None, "processors_usable": 2}
+
+
+def test_a_busy_machine_and_few_texts_are_said_so():
+    row = {"name": "fastflow", "dtype": "float32", "texts_per_s": 9.0, "ratio": 1.0}
+    found = {"model": "m", "work": "words", "layers": True, "threads": 1, "texts": 33, "against": "x", "skipped": []}
+    found |= {"rows": [row], **BUSY}
+    plain = module.table(found).splitlines()
+    assert len(plain) == 2
+    quiet = module.table(found | {"processors_used_by_others": 0.2}).splitlines()
+    assert quiet == [*plain, "other processes used 0.20 of 2 processors meanwhile"]
+    loud = module.table(found | {"processors_used_by_others": 0.21, "texts": 32}).splitlines()
+    assert loud[2] == "the slowest takes 1 s or more for 32 texts: of so few, speeds are rough"
+    advice = "too busy to compare engines, run this again on a quiet machine"
+    assert loud[3] == f"other processes used 0.21 of 2 processors meanwhile: {advice}"
+
+
+def test_a_model_without_layers_has_one_row_for_its_dtypes_are_one(monkeypatch):
+    assert list(module.ours("static", 1)[0]) == [("fastflow", "float32")]
+    assert list(module.ours(None, 1)[0]) == [("fastflow", "float32")]
+
+
 def test_a_ratio_of_other_work_is_marked(bert, monkeypatch):
-    found = {
-        "model": "m", "work": "words", "layers": False, "threads": 1, "texts": 32, "against": "other", "skipped": [],
+    found = BUSY | {
+        "model": "m", "work": "words", "layers": False, "threads": 1, "texts": 33, "against": "other", "skipped": [],
         "rows": [{"name": name, "dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0} for name in ("fastflow", "x")],
     }  # fmt: skip
     shown = module.table(found).splitlines()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import transformers
 from click.testing import CliRunner
 
 from fastflow.cli import main
@@ -32,10 +34,11 @@ def stand_in(monkeypatch):
     """Sentence Transformers, as far as it is called here, with the definitions; ``off`` is added to its numbers."""
 
     class Model:
-        off = 0.0
+        off, verbosity = 0.0, None
 
         def __init__(self, path, **options):
             self.path = path
+            Model.verbosity = transformers.utils.logging.get_verbosity()
 
         def encode(self, texts, show_progress_bar, prompt_name=None):
             from pathlib import Path
@@ -53,7 +56,9 @@ def stand_in(monkeypatch):
 
 @pytest.mark.slow
 def test_the_same_vectors(saved, stand_in):
+    transformers.utils.logging.set_verbosity_warning()
     found = compare(saved)
+    assert stand_in.verbosity == logging.ERROR  # no remark on a pooler that the directory lacks
     assert found.texts == 2 * len(probe_texts())
     assert 0 < found.difference <= TOLERANCE
     assert found.cosine > 0.999999
