@@ -49,6 +49,6 @@ def verify_table(model: Model) -> list[str]:
     model.tokenizer()
     rows = check_rows(model.encoder)
     return [
-        f"token table of {rows} rows: whole and finite, and every setting is known",
+        f"token table of {rows:,} rows: whole and finite, and every setting is known",
         f"fingerprint {model.fingerprint}",
     ]

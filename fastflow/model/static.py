@@ -134,7 +134,7 @@ def _mapping(found: NDArray[Any], rows: int, where: str) -> NDArray[np.int32]:
     if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
         raise FastflowError(f"{where} must be one row of whole numbers, not {found.dtype} of shape {found.shape}")
     if found.min() < 0 or found.max() >= rows:
-        raise FastflowError(f"{where} leads outside the table, which has {rows} rows")
+        raise FastflowError(f"{where} leads outside the table, which has {rows:,} rows")
     return found.astype(np.int32)
 
 

@@ -51,7 +51,7 @@ class StaticTokenizer(Tokenizer):
     def _check_size(self, vocabulary: int, exact: bool) -> None:
         if self.size > vocabulary or (exact and self.size != vocabulary):
             raise FastflowError(
-                f"{self._directory}: the tokenizer has {self.size} entries, and the table has {vocabulary} vectors"
+                f"{self._directory}: the tokenizer has {self.size:,} entries, and the table has {vocabulary:,} vectors"
             )
 
     @cached_property

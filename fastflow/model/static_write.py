@@ -73,7 +73,7 @@ def _arrays(
     if dtype not in DTYPES:
         raise UsageError(f"a token table is saved as {', '.join(DTYPES)}, not as {dtype}")
     if table.ndim != 2 or len(table) != size or not table.shape[1]:
-        raise UsageError(f"the table must have a row for each of the tokenizer's {size} entries, not {table.shape}")
+        raise UsageError(f"the table must have a row for each of the tokenizer's {size:,} entries, not {table.shape}")
     if weights is not None and weights.shape != (size,):
         raise UsageError(f"the weights must be of shape ({size},), not {weights.shape}")
     most = LARGEST_HALF if dtype == "float16" else float(np.finfo(np.float32).max)

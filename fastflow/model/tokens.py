@@ -193,11 +193,11 @@ class Tokenizer:
     def _check_ids(self, largest: int) -> None:
         """Raise if the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
         known = whole_number(read_config(self._directory), "vocab_size", self._directory)
-        said = f"more than the {known} of the encoder's vocabulary"
+        said = f"more than the {known:,} of the encoder's vocabulary"
         if self.size > known:
-            raise FastflowError(f"{self._directory}: the tokenizer has {self.size} entries, {said}")
+            raise FastflowError(f"{self._directory}: the tokenizer has {self.size:,} entries, {said}")
         if largest >= known:
-            raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest}, {said}")
+            raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest:,}, {said}")
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents.

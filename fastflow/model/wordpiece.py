@@ -158,6 +158,8 @@ def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tupl
 
 def _check_limits(truncation: Any, padding: Any) -> None:
     """Check settings that a Tokenizer replaces by its own, for the library would refuse odd ones."""
+    if isinstance(truncation, dict):
+        truncation = {"direction": "Right"} | truncation  # tokenizers before 0.11 knew no other and wrote none
     if truncation is not None:
         fields(truncation, "truncation", direction=str, max_length=int, strategy=str, stride=int)
         known = truncation["strategy"] in ("LongestFirst", "OnlyFirst", "OnlySecond")

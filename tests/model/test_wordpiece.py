@@ -58,6 +58,7 @@ def new_token(tree: Any) -> None:
 NATIVE = {
     "as saved": {},
     "limits": {"truncation": TRUNCATION, "padding": PADDING},
+    "limits of an old library": {"truncation": {"max_length": 9, "strategy": "LongestFirst", "stride": 0}},
     "batches": {"padding": PADDING | {"strategy": "BatchLongest", "pad_to_multiple_of": 8}},
     "BertProcessing": {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}},
     "RobertaProcessing": {"post_processor": ROBERTA | {"add_prefix_space": False}},
@@ -107,6 +108,8 @@ OTHERS = {
     "strip": (without("normalizer", "strip_accents"), "the fields of its normalizer are not the usual ones"),
     "a field more": ({"surprise": 1}, "the fields of its tokenizer.json are not the usual ones"),
     "left": ({"truncation": TRUNCATION | {"direction": "Left"}}, "its truncation is not a usual one"),
+    "old stride": ({"truncation": {"max_length": 9, "strategy": "LongestFirst", "stride": 3}}, "is not a usual one"),
+    "no length": ({"truncation": {"strategy": "LongestFirst", "stride": 0}}, "fields of its truncation are not the"),
     "stride": ({"truncation": TRUNCATION | {"stride": 3}}, "its truncation is not a usual one"),
     "padding": ({"padding": PADDING | {"pad_to_multiple_of": "8"}}, "its padding is not a usual one"),
     "decoder": ({"decoder": {"type": "Fuse"}}, "its decoder is Fuse, not WordPiece"),
@@ -118,6 +121,7 @@ OTHERS = {
 REFUSED = {  # of these, by the library as well
     "a new token": f"{len(VOCABULARY) + 1} entries, more than the {len(VOCABULARY)}",
     "a field more": "tokenizer.json cannot be read as a tokenizer",
+    "no length": "tokenizer.json cannot be read as a tokenizer",
     "padding": "tokenizer.json cannot be read as a tokenizer",
 }
 
