@@ -122,7 +122,9 @@ class Runtime(Prompting, Familiar, Embedder):
                 nothing, as ``convert_to_tensor=False`` does.
 
         Returns:
-            (D',) for one text; (B, D') for many, in their order; (0, D') for none.
+            (D',) for one text; (B, D') for many, in their order; (0, D') for none. A number that is 0 of every text,
+            as the last of the packaged model's, is of a direction in which texts do not differ: its LayerNorm leaves
+            one number fewer.
 
         Raises:
             FastflowError: A text is no str, or its vector is not finite; the message names its index.

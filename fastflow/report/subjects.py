@@ -23,7 +23,8 @@ Matrix = NDArray[Any]
 Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
 Open = Callable[[str | Model], Runtime]
 MODEL = "model"
-PACKAGE, OF_PACKAGE = "package", "the model in the package, which is a calibration of the same encoder"
+PACKAGE, STATIC = "package", "static"
+OF_PACKAGE = "the model in the package, which is a calibration of the same encoder"
 UNCALIBRATED = ("raw", "weights")
 
 
@@ -106,6 +107,7 @@ def subjects(
             out.append(Subject(name, what, pool, _through(stages), told))
     if of_package(model):
         out.append(_other(PACKAGE, open_model("default"), count, OF_PACKAGE))
+        out.append(_other(STATIC, open_model(STATIC), count, "the table in the package"))
     paths = [shown_name(name) for name in against if name not in UNCALIBRATED]
     if clash := [name for name in paths if name in (MODEL, *UNCALIBRATED)] or _repeated([s.name for s in out]):
         raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
@@ -115,7 +117,7 @@ def subjects(
 def encoders(model: Model, against: Sequence[str]) -> int:
     """How many times ``subjects`` has each text pooled."""
     others = [name for name in dict.fromkeys(against) if name not in UNCALIBRATED and Path(name).is_dir()]
-    return 1 + len(others) + ("raw" in against and model.pooling.weights is not None) + of_package(model)
+    return 1 + len(others) + ("raw" in against and model.pooling.weights is not None) + 2 * of_package(model)
 
 
 def of_package(model: Model) -> bool:

@@ -19,6 +19,8 @@ SPEARMAN = (
 TASKS = "Every measure is ×100: 100 is perfect. The section on tasks explains each."
 NONE = float("nan")
 FEW = 500  # pairs; the standard error of a Spearman of 0.6 is then about 3 points
+NO_PROOF = 100  # pairs; with fewer it is 7 points and more
+FEWER_PAIRS = " So few pairs cannot decide."
 FEW_PAIRS = " With so few pairs a difference of several points may be chance."
 AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 is always, 50 a coin's toss."
 
@@ -33,7 +35,7 @@ def of_sections(sections: Sequence[Section]) -> tuple[str, str]:
         pairs = sum(row["pairs"] for row in result["rows"] if row["set"] in result["average"]["sets"])
         over = f"over one set of {pairs:,} pairs" if count == 1 else f"averaged over {count} sets of {pairs:,} pairs"
         values = {name: mean["all"] for name, mean in means.items()}
-        few = FEW_PAIRS if pairs < FEW else ""
+        few = FEWER_PAIRS if pairs < NO_PROOF else FEW_PAIRS if pairs < FEW else ""
         return verdict(f"Spearman ×100 with human scores, {over}", values) + _chance(means) + few, SPEARMAN
     if "tasks" in found:
         return of_tasks(found["tasks"])

@@ -57,6 +57,8 @@ class Index:
         hold: str | None = None,
         threads: int | None = None,
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"Index takes the path of a .db or .npy file, not {type(path).__name__}")
         if not isinstance(runtime, Runtime | None):
             raise UsageError(f"runtime must be a fastflow.Runtime, not {type(runtime).__name__}; give Runtime(MODEL)")
         self._runtime, self._threads = runtime, threads

@@ -19,7 +19,7 @@ from fastflow.evaluation.pairs import LABELLED_PAIRS
 from fastflow.evaluation.results import evaluate_tasks
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint, read_manifest
-from fastflow.report.verdict import FEW_PAIRS, verdict
+from fastflow.report.verdict import FEW_PAIRS, FEWER_PAIRS, NO_PROOF, verdict
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.methods.scalars import Scalars
 
@@ -162,7 +162,7 @@ def test_the_verdict_stands_before_any_section_with_the_figures_of_the_table(who
     assert result["verdict"] == (
         verdict(f"Spearman ×100 with human scores, over one set of {pairs} pairs", means)
         + f" With other pairs of the same kind the lead of the model over raw would be {low:.1f} to {high:.1f} (95 %)."
-        + FEW_PAIRS
+        + (FEWER_PAIRS if pairs < NO_PROOF else FEW_PAIRS)
     )
     assert f'<p class="verdict" id="verdict">{result["verdict"]}</p>' in text
 
@@ -188,9 +188,11 @@ def test_the_model_in_the_package_is_a_rival_of_its_own_encoder(data, tmp_path, 
     fit.save(tmp_path / "m")
     done = report(tmp_path / "m", "--sts", data / "pairs.tsv", "--json", "-")
     result = json.loads(done.stdout)
-    assert list(result["subjects"]) == ["model", "raw", "package"]
+    assert list(result["subjects"]) == ["model", "raw", "package", "static"]
     wanted = evaluate(Runtime().encode, find_sets([data / "pairs.tsv"]))["average"]["all"]
     assert result["sections"]["similarity"]["package"]["average"]["all"] == wanted
+    table = evaluate(Runtime("static").encode, find_sets([data / "pairs.tsv"]))["average"]["all"]
+    assert result["sections"]["similarity"]["static"]["average"]["all"] == table
     own = json.loads(report("--sts", data / "pairs.tsv", "--json", "-").stdout)
     assert list(own["subjects"]) == ["model", "raw"]
 

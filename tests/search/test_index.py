@@ -144,6 +144,8 @@ def test_queries_that_do_not_fit(made, query, k, message):
 
 
 def test_a_runtime_that_is_a_name_is_refused(made):
+    with pytest.raises(UsageError, match=r"^Index takes the path of a .db or .npy file, not ndarray$"):
+        Index(np.zeros((3, 4), np.float32))
     with pytest.raises(UsageError, match=r"runtime must be a fastflow.Runtime, not str; give Runtime\(MODEL\)"):
         Index(made(), "default")
 

@@ -1,6 +1,8 @@
 """A distillation as a whole: the model that it becomes, its choices, its report; from Python and by the command."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError
 from fastflow.model.artifact import verify
 from fastflow.train.distil import choosing
+from fastflow.train.distil.result import READING
 from fastflow.train.distil.run import Settings
 from fastflow.train.distil.teacher import unit
 
@@ -17,6 +20,7 @@ from support.builders import VOCABULARY, make_model, make_sentences
 from support.commands import assert_one_sentence, run
 
 pytestmark = pytest.mark.slow
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
 TEXTS = [*make_sentences(1500), *["A dogsing dogsing cat.", "The x1y2 x1y2 runs."] * 30]
 NEW = make_sentences(40, seed=9)
 
@@ -163,6 +167,14 @@ def test_the_command(bert, tmp_path, monkeypatch):
     assert done.stdout.startswith("held-out sentences of the corpus: mean cosine 0.")
     assert len(done.stdout.splitlines()) == 3
     assert "made: " in done.stderr.splitlines()[-1]
+    assert done.stderr.startswith(f"teacher: {bert}, no calibration\n")
+    assert READING in done.stderr
+    page = (RESULTS / "distill.md").read_text(encoding="utf-8")
+    for cosine, score in (("0.7805", "73.1"), ("0.8583", "74.6")):
+        assert re.search(rf"\| all-MiniLM-L6-v2 \|[^\n]*fastflow distill[^\n]* {cosine} \|[^\n]* {score} \|", page)
+        assert f"{cosine} and" in READING or f"and {cosine}" in READING
+        assert score in READING
+    assert "| as it is | 78.9 |" in (RESULTS / "tuned-tasks.md").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "made"]
     manifest = json.loads((tmp_path / "made" / "fastflow.json").read_text())
     assert manifest["training"]["penalty"] == 0.1

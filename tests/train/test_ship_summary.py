@@ -73,7 +73,8 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
         for row in expected["rows"]:
             for kind in ("all", "wmean"):
                 assert float(lines[f"Spearman {row['set']}, {kind}"][column]) == pytest.approx(row[kind], abs=0.02)
-    figures = r"Spearman \S+ calibrated(?:[;,] \S+ \w+ pooling){2}\."
+    best = r"(?: The best of these is .*\.)?"
+    figures = rf"Spearman \S+ calibrated(?:[;,] \S+ \w+ pooling){{2}}\.{best} So few pairs cannot decide\."
     assert re.fullmatch(rf"(?:Better|Worse|Level), perhaps by chance with 60 pairs: {figures}", last_line(result))
     one = train("--eval", pairs / "a.tsv", out=tmp_path / "one")
     assert "Spearman a, all" in one.stdout
@@ -134,19 +135,38 @@ def scored(pairs, **scores):
 
 
 @pytest.mark.parametrize(
-    ("scores", "said", "others"),
+    ("scores", "said", "others", "best"),
     [
-        ({"raw": 50.0, "before": 52.0, "after": 55.0}, "Better", "52 weighted pooling, 50 raw pooling"),
-        ({"raw": 56.25, "before": 52.0, "after": 55.0}, "Worse", "56.25 raw pooling, 52 weighted pooling"),
-        ({"before": 52.0, "after": 52.0}, "Level", "52 weighted pooling"),
-        ({"before": 5.0, "after": 60.0, "packaged": 61.0}, "Worse", "61 model in the package, 5 weighted pooling"),
+        ({"raw": 50.0, "before": 52.0, "after": 55.0}, "Better", "52 weighted pooling, 50 raw pooling", ""),
+        (
+            {"raw": 56.2, "before": 52.0, "after": 55.0},
+            "Worse",
+            "56.2 raw pooling, 52 weighted pooling",
+            "raw pooling",
+        ),
+        ({"before": 52.0, "after": 52.0}, "Level", "52 weighted pooling", ""),
+        (
+            {"before": 5.0, "after": 60.0, "packaged": 61.0},
+            "Worse",
+            "61 model in the package, 5 weighted pooling",
+            "model in the package",
+        ),
+        (
+            {"before": 5.0, "after": 61.0, "packaged": 60.0, "static": 93.8},
+            "Worse",
+            "93.8 static in the package, 60 model in the package, 5 weighted pooling",
+            "static in the package",
+        ),
     ],
 )
-def test_the_verdict_is_better_worse_or_level_than_the_best_other(scores, said, others):
-    rest = f": Spearman {scores['after']:.4g} calibrated; {others}."
+def test_the_verdict_is_better_worse_or_level_than_the_best_other_which_it_names(scores, said, others, best):
+    rest = f": Spearman {scores['after']:.4g} calibrated; {others}." + f" The best of these is {best}." * bool(best)
     assert report.verdict(scored(500, **scores), "weighted pooling") == said + rest
     few = report.verdict(scored(499, **scores), "weighted pooling")
     assert few == f"{said}, perhaps by chance with 499 pairs{rest}"
+    assert report.verdict(scored(100, **scores), "weighted pooling").endswith(rest)
+    fewer = report.verdict(scored(99, **scores), "weighted pooling")
+    assert fewer.endswith(f"{rest} So few pairs cannot decide.")
 
 
 def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_package():
@@ -155,7 +175,7 @@ def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_packag
     )
     plain, rival = (report.verdict({}, "weighted pooling", packaged) for packaged in (False, True))
     assert plain.endswith("compare with the pooling by fastflow eval.")
-    assert "and with the model in the package, which is a calibration of this encoder too, by fastflow eval" in rival
+    assert "and with the models in the package, default and static, by fastflow eval" in rival
 
 
 @pytest.mark.slow
@@ -163,8 +183,10 @@ def test_a_fit_on_the_encoder_of_the_package_has_its_model_in_a_column_of_its_ow
     sets = find_sets([pairs])
     fit = fastflow.fit(sentences[:60], encoder="default", method="standardize", eval=[pairs])
     assert fit.measures["spearman"]["packaged"] == evaluate(Runtime().encode, sets)
+    assert fit.measures["spearman"]["static"] == evaluate(Runtime("static").encode, sets)
     heads, *lines = report.cells(fit.measures, report.source_of(fit.encoder))
-    assert heads == ["", "raw pooling", "weighted pooling", "calibrated", "model in the package"]
-    assert [bool(line[4]) for line in lines] == [line[0].startswith("Spearman") for line in lines]
+    packaged = ["model in the package", "static in the package"]
+    assert heads == ["", "raw pooling", "weighted pooling", "calibrated", *packaged]
+    assert [bool(line[4] and line[5]) for line in lines] == [line[0].startswith("Spearman") for line in lines]
     assert fit.report["verdict"] == fit.verdict
     assert fit.verdict.partition(",")[0] in ("Better", "Worse", "Level")

@@ -72,24 +72,28 @@ def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float
     def rows(found: ridge.Singles) -> Floats:
         return np.asarray(start + found + sums.mean)
 
+    def solved(chosen: float, tolerance: float) -> ridge.Singles:
+        with voice.progress(f"penalty {chosen:g}", right.shape[1], "numbers") as progress:
+            return ridge.solve(sums, right, chosen, state, tolerance, progress.advance)
+
     def measured(at: int) -> float:
         nonlocal state
         chosen = PENALTIES[at]
         if chosen not in tried:
-            state = ridge.solve(sums, right, chosen, state, SEARCH)
+            state = solved(chosen, SEARCH)
             tried[chosen] = held.cosine(rows(state))
             voice.say(f"table of the {target}: penalty {chosen:g}, held-out cosine {tried[chosen]:.4f}")
         return tried[chosen]
 
     voice.say(f"table of the {target}: solving for {right.shape[0]:,} tokens of {right.shape[1]} numbers")
     best = penalty if penalty is not None else PENALTIES[climb(measured, FIRST, len(PENALTIES))]
-    solved = rows(ridge.solve(sums, right, best, state))
-    cosine, prior = held.cosine(solved), held.cosine(start + sums.mean)
+    found = rows(solved(best, ridge.TOLERANCE))
+    cosine, prior = held.cosine(found), held.cosine(start + sums.mean)
     if penalty is None and prior >= cosine:
         voice.say(f"table of the {target}: kept the prior, held-out cosine {prior:.4f}")
         return Table(target, start + sums.mean, None, prior, prior, tried)
     voice.say(f"table of the {target}: kept penalty {best:g}, held-out cosine {cosine:.4f}")
-    return Table(target, solved, best, cosine, prior, tried)
+    return Table(target, found, best, cosine, prior, tried)
 
 
 def climb(height: Callable[[int], float], at: int, count: int) -> int:

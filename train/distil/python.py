@@ -20,7 +20,7 @@ from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.data.sharded import Workers
 from fastflow.train.distil.gathering import Kept
-from fastflow.train.distil.result import Distilled, lines, named
+from fastflow.train.distil.result import READING, Distilled, lines, named
 from fastflow.train.distil.run import Settings, distil
 from fastflow.train.distil.teacher import Teacher
 from fastflow.train.progress import COMMAND
@@ -86,6 +86,7 @@ def distil_files(
     for reason in found.training["reasons"]:
         say(reason)
     click.echo("\n".join(lines(found.training)))
+    say(READING)
     rows = found.training["table"]
     say(f"{out}: {rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}, fingerprint {mark[:16]}, "
         f"{time.monotonic() - started:.0f} s")  # fmt: skip

@@ -23,6 +23,10 @@ from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.ship.export import export
 from fastflow.train.ship.fit import Saving
 
+READING = (  # bench/results/distill.md and, for the teacher, tuned-tasks.md
+    "compare: tables that followed all-MiniLM-L6-v2 at a held-out cosine of 0.7805 and 0.8583 had 73.1 and 74.6 on "
+    "seven STS sets, and itself has 78.9"
+)
 SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of other subjects", "words": "single words"}
 
 
@@ -84,15 +88,15 @@ def card(distilled: Distilled) -> str:
     """The model card."""
     found = distilled.training
     teacher, rows = found["teacher"], found["table"]
-    words = f", {rows['words']} of them whole words of the corpus" if rows["words"] else ""
+    words = f", {rows['words']:,} of them whole words of the corpus" if rows["words"] else ""
     penalty = "none, the prior alone" if found["penalty"] is None else f"{found['penalty']:g}"
     facts = {
         "teacher": f"{teacher['name']} (fingerprint {teacher['fingerprint'][:16]})",
-        "table": f"{rows['tokens']} tokens of {rows['dim']} numbers, {rows['dtype']}{words}",
+        "table": f"{rows['tokens']:,} tokens of {rows['dim']} numbers, {rows['dtype']}{words}",
         "calibration": calibration.describe(distilled.stages),
         "longest text": f"{distilled.encoder.max_length} tokens",
-        "corpus": f"{', '.join(found['corpus'])}: {found['texts']} texts",
-        "penalty": f"{penalty}, chosen on {found['held_out']} held-out sentences",
+        "corpus": f"{', '.join(found['corpus'])}: {found['texts']:,} texts",
+        "penalty": f"{penalty}, chosen on {found['held_out']:,} held-out sentences",
         "licence": "that of the teacher; the corpus's texts are not in it",
     }
     opens = "" if distilled.stages else " The folder 0_Transformer also opens in model2vec."

@@ -9,6 +9,8 @@ gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,9 +58,14 @@ def right_side(sums: Sums, start: Floats) -> Floats:
 
 
 def solve(
-    sums: Sums, right: Floats, penalty: float, start: Singles | None = None, tolerance: float = TOLERANCE
+    sums: Sums,
+    right: Floats,
+    penalty: float,
+    start: Singles | None = None,
+    tolerance: float = TOLERANCE,
+    count: Callable[[int], None] = lambda columns: None,
 ) -> Singles:
-    """(V, D) the solution of (X^T X + ``penalty`` I) D = ``right``, from ``start`` on.
+    """(V, D) the solution of (X^T X + ``penalty`` I) D = ``right``, from ``start`` on; ``count`` takes columns solved.
 
     Every column's residual is at most ``tolerance`` times its right side, in float32.
     """
@@ -69,6 +76,7 @@ def solve(
         begun = None if start is None else np.ascontiguousarray(start[:, part])
         wanted = np.ascontiguousarray(right[:, part], np.float32)
         out[:, part] = _gradients(sums, wanted, np.float32(penalty), inverse, begun, tolerance)
+        count(wanted.shape[1])
     return out
 
 

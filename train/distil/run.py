@@ -85,7 +85,8 @@ def distil(
     def cleaned() -> Iterable[str]:
         return clean(texts(), settings.sentences)
 
-    voice.say(f"teacher: {teacher.name}, {calibration.describe(teacher.model.calibration)}")
+    kinds = calibration.describe(teacher.model.calibration)
+    voice.say(f"teacher: {teacher.name}, {'no calibration' if kinds == 'none' else f'calibrated by {kinds}'}")
     student = student_of(teacher, cleaned, settings, voice)
     identity = {"teacher": teacher.model.fingerprint, "list of words": student.words, "seed": settings.seed,
                 "cut into sentences": settings.sentences, "targets": list(student.bags)}  # fmt: skip
@@ -111,7 +112,7 @@ def student_of(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice)
     if settings.words:
         words = split_words(tokenizer, voice.counting("words", texts()), settings.words)
         add_words(tokenizer, words)
-        voice.say(f"words: {len(words)} that fall into pieces get rows of their own")
+        voice.say(f"words: {len(words):,} that fall into pieces get rows of their own")
     bags = {}
     for target in teacher.targets:
         if target.name == "vectors" or settings.dim is None:

@@ -22,7 +22,8 @@ from fastflow.train.methods.constant import constant_channels, sentence
 
 # mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/superseded.md)
 SPREAD_OUT = 0.2
-PACKAGED, RAW_VECTORS = "model in the package", "raw vectors"
+PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
+NO_PROOF = 100  # pairs; with fewer the standard error is 7 points and more
 FEW = 500  # pairs; the standard error of a Spearman of 0.6 is then about 3 points
 
 
@@ -46,7 +47,8 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
 def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
     """``evaluate`` before and after the calibration; if tokens are weighted also ``raw``, with equal weights.
 
-    Of the encoder in the package also ``packaged``, the model in the package, which calibrates the same encoder.
+    Of the encoder in the package also ``packaged``, the model in the package, which calibrates the same encoder, and
+    ``static``, the packaged table.
     """
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
@@ -66,8 +68,9 @@ def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: 
         equal = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
         out["raw"] = evaluate(lambda texts: equal(texts).astype(np.float64), sets)
     if encoder.packaged:
-        with Runtime() as runtime:
-            out["packaged"] = evaluate(runtime.encode, sets)
+        for column, name in (("packaged", None), ("static", "static")):
+            with Runtime(name) as runtime:
+                out[column] = evaluate(runtime.encode, sets)
     return out
 
 
@@ -101,7 +104,7 @@ def source_of(encoder: FrozenEncoder | None) -> str:
 
 def columns(source: str) -> dict[str, str]:
     """{what was measured: the head of its column}; ``source`` is that of ``source_of``."""
-    return {"raw": "raw pooling", "before": source, "after": "calibrated", "packaged": PACKAGED}
+    return {"raw": "raw pooling", "before": source, "after": "calibrated", "packaged": PACKAGED, "static": STATIC}
 
 
 def cells(measures: dict[str, Any], source: str) -> list[list[str]]:
@@ -121,13 +124,13 @@ def table(measures: dict[str, Any], source: str) -> str:
 def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> str:
     """One line: whether the calibration is better, worse or level on what was measured, or that nobody knows.
 
-    ``packaged``: the encoder is that of the package, so that its model is a rival that needs no training.
+    ``packaged``: the encoder is that of the package, so that its models are rivals that need no training.
     """
     found = measures.get("spearman")
     if found is None:
         if source == RAW_VECTORS:
             return "Better or worse: unknown. Compare cosines of pairs of your own before and after the calibration."
-        rival = f", and with the {PACKAGED}, which is a calibration of this encoder too," if packaged else ""
+        rival = ", and with the models in the package, default and static," if packaged else ""
         return (
             "Better or worse: unknown, for nothing here measures similarity. Give pairs with human scores "
             f"(--eval PAIRS.tsv), or compare with the pooling{rival} by fastflow eval."
@@ -138,9 +141,12 @@ def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> st
     said = "Level" if own == best else "Better" if own > best else "Worse"
     pairs = sum(row["pairs"] for row in found["after"]["rows"])
     if pairs < FEW:
-        said += f", perhaps by chance with {pairs} pairs"
+        said += f", perhaps by chance with {pairs:,} pairs"
     others = sorted(scores.items(), key=lambda item: -item[1])
-    return f"{said}: Spearman {own:.4g} calibrated; {', '.join(f'{score:.4g} {head}' for head, score in others)}."
+    line = f"{said}: Spearman {own:.4g} calibrated; {', '.join(f'{score:.4g} {head}' for head, score in others)}."
+    if own < best:
+        line += f" The best of these is {others[0][0]}."
+    return line + " So few pairs cannot decide." * (pairs < NO_PROOF)
 
 
 def notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
