@@ -48,9 +48,10 @@ def table(dtype=np.float32):
     return Table(rows.astype(dtype), None, None)
 
 
-def encoder(isa=None):
-    """The embedding layer with the mean position, pooled alone."""
+def encoder(isa=None, rows=None):
+    """The embedding layer with the mean position, pooled alone; its first ``rows`` words."""
     weights, shape = random_encoder(0, 1, WIDTH, 4, 32)
+    weights["word"] = weights["word"][:rows]
     return CpuEncoder(weights, shape, "mean", (WORDS,), isa=isa, threads=1)
 
 
@@ -135,10 +136,12 @@ def test_a_long_text_between_short_ones(words, plans):
     assert (found == flow(pooling(ids, offsets))).all()
 
 
+@pytest.mark.parametrize("name", POOLINGS)
 @pytest.mark.parametrize("place", [0, 40])
-def test_a_text_that_no_step_can_take_is_an_error(words, plans, place):
-    few = Table(table().rows[:-1], None, None)  # has no row for the last piece
-    compiled = cpu.Texts(words, CpuTable(few), flow_of(plans), LIMIT)
+def test_a_text_that_no_step_can_take_is_an_error(words, plans, place, name):
+    few = len(VOCABULARY) - 1  # no row for the last piece
+    pooling = CpuTable(Table(table().rows[:few], None, None)) if name == "table" else encoder(rows=few)
+    compiled = cpu.Texts(words, pooling, flow_of(plans), LIMIT)
     texts = ["a"] * 70
     assert np.isfinite(compiled(texts)[0]).all()
     for bad in ("\ud800", "abcd"):
