@@ -11,7 +11,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from fastflow.kernels.encoder.shape import LEAST
 from fastflow.kernels.panels import quantised
 from fastflow.version import __version__
 
@@ -19,7 +18,7 @@ OPSET, IR = 17, 8  # the first with LayerNormalization, and what runtimes since 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB, and weights then lie in a file of their own
-SEVEN_BITS = 63  # without VNNI, ONNX Runtime cuts the sum of two products of bytes off at 2**15: 2 * 255 * 63 is below
+ZERO = 128  # of weights, unsigned: with signed ones ONNX Runtime cuts sums off at 2**15 on processors without VNNI
 FAR = -1e30  # added to a score that softmax shall not see; two of them are still finite
 
 Array = NDArray[Any]
@@ -60,14 +59,15 @@ class Graph:
         return name
 
     def linear(self, x: Value, weight: Array, bias: Array | None) -> Value:
-        """x W^T + b of x (..., in) and W (out, in). In int8 a row of W has 7 bits and a scale, x a scale for a call."""
+        """x W^T + b of x (..., in) and W (out, in). In int8 each row of W has a scale, and x one for all of a call."""
         if not self._int8:
             y = self.op("MatMul", x, weight.T)
             return y if bias is None else self.op("Add", y, bias)
-        scales = np.maximum(np.abs(weight).max(axis=1), LEAST).astype(np.float32) / SEVEN_BITS
-        rows = np.rint(weight / scales[:, None]).astype(np.int8)
+        rows, scales = quantised(np.ascontiguousarray(weight, np.float32))
+        rows = (rows.astype(np.int16) + ZERO).astype(np.uint8)
         small, scale, zero = self.several("DynamicQuantizeLinear", 3, x)
-        product = self.op("Cast", self.op("MatMulInteger", small, rows.T, zero), to=TensorProto.FLOAT)
+        product = self.op("MatMulInteger", small, rows.T, zero, np.array(ZERO, np.uint8))
+        product = self.op("Cast", product, to=TensorProto.FLOAT)
         y = self.op("Mul", product, self.op("Mul", scale, scales))
         return y if bias is None else self.op("Add", y, bias)
 
