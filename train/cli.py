@@ -32,7 +32,7 @@ class TrainCommand(click.Command):
     "--encoder",
     metavar="DIR_OR_HUB_ID",
     help="A BERT-family encoder, or a token table, required for texts: a directory or a Hub id; 'default' and 'static' "
-    "are those in the package. The model holds a copy of it. Only one given by its Hub id is downloaded.",
+    "are those in the package. The model holds a copy. Only one given by its Hub id is downloaded.",
 )
 @click.option(
     "--reference-encoder",
@@ -66,7 +66,7 @@ class TrainCommand(click.Command):
     "--ray",
     metavar="ADDRESS|local",
     help="Count and embed on the cluster of Ray at ADDRESS, or on the cores of this machine: closed forms, as with "
-    "--stream, are fitted to all texts, a flow to --sample N of them (100,000). The corpus is read twice, and "
+    "--stream, are fitted to all texts, a flow to --sample N texts (100,000). The corpus is read twice, and "
     "--cache keeps nothing. Needs the ray extra.",
 )
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")

@@ -226,7 +226,7 @@ HEAD = """# Compared with other packages
 Each package is in a virtual environment of its own, with PyTorch for CPUs; MB are without bytecode, times with it. Two
 threads. Engines take turns; a row is the median of the rounds, and *to fastflow* the median of each round's ratio to
 its row of all-MiniLM-L6-v2 in float32, to whose vectors *least cosine* is. If other processes used the processors,
-times and ratios are of that hour, and tell no more than the order. *First vector*: from the start of the process.
+times and ratios are of that hour, and only the order is certain. *First vector*: from the start of the process.
 *Seven sets*: the mean Spearman x100 of cosine, `all`, over STS12 to 16, STSb and SICK-R, of the vectors that the
 package gives. bfloat16 is timed where the processor multiplies it.
 

@@ -32,8 +32,8 @@ from fastflow.console import say
 def export(model: str, to: str, output: Path, dim: int | None, normalize: bool, dtype: str) -> None:
     """Write a model in the format of another library.
 
-    MODEL is any model of texts that fastflow runs; 'default' and 'static' are those in the package. A part of it that
-    the format cannot hold is an error that names the part.
+    MODEL is any model of texts that fastflow runs; 'default' and 'static' are those in the package. A part that the
+    format cannot hold is an error that names it.
 
     \b
     fastflow export default --to st -o default-st
