@@ -1,7 +1,7 @@
 """A Runtime's properties, its names in other libraries, and the options of theirs that encode has not.
 
 KeyBERT and BERTopic load a model of their own, without a word, if the one given is neither an instance of their
-BaseEmbedder nor of a library that they know by its name. So a Runtime is an instance once they are imported.
+BaseEmbedder nor of a library that they find by its name. So a Runtime is an instance once they are imported.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ class Opened:
         return batches if count is None else counted(batches, count)
 
     def _look_at(self, texts: Sequence[str]) -> None:
-        """Keep the first texts, and warn once if enough of them show that the vocabulary does not suit."""
+        """Keep the first texts, and warn once if enough show that the vocabulary does not suit."""
         if self.seen.add(texts) and (warning := self.unsuited(self.seen.texts)):
             warn(warning)
 

@@ -88,7 +88,7 @@ def options_of(settings: type) -> Callable[[Any], Any]:
 def check(settings: Any) -> None:
     """Convert every value of the dataclass ``settings``; a UsageError for one that it cannot have.
 
-    None is a value if it is the default; then the help tells what decides.
+    None is a value if it is the default; then the help names what decides.
     """
     for entry in fields(settings):
         value, setting = getattr(settings, entry.name), entry.metadata["setting"]

@@ -51,7 +51,7 @@ def entry(name: str, threads: int, value: float, unit: str, must: float | None =
 
 
 def fastest(at: Mapping[Any, Row], peers: Iterable[Any]) -> Row | None:
-    """The row of ``at`` with the least time among those of ``peers``; None if none of them was measured."""
+    """The row of ``at`` with the least time among those of ``peers``; None if none was measured."""
     return min((at[peer] for peer in peers if peer in at), key=lambda row: float(row["median_ms"]), default=None)
 
 

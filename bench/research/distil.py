@@ -43,7 +43,7 @@ METHODS = (
 )
 ALONE, PRIOR, WITHOUT, LONG, WHOLE = METHODS
 SCALED = 1e9  # a firmness at which the prior's map is one number
-FIELDS = ("teacher", "texts", "target", "method")  # what tells a row from another
+FIELDS = ("teacher", "texts", "target", "method")  # what distinguishes a row from another
 
 
 class Cached(Teacher):
@@ -213,7 +213,7 @@ Sentences: {corpora}. They hold no labels; SNLI holds some sentences of STSb and
 
 Tried with all-MiniLM-L6-v2 in int8 on 20,640 sentences, and left out: mean cosine to the teacher on 1,360 held-out
 sentences; rank correlation of the cosines of pairs of these, ten near and ten at random for each, with the teacher's.
-Penalty 0.05. The script is `bench/research/distil_tried.py` of commit 0a78013.
+Penalty 0.05. Made by `bench/research/distil_tried.py`; its scripts are last in commit 0a78013.
 
 | change | held-out cosine | pairs |
 | --- | ---: | ---: |

@@ -13,7 +13,7 @@ import click
 from fastflow.train.data.corpus import read_texts, sentences
 
 SHORTEST, LONGEST = 15, 400  # characters of a sentence
-CORPORA = {  # file in DIR/corpora: the most sentences of it, and what it is
+CORPORA = {  # file in DIR/corpora: the most sentences, and what it is
     "nli-snli-dev-test.txt": (30_000, "captions: SNLI dev and test sentences, CC BY-SA 4.0"),
     "nli-qnli-dev-test.txt": (30_000, "questions: QNLI dev and test (SQuAD, Wikipedia), CC BY-SA 4.0"),
     "leipzig-eng-news-2016-10k.txt": (30_000, "news: Leipzig Corpora Collection, English news 2016, CC BY"),

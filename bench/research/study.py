@@ -1,4 +1,4 @@
-"""The files of every study: OUT.json with its figures, command and machine, and OUT.md, the page of these figures."""
+"""The files of every study: OUT.json with its figures, command and machine, and OUT.md, their page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The static suite: vectors of texts by a table, in bulk, one at a time, and from the start of a process.
 
-Everybody opens the same directory and gets the same texts, those in which the tokenizer knows every word: what the
+Everybody opens the same directory and gets the same texts, those in which the tokenizer has every word: what the
 libraries do with unknown tokens differs. The floor is the time to move the bytes: the rows of the tokens, the texts and
 the vectors.
 """

@@ -90,7 +90,7 @@ def read_labelled(path: Path) -> Labelled:
 
 
 def read_task(path: Path) -> Task:
-    """The task of a file, whose header tells its kind, or of a folder of documents, queries and judgements."""
+    """The task of a file, whose header shows its kind, or of a folder of documents, queries and judgements."""
     if path.is_dir():
         return read_retrieval(path)
     header, _ = read_rows(path, HEADER, LABELLED_PAIRS, LABELLED_TEXTS)
@@ -134,7 +134,7 @@ def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
 
 
 class Counted:
-    """The calls of ``encoder`` that tasks need; ``count`` takes the number of texts after each part of them."""
+    """The calls of ``encoder`` that tasks need; ``count`` takes the number of texts after each part."""
 
     def __init__(self, encoder: Any, count: Callable[[int], None]) -> None:
         self._encoder, self._count = encoder, count

@@ -1,4 +1,4 @@
-"""The embeddings of a model compared with those that Sentence Transformers makes of it."""
+"""The embeddings of a model compared with those that Sentence Transformers makes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB, and weights then lie in a file of their own
 ZERO = 128  # of weights, unsigned: with signed ones ONNX Runtime cuts sums off at 2**15 on processors without VNNI
-FAR = -1e30  # added to a score that softmax shall not see; two of them are still finite
+FAR = -1e30  # added to a score that softmax shall not see; two such are still finite
 
 Array = NDArray[Any]
 Value = str  # the name of a tensor of the graph

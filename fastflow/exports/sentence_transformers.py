@@ -154,7 +154,7 @@ def _pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str
 def _table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
     """Add the StaticEmbedding of a token table; returns the modules after it, and the width that they take.
 
-    It divides a sum by the number of all tokens, the model by the weight of those that it keeps. A Normalize undoes any
+    It divides a sum by the number of all tokens, the model by the weight of the kept ones. A Normalize undoes any
     divisor. If ``head`` does not begin with one, each row gets its weight as one more number, so large next to the
     others that it alone is the length: a Normalize then gives the model's mean, shrunk, and a Dense stretches it.
     """

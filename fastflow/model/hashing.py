@@ -36,7 +36,7 @@ def file_hash(path: Path) -> str:
 
 
 def seen(path: Path) -> Seen:
-    """What tells whether a file is still the same one; None if there is none."""
+    """What shows whether a file is still the same one; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -64,7 +64,7 @@ def in_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
 class Hashes:
     """``start(paths)`` begins, ``hashes(path)`` is the sha256 of one, waited for; errors are raised there.
 
-    So is a file that was changed since it was started: what was read of it meanwhile is not what was hashed.
+    So is a file that was changed since it was started: what was read meanwhile is not what was hashed.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def is_file(path: Path) -> bool:
 def check_present(directory: Path, manifest: dict[str, Any], names: list[str]) -> None:
     """Raise for the first of the named files that is missing, or that lies outside the model.
 
-    An adapter lacks the weights of its encoder, so the message tells which file belongs there.
+    An adapter lacks the weights of its encoder, so the message names the file that belongs there.
     """
     for name in names:
         path, inside = directory / name, PurePosixPath(name)

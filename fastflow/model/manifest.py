@@ -135,7 +135,7 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
         mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary_of(encoder), where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
-    least = WORDS if mode == "mean" else 0  # the first token is the same in every text: WORDS has nothing to say of it
+    least = WORDS if mode == "mean" else 0  # the first token is the same in every text: WORDS cannot weigh it
     exist = bool(chosen) and all(is_whole(i, least, depth) for i in chosen) and len(set(chosen)) == len(chosen)
     if by_shares:
         exist = exist and mode == "mean" and shares is not None and len(shares) == len(chosen)

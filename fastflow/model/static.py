@@ -28,7 +28,7 @@ DEFAULT_LENGTH = 512  # tokens, if config.json has no max_length
 NAMES = ("embeddings", "weights", "mapping")  # of model2vec's tensors
 CHECKED = 4096  # rows that are looked at together
 BAG = "embedding.weight"  # of a StaticEmbedding
-# the fields of config.json: the first two decide the vectors, the others tell how the table was made
+# the fields of config.json: the first two decide the vectors, the others are how the table was made
 DECIDING = ("normalize", "max_length")
 TOLD = (
     *("model_type", "architectures", "tokenizer_name", "apply_pca", "apply_zipf", "sif_coefficient", "hidden_dim"),

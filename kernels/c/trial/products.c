@@ -1,4 +1,4 @@
-/* Products and attention in each format. The operands are exact in all of them. */
+/* Products and attention in each format. The operands are exact everywhere. */
 #include <math.h>
 #include <string.h>
 
