@@ -90,7 +90,7 @@ def environment(where: Path, requirement: str, *more: str) -> list[str]:
     return pip
 
 
-def install(package: str, where: Path) -> dict[str, Any]:
+def provide(package: str, where: Path) -> dict[str, Any]:
     """Make the environment ``where``, unless it is there; its megabytes and packages without pip."""
     record = where / "installed.json"
     if record.is_file():
@@ -110,7 +110,7 @@ def distilled(model: Path, work: Path) -> Path:
     """The table that model2vec's own ``distill`` makes of ``model``, in an environment that no figure is taken of."""
     where = work / "model2vec-distill"
     if not where.exists():
-        version = install("model2vec", work / "model2vec")["version"]
+        version = provide("model2vec", work / "model2vec")["version"]
         environment(where, f"model2vec[distill,quantization]=={version}")
     return Path(model2vec(str(where / "bin" / "python"), MODEL, str(model), work))
 
@@ -161,7 +161,7 @@ def quality(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float
 def compared(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
     """The packages, and a row for each engine; the engines take turns."""
     pythons = {engine.package: work / engine.package / "bin" / "python" for engine in engines}
-    packages = {name: install(name, work / name) for name in pythons}
+    packages = {name: provide(name, work / name) for name in pythons}
     source = work / "texts.txt"
     source.write_text("\n".join(texts), encoding="utf-8")
     neighbours = Neighbours()
