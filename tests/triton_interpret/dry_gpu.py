@@ -21,9 +21,8 @@ from fastflow.bench.measure.machine import Ceilings, describe
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort, cpu_watch
 from fastflow.bench.peers import gpu as peers_gpu
-from fastflow.bench.report.files import write_json
 from fastflow.bench.report.plot import plot
-from fastflow.bench.report.table import table
+from fastflow.bench.report.table import table, write_json
 from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, workbench
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.workloads import Workload, synthetic
