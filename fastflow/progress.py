@@ -29,8 +29,8 @@ def counted(count: int, unit: str) -> str:
 class Progress:
     """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known.
 
-    ``about``: the total is an estimate. ``done`` were finished by an earlier run. ``stream`` is where it is shown
-    (None: sys.stderr), ``clock`` gives seconds.
+    ``about``: the total is an estimate. ``done`` were finished by an earlier run. The line goes to
+    ``stream`` (None: sys.stderr), ``clock`` gives seconds.
     """
 
     painted: ClassVar[Progress | None] = None  # the one whose line stands in a terminal now

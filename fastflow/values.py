@@ -78,7 +78,7 @@ def panics() -> Iterator[None]:
 
 @contextmanager
 def system_errors() -> Iterator[None]:
-    """Raise an OSError for an error of a library in Rust that holds the number of one: such as a full disk."""
+    """Raise an OSError for an error of a library in Rust that holds the number of one, such as that of a full disk."""
     try:
         yield
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import types
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -90,15 +91,13 @@ def test_the_last_count_is_shown_where_the_total_is_not_known():
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_a_log_gets_a_plain_line_every_ten_seconds_and_one_at_the_end(error):
     stream, clock = io.StringIO(), Clock()
-    try:
-        with Progress("embed", 50, "texts", True, stream, clock) as progress:
-            for _ in range(25):
-                clock.now += 1
-                progress.advance(1)
-            if error:
-                raise error
-    except KeyboardInterrupt:
-        pass
+    ending = pytest.raises(error) if error else nullcontext()
+    with ending, Progress("embed", 50, "texts", True, stream, clock) as progress:
+        for _ in range(25):
+            clock.now += 1
+            progress.advance(1)
+        if error:
+            raise error
     assert stream.getvalue().splitlines() == [
         "embed: 10 of 50 texts (20 %), 1/s, 0:40 left",
         "embed: 20 of 50 texts (40 %), 1/s, 0:30 left",
@@ -131,6 +130,7 @@ def test_no_stderr_at_all(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)  # as under pythonw
     with Progress("embed", 20, "texts") as progress:
         progress.advance(20)
+    assert Progress.painted is None
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class TrainCommand(click.Command):
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
     help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, of the calibrated embeddings and, "
-    "with --encoder default, of the model in the package; then whether the calibration is better or worse.",
+    "with --encoder default, of the packaged models; then whether the calibration is better or worse.",
 )
 @click.option(
     "--ray",

@@ -28,7 +28,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Documents, queries, and for each query the rows of its relevant documents, and rows with its own text."""
+    """Documents, queries, and for each query the rows of relevant documents and of those that equal its text."""
 
     name: str
     documents: list[str]

@@ -121,7 +121,7 @@ def write(
             for block in made.before(finished):
                 writer.skip(block)
         writer.write(made.empty())  # an empty input still gives a file of the right width and dtype
-        progress.begin()  # the finished rows took no time of these
+        progress.begin()  # the rate is that of the new rows
         for block in made.blocks():
             writer.write(block)
             if state is not None and not isinstance(writer, StandardOutput):

@@ -10,19 +10,17 @@ bit. Exit code 1 for anything else, 77 where nothing can be mounted.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kills import LOG, Shop, Subject, check_cache, differing, files
+from kills import LOG, Shop, Subject, campaign, check_cache, differing, files
 
 PAGE = 4096
 LEAST, ENOUGH = 0.02, 1 << 26  # of the bytes that a whole run leaves; bytes
@@ -63,34 +61,11 @@ def filled(shop: Shop, subject: Subject, rng: random.Random, counts: Counter[str
         return check_cache(folder / "c.db")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=1800, help="begin nothing after that many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="subjects whose name begins so")
-    given = parser.parse_args()
+if __name__ == "__main__":
     try:
         with mounted(PAGE):
             pass
     except subprocess.CalledProcessError as error:
         print(f"no file system can be mounted here: {error.stderr.decode().strip()}")
-        return 77
-    counts, faults, began, done = Counter[str](), 0, time.monotonic(), 0
-    with tempfile.TemporaryDirectory(prefix="fastflow-disks-") as name:
-        shop = Shop(Path(name).resolve())
-        subjects = [each for each in shop.subjects() if each.name.startswith(given.only)]
-        shop.prepare(subjects)
-        print(f"{len(subjects)} subjects ran twice in {time.monotonic() - began:.0f} s", flush=True)
-        while done < given.count and time.monotonic() - began < given.seconds:
-            subject = subjects[done % len(subjects)]
-            if fault := filled(shop, subject, random.Random(f"{given.seed}.{done}"), counts):
-                faults += 1
-                print(f"{done} (--seed {given.seed}), {subject.name}: {fault}", flush=True)
-            done += 1
-    print(f"{done} runs in {time.monotonic() - began:.0f} s: {dict(counts)}; {faults} faults")
-    return 1 if faults or not done else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(77)
+    sys.exit(campaign(__doc__, 100, filled))

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,8 +184,14 @@ def differing(found: dict[str, bytes], whole: dict[str, bytes]) -> list[str]:
     return sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
 
 
-def killed(shop: Shop, subject: Subject, folder: Path, rng: random.Random, counts: Counter[str]) -> str:
-    """Kill ``subject`` in ``folder`` and run it again; a fault in words, or nothing."""
+def killed(shop: Shop, subject: Subject, rng: random.Random, counts: Counter[str]) -> str:
+    """Kill ``subject`` up to three times and run it again; a fault in words, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="fastflow-killed-") as folder:
+        return killed_in(Path(folder).resolve(), shop, subject, rng, counts)
+
+
+def killed_in(folder: Path, shop: Shop, subject: Subject, rng: random.Random, counts: Counter[str]) -> str:
+    """``killed``, in ``folder``."""
     whole = shop.wholes[subject.name]
     command = subject.command
     for _ in range(rng.randint(1, AGAIN)):
@@ -226,25 +233,28 @@ def check_cache(path: Path) -> str:
     return "" if found == [("ok",)] else f"the cache is damaged: {found}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200, help="runs that are killed, each up to three times")
+Tried = Callable[[Shop, Subject, random.Random, Counter[str]], str]
+
+
+def campaign(doc: str, count: int, tried: Tried) -> int:
+    """Try the subjects that the command line asks for in turn, ``count`` times; exit code 1 if there were faults."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=count)
     parser.add_argument("--seconds", type=float, default=1800, help="begin nothing after that many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="subjects whose name begins so")
     given = parser.parse_args()
     counts, faults, began, done = Counter[str](), 0, time.monotonic(), 0
-    with tempfile.TemporaryDirectory(prefix="fastflow-kills-") as name:
+    with tempfile.TemporaryDirectory(prefix="fastflow-faults-") as name:
         shop = Shop(Path(name).resolve())
         subjects = [each for each in shop.subjects() if each.name.startswith(given.only)]
         shop.prepare(subjects)
         print(f"{len(subjects)} subjects ran twice in {time.monotonic() - began:.0f} s", flush=True)
         while done < given.count and time.monotonic() - began < given.seconds:
-            subject, rng = subjects[done % len(subjects)], random.Random(f"{given.seed}.{done}")
-            with tempfile.TemporaryDirectory(prefix="fastflow-killed-") as folder:
-                if fault := killed(shop, subject, Path(folder).resolve(), rng, counts):
-                    faults += 1
-                    print(f"{done} (--seed {given.seed}), {subject.name}: {fault}", flush=True)
+            subject = subjects[done % len(subjects)]
+            if fault := tried(shop, subject, random.Random(f"{given.seed}.{done}"), counts):
+                faults += 1
+                print(f"{done} (--seed {given.seed}), {subject.name}: {fault}", flush=True)
             counts[subject.name] += 1
             done += 1
     print(f"{done} runs in {time.monotonic() - began:.0f} s: {dict(counts)}; {faults} faults")
@@ -252,4 +262,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(campaign(__doc__, 200, killed))

@@ -141,14 +141,19 @@ def test_vectors_that_are_cut_while_they_are_read(tmp_path):
             source.matrix[ROWS - 10 :]
 
 
-@pytest.mark.parametrize("hold", [None, "vectors", "int8"])
-@pytest.mark.parametrize("suffix", [".npy", ".db"])
-def test_an_index_whose_file_is_cut(tmp_path, suffix, hold):
-    path, vectors = tmp_path / f"v{suffix}", numbers((5000, 256))
+def rows_in(folder, suffix):
+    path, vectors = folder / f"v{suffix}", numbers((5000, 256))
     if suffix == ".npy":
         np.save(path, vectors)
     else:
         make(path, vectors)
+    return path
+
+
+@pytest.mark.parametrize("hold", [None, "vectors", "int8"])
+@pytest.mark.parametrize("suffix", [".npy", ".db"])
+def test_an_index_whose_file_is_cut(tmp_path, suffix, hold):
+    path = rows_in(tmp_path, suffix)
     with Runtime() as runtime, Index(path, runtime, hold=hold) as index:
         assert len(index.search("the dog", 3)) == 3
         os.truncate(path, 8192)
@@ -164,11 +169,7 @@ def test_an_index_whose_file_is_cut(tmp_path, suffix, hold):
 @pytest.mark.parametrize("hold", [None, "vectors", "int8"])
 @pytest.mark.parametrize("suffix", [".npy", ".db"])
 def test_an_index_whose_file_is_written_over(tmp_path, suffix, hold):
-    path, vectors = tmp_path / f"v{suffix}", numbers((5000, 256))
-    if suffix == ".npy":
-        np.save(path, vectors)
-    else:
-        make(path, vectors)
+    path = rows_in(tmp_path, suffix)
     with Runtime() as runtime, Index(path, runtime, hold=hold) as index:
         before = index.search("the dog", 3)
         written_over(tmp_path)

@@ -117,7 +117,7 @@ def test_a_finished_output_is_not_made_again(desk):
     if desk.subject.name == "shard":  # that a part is done is no error: a script may run all commands again
         assert (done.exit_code, done.stdout) == (0, "")
     else:
-        assert_one_sentence(done, 2, f"nothing is left to resume; no {desk.target.name}.run.json says what it is of")
+        assert_one_sentence(done, 2, f"so there is no {desk.target.name}.run.json to compare with")
     assert (desk.target.read_bytes(), desk.target.stat().st_mtime_ns) == before
     assert desk.left() == [desk.target.name]
 

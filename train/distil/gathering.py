@@ -50,7 +50,7 @@ class Gathered:
     whole: bool = True  # false while a shard is taken in
 
     def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int, sha256: str) -> None:
-        """Take in a shard of so many ``texts``; ``sha256`` is over all sentences up to its end."""
+        """Add a shard: its sums, counts and number of texts; ``sha256`` covers all sentences up to its end."""
         self.whole = False
         for name, found in sums.items():
             self.sums[name] = self.sums[name].merge(found) if name in self.sums else found

@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Teaching:
-    """The task of workers: each opens the teacher where it runs, by a name that it has there too."""
+    """The task of workers: each opens the teacher by ``name``, which stands for the same files on its node."""
 
     name: str
     fingerprint: str

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.evaluation import isotropy
 from fastflow.evaluation.evaluate import Pairs, evaluate
+from fastflow.report.verdict import FEW, FEWER_PAIRS, NO_PROOF
 from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
@@ -23,8 +24,6 @@ from fastflow.train.methods.constant import constant_channels, sentence
 # mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/superseded.md)
 SPREAD_OUT = 0.2
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
-NO_PROOF = 100  # pairs; with fewer the standard error is 7 points and more
-FEW = 500  # pairs; the standard error of a Spearman of 0.6 is then about 3 points
 
 
 def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> st
     line = f"{said}: Spearman {own:.4g} calibrated; {', '.join(f'{score:.4g} {head}' for head, score in others)}."
     if own < best:
         line += f" The best of these is {others[0][0]}."
-    return line + " So few pairs cannot decide." * (pairs < NO_PROOF)
+    return line + FEWER_PAIRS * (pairs < NO_PROOF)
 
 
 def notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:

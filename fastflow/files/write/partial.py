@@ -39,14 +39,13 @@ def unfinished(target: Path) -> bool:
 
 
 def check_known(target: Path) -> None:
-    """Raise a UsageError where ``target`` is finished and nothing says of which run: --resume could be of another."""
+    """Raise a UsageError if ``target`` is finished and no record names its run: it may be another one."""
     if target.exists() and not unfinished(target) and not run_path(target).is_file():
         if not partial_path(target).exists():  # of a run that was killed right after the target got its name
             state_path(target).unlink(missing_ok=True)
         raise UsageError(
-            f"{target} is finished, and nothing is left to resume; no {run_path(target).name} says what it is of, for "
-            "the run that made it had no --resume: leave out --resume to make it again, or choose another output with "
-            "-o"
+            f"{target} is finished, by a run without --resume, so there is no {run_path(target).name} to compare "
+            "with: leave out --resume to make it again, or choose another output with -o"
         )
 
 
