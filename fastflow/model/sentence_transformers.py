@@ -234,6 +234,6 @@ def _kind(name: str, place: str) -> str:
 def _folder(directory: Path, path: str, place: str) -> Path:
     """The folder ``path`` inside ``directory``; raises for a path that leads outside, on any system."""
     windows = PureWindowsPath(path)
-    if windows.anchor or ".." in windows.parts or "\0" in path or "\\" in path:
+    if windows.anchor or ".." in windows.parts or not path.isprintable() or "\\" in path:
         raise FastflowError(f"{place}, field path: {short(path)} lies outside the directory")
     return directory / path

@@ -24,6 +24,11 @@ BAD = f"holds NaN or infinity, or a magnitude above {LARGEST:g}; no encoder can 
 WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
 
 
+def _is_plain(name: str) -> bool:
+    """Whether a file beside another may have this name; NUL and half a surrogate pair are not printable."""
+    return 0 < len(name) <= 255 and Path(name).name == name and name.isprintable()
+
+
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that hold the weights, sharded or not."""
     index = directory / WEIGHT_INDEX
@@ -32,7 +37,7 @@ def weight_files(directory: Path) -> list[Path]:
         if not isinstance(mapped, dict) or not all(isinstance(name, str) for name in mapped.values()):
             raise FastflowError(f"{index} is damaged: it maps no tensors to files")
         names = sorted(set(mapped.values()))
-        if odd := [name for name in names if not name or Path(name).name != name or len(name) > 255]:
+        if odd := [name for name in names if not _is_plain(name)]:
             raise FastflowError(f"{index}, field weight_map: {short(odd[0])} is not the name of a file beside it")
         return [directory / name for name in names]
     if (directory / "model.safetensors").is_file():

@@ -74,4 +74,5 @@ def test_where_a_device_overlaps_only_the_first_window_is_judged(model, runtime,
     opened, plain = knowing(model, half, backend="triton"), target.with_suffix(".npy")
     embed_file(opened, str(tmp_path / "in.txt"), plain, Settings())
     assert f"fastflow: {share:.0%} {SAID}" in capsys.readouterr().err
-    assert np.array_equal(np.load(plain), Runtime(model, backend="triton").encode(lines))
+    expected = Runtime(model, backend="triton").encode(lines)  # the stand-in's products round by the rows beside them
+    np.testing.assert_allclose(np.load(plain), expected, rtol=1e-5, atol=1e-6)

@@ -138,7 +138,8 @@ TENSORS = [
     ("bert", WEIGHTS, len(HEADER).to_bytes(8, "little") + HEADER, "model.safetensors is damaged or not safetensors"),
     *(("bert", INDEX, text, INDEX) for text in ("{", "[]", '{"weight_map": 3}', '{"metadata": {}}')),
     ("bert", INDEX, DEEP, "index.json cannot be read: its JSON is nested too deep"),
-    *(("bert", *named_only(file)) for file in ("../model.safetensors", "/etc/hostname", "x" * 5000, "")),
+    *(("bert", *named_only(file))
+      for file in ("../model.safetensors", "/etc/hostname", "x" * 5000, "", "\0", "\ud800")),
 ]  # fmt: skip
 
 

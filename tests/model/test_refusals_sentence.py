@@ -41,7 +41,7 @@ LISTS = [
     (MODULES, module(1, path=None), "module 1, field path: missing or not a text"),
     *((MODULES, module(1, path=path), f"module 1, field path: '{shown}' lies outside the directory")
       for path, shown in (("../1_Pooling",) * 2, ("2_Dense/../../x",) * 2, ("/etc",) * 2, ("C:\\x", "C:\\\\x"),
-                          ("..\\x", "..\\\\x"))),
+                          ("..\\x", "..\\\\x"), ("\0", "\\x00"), ("\ud800", "\\ud800"))),
     (MODULES, module(1, path="nowhere"), f"nowhere/{NO_FOLDER} Pooling"),
     (MODULES, module(2, path="nowhere"), f"nowhere/{NO_FOLDER} Dense"),
     (MODULES, module(0, path="nowhere"), "nowhere is not an encoder: it has no config.json"),
