@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fastflow.commands.options import corpus_options
+from fastflow.commands.options import QUIET, corpus_options
 
 if TYPE_CHECKING:
     from fastflow.files.read.records import Layout
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     "extra.",
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted run, which left DIR.distilling.")
+@QUIET
 def distill(
     model: str,
     corpus: tuple[str, ...],
@@ -64,6 +65,7 @@ def distill(
     layout: Callable[[], Layout],
     ray: str | None,
     resume: bool,
+    quiet: bool,
 ) -> None:
     """Make a token table of a model, which embeds a text in microseconds.
 
@@ -78,9 +80,10 @@ def distill(
     """
     from fastflow.train.options import check_extra
 
-    check_extra("fastflow distill", True)
+    check_extra("fastflow distill", not quiet)
     from fastflow.train.distil.python import distil_files
     from fastflow.train.distil.run import Settings
+    from fastflow.train.progress import COMMAND, WARNINGS
 
     settings = Settings(dim, words, dtype, penalty, sentences, seed)
-    distil_files(model, corpus, layout(), output, settings, resume, ray)
+    distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume, ray)

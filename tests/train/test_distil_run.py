@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,9 @@ def test_the_command(bert, tmp_path, monkeypatch):
     manifest = json.loads((tmp_path / "made" / "fastflow.json").read_text())
     assert manifest["training"]["penalty"] == 0.1
     assert manifest["training"]["corpus"] == ["corpus.txt"]
+    quiet = run("distill", bert, "corpus.txt", "-o", "quiet", "--dtype", "int8", "--penalty", "0.1", "-q")
+    assert (quiet.stdout, quiet.stderr) == (done.stdout, "")
+    shutil.rmtree(tmp_path / "quiet")
     own = fastflow.distill(bert, TEXTS, dtype="int8", penalty=0.1)
     np.testing.assert_array_equal(Runtime("made").encode(NEW), own.runtime().encode(NEW))
     for arguments, code, message in (

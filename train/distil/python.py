@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from fastflow.console import say
 from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
@@ -23,7 +22,7 @@ from fastflow.train.distil.gathering import Kept
 from fastflow.train.distil.result import READING, Distilled, lines, named
 from fastflow.train.distil.run import Settings, distil
 from fastflow.train.distil.teacher import Teacher
-from fastflow.train.progress import COMMAND
+from fastflow.train.progress import Voice
 from fastflow.train.python import DATASET, SOURCE, checked_texts, naming_arguments, voice_of
 
 
@@ -57,7 +56,14 @@ def _pool(ray: str | None) -> AbstractContextManager[Workers | None]:
 
 
 def distil_files(
-    model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, resume: bool, ray: str | None
+    model: str,
+    paths: Sequence[str],
+    layout: Layout,
+    out: Path,
+    settings: Settings,
+    voice: Voice,
+    resume: bool,
+    ray: str | None,
 ) -> None:
     """The body of ``fastflow distill``: files -> a model directory, and the lines printed about it.
 
@@ -72,21 +78,21 @@ def distil_files(
         return read_texts(paths, layout)
 
     def kept(run: dict[str, Any]) -> Kept:
-        keepers.append(Kept(out, run, resume, COMMAND))
+        keepers.append(Kept(out, run, resume, voice))
         return keepers[0]
 
     with Kept.alone(out), _pool(ray) as workers:
         with Sources(paths) as sources:
             total, _ = sources.expected(layout)
         resumed = None if "-" in paths else kept
-        found = distil(texts, named(paths), Teacher(model, workers), settings, COMMAND, resumed, total)
+        found = distil(texts, named(paths), Teacher(model, workers), settings, voice, resumed, total)
         mark = found.save(out)
         for keeper in keepers:
             keeper.remove()
     for reason in found.training["reasons"]:
-        say(reason)
+        voice.say(reason)
     click.echo("\n".join(lines(found.training)))
-    say(READING)
-    rows = found.training["table"]
-    say(f"{out}: {rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}, fingerprint {mark[:16]}, "
-        f"{time.monotonic() - started:.0f} s")  # fmt: skip
+    voice.say(READING)
+    rows, seconds = found.training["table"], time.monotonic() - started
+    size = f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
+    voice.say(f"{out}: {size}, fingerprint {mark[:16]}, {seconds:.0f} s")
