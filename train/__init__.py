@@ -30,7 +30,7 @@ def fit(
     eval: Paths | None = None,
     progress: bool | Callable[[str], None] | None = None,
     *,
-    cache: str | os.PathLike[str] | None = None,
+    cache_folder: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     stop: str | None = None,
     max_length: int | None = DEFAULTS.max_length,
@@ -76,7 +76,7 @@ def fit(
         eval: A file or folder of scored pairs, or several, to measure Spearman on.
         progress: True shows the command's lines and bars on standard error; a function takes every line; None shows
             none. Warnings of the report, and the refusal of a named method, are UserWarnings in any case.
-        cache: A folder that keeps pooled embeddings, float32 (n, D). None holds them in memory and writes no file.
+        cache_folder: A folder that keeps pooled embeddings, float32 (n, D). None holds them in memory and writes no file.
         log_dir: A folder for TensorBoard's scalars.
         stop: rule, budget or likelihood. None: rule for texts, and likelihood for vectors.
         max_length: The tokens after which a text is cut. None: 128, or the encoder's limit.
@@ -122,7 +122,7 @@ def fit(
     check_extra("fastflow.fit")
     from fastflow.train.python import fit_texts, options_of
 
-    return fit_texts(texts, encoder, options_of(given), eval, progress, cache, log_dir)
+    return fit_texts(texts, encoder, options_of(given), eval, progress, cache_folder, log_dir)
 
 
 def distill(

@@ -47,11 +47,13 @@ class TrainCommand(click.Command):
 @options_of(Options)
 @corpus_options
 @click.option(
-    "--cache",
+    "--cache-folder",
+    "cache",
     metavar="DIR",
     help="Keep pooled embeddings there; an interrupted pass of the encoder continues by itself. "
     "'fastflow cache' lists and removes them.  [default: ~/.cache/fastflow]",
 )
+@replaced_option("--cache", "--cache-folder")
 @click.option("--resume", is_flag=True, help="Flow: continue from the last checkpoint of an interrupted run.")
 @click.option(
     "--eval",

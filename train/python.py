@@ -31,7 +31,7 @@ SOURCE, VECTORS, DATASET = "texts given in Python", "vectors given in Python", "
 UNASKED = {"encoder": "default", "stop": None}  # of arguments whose default is not that of Options
 COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie next to the model that the command makes
 OF_DISTIL = ("dim", "words", "dtype", "penalty")
-ARGUMENTS = ("encoder", "eval", "cache", "log_dir", *OF_DISTIL, *(field.name for field in fields(Options)))
+ARGUMENTS = ("encoder", "eval", "cache_folder", "log_dir", *OF_DISTIL, *(field.name for field in fields(Options)))
 OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS)})(?![\w-])")
 
 
@@ -73,7 +73,7 @@ def fit_texts(
     with naming_arguments():
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
             matrix = Matrix(texts, VECTORS)
-            asked = {"encoder": encoder, "eval": pairs, "cache": cache} | options
+            asked = {"encoder": encoder, "eval": pairs, "cache_folder": cache} | options
             named = [name for name, value in asked.items() if value != UNASKED.get(name, getattr(DEFAULTS, name, None))]
             fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
         else:

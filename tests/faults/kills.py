@@ -84,7 +84,7 @@ class Shop:
         found.append(Subject("merge", ("merge", f"{at}/parts", "-o", "x.npy", "--quiet"), "x.npy", False))
         words = ("transform", f"{at}/in.npy", "-m", str(self.vectors), "--threads", "1", "--quiet", "-o", "x.npy")
         found.append(Subject("transform", words, "x.npy", True))
-        train = ("train", f"{at}/in.txt", "--encoder", str(self.encoder), "-o", "m", "--cache", "cache", *FIT)
+        train = ("train", f"{at}/in.txt", "--encoder", str(self.encoder), "-o", "m", "--cache-folder", "cache", *FIT)
         found.append(Subject("train", train, "m", True, ("cache",)))
         found.append(Subject("distill", ("distill", str(self.model), f"{at}/in.txt", "-o", "m"), "m", True))
         found.append(Subject("export", ("export", str(self.model), "--to", "st", "-o", "m"), "m", False))

@@ -28,7 +28,7 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
         out = out or directory / "m"
         method = [] if "--method" in options else ["--method", "flow", "--spectrum", "0.5", "--demoted", "0"]
         alone = [] if "--background" in options else ["--background", "0"]
-        arguments = [source, "--encoder", encoder, "-o", out, "--cache", directory / "cache"]
+        arguments = [source, "--encoder", encoder, "-o", out, "--cache-folder", directory / "cache"]
         arguments += [*alone, *method, *options]
         result = CliRunner().invoke(main, [str(a) for a in arguments], input=stdin)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

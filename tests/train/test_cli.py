@@ -133,7 +133,7 @@ def mini(shared_data, tmp_path, cache, *arguments):
     flow makes embeddings isotropic.
     """
     encoder = shared_data / "models" / "mini-mlm-uncased"
-    where = ["--method", "flow", "--encoder", encoder, "-o", tmp_path / "m", "--cache", cache]
+    where = ["--method", "flow", "--encoder", encoder, "-o", tmp_path / "m", "--cache-folder", cache]
     result = CliRunner().invoke(main, [str(a) for a in (*arguments, *where)])
     assert result.exit_code == 0, result.output
     assert "WARNING" not in result.stderr

@@ -309,7 +309,7 @@ def test_the_cache_lies_in_the_usual_place_and_its_size_is_reported(bert, senten
 
 @pytest.mark.parametrize("inside", ["", "deeper"])
 def test_cache_that_cannot_be_written(bert, sentences, corpus, tmp_path, monkeypatch, inside):
-    with pytest.raises(FastflowError, match=r"the cache .* cannot be written: .*; choose another with --cache"):
+    with pytest.raises(FastflowError, match=r"the cache .* cannot be written: .*; choose another with --cache-folder"):
         embed_corpus(sentences, opened(bert), corpus / inside)  # a file where a folder should be
 
     def full(*unused):

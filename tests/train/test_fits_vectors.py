@@ -134,7 +134,7 @@ OTHERS = {
     "device": "cuda",
 }  # than the default, which nobody need have given
 FLAGS = "--encoder default|--pooling first-last|--token-weights none|--max-length 64|--encoder-dropout|--eval .|"
-FLAGS += "--sentences|--stream|--device cpu|--cache c|--reference-encoder|--text-field a|--format txt|--delimiter ,|"
+FLAGS += "--sentences|--stream|--device cpu|--cache-folder c|--reference-encoder|--text-field a|--format txt|--delimiter ,|"
 FLAGS += "--no-header|--errors strict"
 
 
@@ -148,7 +148,7 @@ def test_options_of_texts_are_refused_by_name_even_at_their_default(npy, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "name", ["encoder", "cache", "eval", *(name for name in vars(Options()) if name not in OPTIONS)]
+    "name", ["encoder", "cache_folder", "eval", *(name for name in vars(Options()) if name not in OPTIONS)]
 )
 def test_so_they_are_from_python(name):
     with pytest.raises(UsageError, match=f"^{name} is for texts and their encoder"):

@@ -80,7 +80,7 @@ def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_pa
 def test_a_cache_is_used_where_one_is_named(bert, sentences, tmp_path, capfd):
     lines = []
     for _ in range(2):
-        fit = fastflow.fit(sentences, bert, "standardize", cache=tmp_path / "cache", progress=lines.append)
+        fit = fastflow.fit(sentences, bert, "standardize", cache_folder=tmp_path / "cache", progress=lines.append)
     assert len(list((tmp_path / "cache").glob("*.npy"))) == 1
     assert len([line for line in lines if line.startswith("cached ")]) == 1
     assert np.array_equal(fit.pooled, fastflow.fit(sentences, bert, "standardize").pooled)

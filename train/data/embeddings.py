@@ -264,7 +264,7 @@ def embed_corpus(
             return _mapped(f, len(head), shape)
     except OSError as error:
         raise FastflowError(
-            f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache"
+            f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache-folder"
         ) from error
 
 
