@@ -76,7 +76,8 @@ def fit(
         eval: A file or folder of scored pairs, or several, to measure Spearman on.
         progress: True shows the command's lines and bars on standard error; a function takes every line; None shows
             none. Warnings of the report, and the refusal of a named method, are UserWarnings in any case.
-        cache_folder: A folder that keeps pooled embeddings, float32 (n, D). None holds them in memory and writes no file.
+        cache_folder: A folder that keeps pooled embeddings, float32 (n, D). None holds them in memory, without a
+            file.
         log_dir: A folder for TensorBoard's scalars.
         stop: rule, budget or likelihood. None: rule for texts, and likelihood for vectors.
         max_length: The tokens after which a text is cut. None: 128, or the encoder's limit.

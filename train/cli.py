@@ -37,8 +37,7 @@ class TrainCommand(click.Command):
 @click.option(
     "--reference-encoder",
     is_flag=True,
-    help="Store the encoder's Hub id and revision instead of a copy: a small model that needs the encoder in the local "
-    "Hub cache.",
+    help="Store the encoder's Hub id and revision, not a copy: the model needs the encoder in the local Hub cache.",
 )
 @click.option(
     "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
@@ -48,7 +47,6 @@ class TrainCommand(click.Command):
 @corpus_options
 @click.option(
     "--cache-folder",
-    "cache",
     metavar="DIR",
     help="Keep pooled embeddings there; an interrupted pass of the encoder continues by itself. "
     "'fastflow cache' lists and removes them.  [default: ~/.cache/fastflow]",
@@ -82,7 +80,7 @@ def main(
     out: Path,
     pairs: tuple[Path, ...],
     layout: Callable[[], Layout],
-    cache: str | None,
+    cache_folder: str | None,
     log_dir: str | None,
     resume: bool,
     dry_run: bool,
@@ -126,9 +124,8 @@ def main(
         chosen = vector_options(options, _asked(ctx))
         train_vectors(corpus, out, chosen, Run(voice, log_dir=log_dir, resume=resume, dry_run=dry_run))
         return
-    run = Run(
-        voice, cache_directory(cache), log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder
-    )
+    kept = cache_directory(cache_folder)
+    run = Run(voice, kept, log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder)
     train(corpus, layout(), encoder, out, Options(**options), run, pairs, ray)
 
 

@@ -102,7 +102,8 @@ def cache(place: Path | None, clear: bool, older_than: float | None, json_file: 
             emit("\n".join(report(place)))
         return
     if place is not None and not place.exists():
-        raise UsageError(f"{place} does not exist; name a folder of fastflow-train --cache-folder or a file of embed --cache")
+        named = "a folder of fastflow-train --cache-folder or a file of embed --cache"
+        raise UsageError(f"{place} does not exist; name {named}")
     where, now = cache_directory(place), time.time()
     found = [e for e in kept.entries(where) if older_than is None or now - e.made > older_than * kept.DAY]
     if clear and json_file is not None:

@@ -45,7 +45,7 @@ def test_python_targets_hold_on_their_seeds_and_corpora(name):
 @pytest.mark.skipif(find_spec("atheris") is None, reason="needs atheris: pip install -e '.[dev]'")
 def test_a_target_is_fuzzed_for_its_seconds():
     """One that has held for millions of inputs: what is new is for the weekly run to find, not for a gate."""
-    said = run(FUZZ / "run.py", "--seconds", 3, "--only", "tasks")
+    said = run(FUZZ / "run.py", "--seconds", 3, "--python", "--only", "tasks")
     assert "| tasks |" in said
     assert "executions of 1 targets" in said
 

@@ -54,7 +54,7 @@ def command(name, inputs, model, encoder, vector_model, out):
     return {
         "transform": ("transform", inputs / "in.npy", "-m", vector_model, "--quiet", "-o", out / "x.npy"),
         "cache": ("embed", inputs / "in.txt", "-m", model, "--quiet", "--cache", out / "c.db", "-o", out / "x.npy"),
-        "train": ("train", inputs / "in.txt", "--encoder", encoder, "--cache-folder", out / "cache", *FIT, "-o", out / "m"),
+        "train": ("train", inputs / "in.txt", "--encoder", encoder, *FIT, "--cache-folder", out / "c", "-o", out / "m"),
         "distill": ("distill", model, inputs / "in.txt", "-o", out / "m"),
         "export": ("export", model, "--to", "st", "-o", out / "m"),
     }[name]

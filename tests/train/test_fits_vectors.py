@@ -134,8 +134,8 @@ OTHERS = {
     "device": "cuda",
 }  # than the default, which nobody need have given
 FLAGS = "--encoder default|--pooling first-last|--token-weights none|--max-length 64|--encoder-dropout|--eval .|"
-FLAGS += "--sentences|--stream|--device cpu|--cache-folder c|--reference-encoder|--text-field a|--format txt|--delimiter ,|"
-FLAGS += "--no-header|--errors strict"
+FLAGS += "--sentences|--stream|--device cpu|--cache-folder c|--reference-encoder|--text-field a|--format txt|"
+FLAGS += "--delimiter ,|--no-header|--errors strict"
 
 
 @pytest.mark.parametrize("flags", FLAGS.split("|"))
