@@ -21,6 +21,7 @@ from fastflow.runtime import Runtime
 
 DTYPES = ("float32", "bfloat16", "int8")
 PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # in float32; the suites have more
+ALL_LAYERS = "sentence-transformers"  # computes them also where the vectors need none; an ONNX file leaves those out
 SENTENCES = Path(fastflow.train.choice.__path__[0]) / "probe.txt"
 CALL_S = 1.0  # of the slowest
 FEWEST, MOST = 32, 4096  # texts
@@ -32,8 +33,8 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
 
     Returns model, work (what fastflow computes), layers (whether that includes layers of the encoder), threads, texts,
     rows (name, dtype, texts_per_s, ratio), skipped, sentences, and processors_used_by_others, None if unknown, of
-    processors_usable. ``ratio`` is to Sentence Transformers, or without it to fastflow in float32. Raises a UsageError
-    for a model without an encoder.
+    processors_usable. ``ratio`` is to the first of PEERS that does equal work, or without one to fastflow in float32.
+    Raises a UsageError for a model without an encoder.
     """
     count, neighbours = threads or default_threads(), Neighbours()
     calls, skipped = ours(model, count)
@@ -44,16 +45,18 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     say(f"{len(calls)} engines take turns at {len(texts):,} texts, {EFFORT.limit_s:.0f} seconds at most")
     timings = alternate({" ".join(who): partial(embed, texts) for who, embed in calls.items()}, EFFORT)
     speeds = {who: len(texts) / timings[" ".join(who)].median_ms * 1e3 for who in calls}
-    base = next((who for who in speeds if who[0] == PEERS[0]), ("fastflow", "float32"))
+    runtime = Runtime(model, "cpu", "float32", count)
+    whole = has_layers(runtime)
+    equal = PEERS if whole else [name for name in PEERS if name != ALL_LAYERS]
+    base = next((who for name in equal for who in speeds if who[0] == name), ("fastflow", "float32"))
     rows = [
         {"name": name, "dtype": dtype, "texts_per_s": speed, "ratio": speed / speeds[base]}
         for (name, dtype), speed in speeds.items()
     ]
-    runtime = Runtime(model, "cpu", "float32", count)
     info = runtime.info()
     about = {
         "model": info["model"], "work": f"{info['pooling']}, calibration {info['calibration']}",
-        "layers": has_layers(runtime), "threads": count, "texts": len(texts), "against": base[0],
+        "layers": whole, "threads": count, "texts": len(texts), "against": base[0],
         "processors_used_by_others": neighbours.processors(), "processors_usable": usable_threads(),
     }  # fmt: skip
     return {**about, "rows": rows, "skipped": skipped + left_out}
@@ -140,18 +143,19 @@ def table(found: dict[str, Any]) -> str:
     """The result of ``here`` for people."""
     threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
     lines = [f"model {found['model']}, {threads}, {found['texts']:,} short sentences: texts a second"]
-    others = len({row["name"] for row in found["rows"]}) > 1
-    unequal = others and not found["layers"]
+    names = {row["name"] for row in found["rows"]}
+    unequal = ALL_LAYERS if not found["layers"] and ALL_LAYERS in names else ""
     for row in found["rows"]:
-        who, mark = f"{row['name']} {row['dtype']}", " *" if unequal and row["name"] == "fastflow" else ""
+        who, mark = f"{row['name']} {row['dtype']}", " *" * (row["name"] == unequal)
         lines.append(f"  {who:<30} {row['texts_per_s']:>9,.0f}  {row['ratio']:5.1f} x {found['against']}{mark}")
     if unequal:
         lines.append(
-            "* not the same work: this model computes no layer of its encoder, the others compute all of them; name a "
+            f"* more work: this model needs no layer of its encoder, and {ALL_LAYERS} computes all of them; name a "
             "model of Sentence Transformers by -m to compare equal work"
         )
-    if others:
-        lines.append(f"fastflow computes {found['work']}; the others the encoder up to its last layer")
+    if len(names) > 1:
+        theirs = "encoder up to its last layer" if found["layers"] else "same without the calibration"
+        lines.append(f"fastflow computes {found['work']}; the others the {theirs}")
     if found["texts"] == FEWEST:
         lines.append(f"the slowest takes {CALL_S:g} s or more for {FEWEST} texts: of so few, speeds are rough")
     if (used := found["processors_used_by_others"]) is not None:

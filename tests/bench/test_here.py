@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import onnx
 import pytest
 
 from fastflow.bench import here as module
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder
+from fastflow.bench.peers.onnx import exported
+from fastflow.bench.suites.workbench import workbench
 from fastflow.errors import UsageError
 
 from support.commands import assert_one_sentence, run
@@ -62,16 +65,29 @@ def test_a_model_without_layers_has_one_row_for_its_dtypes_are_one(monkeypatch):
     assert list(module.ours(None, 1)[0]) == [("fastflow", "float32")]
 
 
-def test_a_ratio_of_other_work_is_marked(bert, monkeypatch):
+def test_where_no_layer_is_needed_the_peer_that_computes_all_is_marked():
     found = BUSY | {
         "model": "m", "work": "words", "layers": False, "threads": 1, "texts": 33, "against": "other", "skipped": [],
-        "rows": [{"name": name, "dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0} for name in ("fastflow", "x")],
+        "rows": [{"name": name, "dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0}
+                 for name in ("fastflow", "sentence-transformers", "onnxruntime")],
     }  # fmt: skip
     shown = module.table(found).splitlines()
-    assert [line.endswith("*") for line in shown[1:3]] == [True, False]
-    assert shown[3].startswith("* not the same work: this model computes no layer of its encoder")
-    found["rows"] = found["rows"][:1]
+    assert [line.endswith("*") for line in shown[1:4]] == [False, True, False]
+    assert shown[4].startswith("* more work: this model needs no layer of its encoder")
+    assert shown[5] == "fastflow computes words; the others the same without the calibration"
+    del found["rows"][1]
     assert "*" not in module.table(found)
+
+
+def test_the_peers_of_a_model_without_layers_compute_none():
+    """ONNX Runtime's file holds no layer, so it is what the others are compared with."""
+    found = module.here(None, 1)
+    assert found["layers"] is False
+    assert found["against"] == next(row["name"] for row in found["rows"] if row["name"] in module.PEERS[1:])
+    with workbench(None) as bench:
+        kinds = {node.op_type for node in onnx.load(str(exported(bench.named()))).graph.node}
+    assert "Gather" in kinds
+    assert not kinds & {"MatMul", "Gemm", "Softmax"}
 
 
 def test_without_pytorch_fastflow_is_timed_alone(model, monkeypatch):
