@@ -7,6 +7,8 @@
 #include "vector_avx2.h"
 FF_TARGET(FF_AVX2_FEATURES)
 
+#include "half_avx2.inc"
+
 #define BODY ff_body_avx2
 #define ATTENTION ff_attention_avx2
 #define FLOAT ff_float_avx2
