@@ -126,7 +126,9 @@ def _arguments(found: dict[str, str]) -> Iterator[str]:
 
 
 def _options() -> Iterator[str]:
-    """A line for each option of a fit: its default and the help of the command's option of that name."""
+    """A Markdown item for each field of Options that ``fastflow.fit`` takes, all but COMMAND_ONLY: its name and
+    default, and the help that fastflow-train gives the option of that name.
+    """
     for entry in fields(Options):
         if entry.name not in COMMAND_ONLY:
             yield f"- `{entry.name}={entry.default!r}`: {' '.join(entry.metadata['setting'].option['help'].split())}"

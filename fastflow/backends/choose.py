@@ -206,7 +206,10 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
 
 
 def no_instructions() -> str:
-    """Why no compiled kernel can run here, if each computes wrong numbers in its trials; else empty."""
+    """Why the cpu backend cannot run, if every instruction set here fails one of its float32 trials; else empty.
+
+    The trials run when they are first asked for. The compiled extension must be there.
+    """
     from fastflow.kernels.isa import best_first, faults
 
     return "" if next(best_first(), "") else f"the cpu backend cannot run: {'; '.join(faults())}"

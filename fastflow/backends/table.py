@@ -52,7 +52,7 @@ class CpuTable(CpuCalibrator, Backend):
         return None if self._head else self._calibration.in_one_call(tokenizer, self._table)
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors; 0 for a text without tokens."""
+        """(B, D) pooled vectors: the mean of each text's rows, 0 without tokens, then the modules after it."""
         try:
             pooled = self._table(tokens.ids, tokens.offsets)
         except ValueError as error:
@@ -84,7 +84,7 @@ class ReferenceTable(ReferenceCalibrator, Backend):
         self._stages = [stage.astype(self.floats) for stage in model.calibration]
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch; 0 for a text without tokens."""
+        """(B, D) pooled vectors: the mean of each text's rows, 0 without tokens, then the modules after it."""
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
                 pooled = reference.pool(

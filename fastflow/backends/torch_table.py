@@ -43,7 +43,7 @@ class TorchTable(TorchCalibrator, Backend):
         self._dropout = dropout or 0.0
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch; 0 for a text without tokens."""
+        """(B, D) pooled vectors: the mean of each text's rows, 0 without tokens, then the modules after it."""
         self._calibration.mind_fork()
         tokens.check(len(self._vectors))
         torch = self._torch

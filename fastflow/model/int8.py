@@ -63,9 +63,9 @@ class Int8(NamedTuple):
 
 
 def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
-    """The record of the model in ``directory``; None for a model saved without one.
+    """The trial of int8 that ``manifest``, that of ``directory``, records, with the arrays of FILE; None without one.
 
-    Raises a FastflowError that names the field or array for values that cannot be.
+    Raises a FastflowError that names the field or array for values that cannot be. Its version is not compared here.
     """
     if FIELD not in manifest:
         return None

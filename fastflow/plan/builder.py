@@ -225,7 +225,10 @@ class Builder:
         self.steps.append(Step(weight, bias, *inner, read, [], [], shift, touched, touched, p, gate, q))
 
     def close(self) -> None:
-        """Finish the plan under construction and begin the next one, at the identity."""
+        """Append the finished plan to ``done`` and begin the next of the same width, at y = x; ``start`` stays.
+
+        Raises a FastflowError if float32 cannot hold the numbers of the plan.
+        """
         self._choose()
         self.done.append(finish(self))
         self._begin(len(self.t))

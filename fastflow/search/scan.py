@@ -39,7 +39,9 @@ class Best:
         self._threads = threads
 
     def add(self, rows: Rows, vectors: NDArray[Any], lengths: NDArray[np.float32] | None = None) -> None:
-        """Look at ``vectors`` (b, D), numbers of any kind; ``lengths`` (b,): their ``norms``, if they are known."""
+        """Let ``rows`` (b,), numbers that were not given before, compete by ``vectors`` (b, D) of any dtype; of packed
+        bits, (b, ceil(D / 8)). ``lengths`` (b,): the ``norms`` of the vectors, computed here if None.
+        """
         if self._similarity not in ("cosine", "dot"):
             for at, query in enumerate(self._queries):
                 self._take(at, rows, exact(query, vectors, self._similarity))

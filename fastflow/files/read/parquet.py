@@ -118,7 +118,10 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
 
 
 def _opened(source: Input, dictionaries: Sequence[str] = ()) -> Any:
-    """The file, whose columns ``dictionaries`` are read as the dictionaries they are stored as."""
+    """The ParquetFile on the open handle of ``source``; text columns ``dictionaries`` come as dictionaries of Arrow.
+
+    Raises a UsageError for a pipe, a FastflowError for a footer that is damaged or if pyarrow is absent.
+    """
     _, parquet = arrow(f"{source.path}: reading Parquet")
     if source.identity is None:
         raise UsageError(f"{source.path}: Parquet is read from its end, which a pipe does not have yet; give a file")
