@@ -98,6 +98,27 @@ def test_resumed_is_the_whole(teacher, tmp_path, at):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_whole_pass_is_kept_until_the_table_is_written(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(gathering, "WORTH", 0.0)
+    whole, said = gathered(teacher, kept=Kept(tmp_path / "out", RUN, False, SILENT)), []
+    kept, counting = Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)), stopping(teacher, 100)
+    same(gathered(counting, kept=kept), whole)
+    assert counting.left == 100  # no sentence was embedded again
+    kept.tell()
+    assert said[-1].startswith(f"fastflow: {whole.texts} texts are gathered in {tmp_path / 'out'}.distilling; the same")
+    kept.remove()
+    kept.tell()
+    assert len(said) == 2
+
+
+def test_without_an_earlier_run_resume_says_so(teacher, tmp_path):
+    said = []
+    gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)))
+    left = tmp_path / "out.distilling"
+    assert said == [f"fastflow: no interrupted run has left {left}, so this one starts from the beginning"]
+    assert not left.exists()
+
+
 def test_an_error_leaves_what_was_saved_in_time(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "EVERY", 0.0)
     with pytest.raises(SystemError):
@@ -115,7 +136,7 @@ def interrupted(teacher, tmp_path):
 
 def test_another_run_or_corpus_is_refused(teacher, tmp_path):
     path = interrupted(teacher, tmp_path)
-    with pytest.raises(FastflowError, match=r"distilling is from a run with another teacher; give the same again"):
+    with pytest.raises(FastflowError, match=r"distilling is from a run that differs in teacher; give the same again"):
         gathered(teacher, kept=Kept(tmp_path / "out", RUN | {"teacher": "other"}, True, SILENT))
     for texts in ([*TEXTS[1:], TEXTS[0]], TEXTS[:150]):
         with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):

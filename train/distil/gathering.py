@@ -31,6 +31,7 @@ from fastflow.values import system_errors
 
 SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, and MOST at most
 EVERY = 60.0  # seconds between two savings of the sums
+WORTH = 5.0  # seconds of a pass whose sums are saved at its end
 
 
 @dataclass
@@ -88,6 +89,12 @@ class Kept:
             lock.unlink(missing_ok=True)
             handle.close()
 
+    def tell(self) -> None:
+        """Say what an interrupted run leaves."""
+        if self.path.is_file():
+            done = f"{self._saved:,} texts are gathered in {self.path}"
+            self._voice.say(f"fastflow: {done}; the same command with --resume continues after them")
+
     def remove(self) -> None:
         """The model is whole, so nothing is left to continue."""
         self.path.unlink(missing_ok=True)
@@ -95,6 +102,10 @@ class Kept:
     def load(self) -> tuple[Gathered, str]:
         """The sums of an earlier run and the digest of the texts up to them; nothing and '' if there are none."""
         if not self.path.is_file():
+            if self._resume:
+                self._voice.say(
+                    f"fastflow: no interrupted run has left {self.path}, so this one starts from the beginning"
+                )
             return Gathered(), ""
         if not self._resume:
             self._voice.say(f"fastflow: starts again and replaces {self.path}; --resume would have continued it")
@@ -112,9 +123,9 @@ class Kept:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FastflowError(f"{self.path} is damaged; remove it to start again") from error
         if run != self._run:
-            other = " and another ".join(name for name in self._run if run.get(name) != self._run[name])
+            other = " and ".join(name for name in self._run if run.get(name) != self._run[name])
             raise FastflowError(
-                f"{self.path} is from a run with another {other}; give the same again, or remove it to start again"
+                f"{self.path} is from a run that differs in {other}; give the same again, or remove it to start again"
             )
         self._saved = texts
         self._voice.say(f"fastflow: continues after {texts:,} texts that an interrupted run has gathered")
@@ -156,7 +167,7 @@ def gather(
     ``total``: about how many there are. Raises a FastflowError if there are too few texts.
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
-    done, digest = found.texts, hashlib.sha256()
+    done, digest, began = found.texts, hashlib.sha256(), time.monotonic()
     waiting = deque[tuple[list[str], str]]()  # shards without their vectors, and the digest up to the end of each
 
     def ahead() -> Iterator[list[str]]:
@@ -185,9 +196,9 @@ def gather(
     except KeyboardInterrupt:
         if kept is not None and found.texts and found.whole:
             kept.save(found, found.sha256 or wanted, now=True)
-            voice.say(f"fastflow: {found.texts:,} texts are gathered in {kept.path}; the same command with --resume "
-                      "continues after them")  # fmt: skip
         raise
+    if kept is not None and time.monotonic() - began > WORTH:
+        kept.save(found, found.sha256 or wanted, now=True)  # to solve takes as long again
     found.sha256 = digest.hexdigest()
     if found.texts < 2 or not found.held:
         raise FastflowError(

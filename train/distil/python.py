@@ -85,8 +85,13 @@ def distil_files(
         with Sources(paths) as sources:
             total, _ = sources.expected(layout)
         resumed = None if "-" in paths else kept
-        found = distil(texts, named(paths), Teacher(model, workers), settings, voice, resumed, total)
-        mark = found.save(out)
+        try:
+            found = distil(texts, named(paths), Teacher(model, workers), settings, voice, resumed, total)
+            mark = found.save(out)
+        except KeyboardInterrupt:
+            for keeper in keepers:
+                keeper.tell()
+            raise
         for keeper in keepers:
             keeper.remove()
     for reason in found.training["reasons"]:

@@ -88,8 +88,8 @@ def distil(
     kinds = calibration.describe(teacher.model.calibration)
     voice.say(f"teacher: {teacher.name}, {'no calibration' if kinds == 'none' else f'calibrated by {kinds}'}")
     student = student_of(teacher, cleaned, settings, voice)
-    identity = {"teacher": teacher.model.fingerprint, "list of words": student.words, "seed": settings.seed,
-                "cut into sentences": settings.sentences, "targets": list(student.bags)}  # fmt: skip
+    identity = {"teacher": teacher.model.fingerprint, "--words": student.words, "--seed": settings.seed,
+                "--sentences": settings.sentences, "--dim": list(student.bags)}  # fmt: skip
     keeper = None if kept is None else kept(identity)
     alone = priors(teacher, student, voice)
     total = None if settings.sentences else total
