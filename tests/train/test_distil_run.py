@@ -201,6 +201,7 @@ def test_a_run_that_is_interrupted_while_it_solves_keeps_the_pass_of_the_teacher
     (tmp_path / "corpus.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     words = ("distill", bert, tmp_path / "corpus.txt", "--penalty", "0.1", "-o")
     monkeypatch.setattr(gathering, "WORTH", 0.0)
+    monkeypatch.setattr(gathering, "SHARD", 128)
     with monkeypatch.context() as patched:
         patched.setattr(module, "fit_tables", interrupt)
         stopped = run(*words, tmp_path / "made")

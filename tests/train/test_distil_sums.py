@@ -57,8 +57,17 @@ def test_many_columns_are_those_one_by_one():
 
 
 def test_arrays_give_the_same_bits_back():
-    sums = Sums.of(*drawn())
+    """Of every number that a table is made of: a sum over one piece is not, to the bit, that over two."""
+    x, y = drawn(4000)
+    sums = Sums.of(x[:1500], y[:1500]).merge(Sums.of(x[1500:1501], y[1500:1501])).merge(Sums.of(x[1501:], y[1501:]))
     again = Sums.read({name: array.copy() for name, array in sums.arrays().items()})
     assert again.count == sums.count
+    for name in ("bag", "mean", "cross"):
+        assert np.array_equal(getattr(again, name), getattr(sums, name)), name
+    assert np.array_equal(again.squares(), sums.squares())
+    assert np.array_equal(again.centred(), sums.centred())
+    assert np.array_equal(again.square(np.eye(12)), sums.square(np.eye(12)))
     for name, array in sums.arrays().items():
         assert np.array_equal(again.arrays()[name], array)
+    one = Sums.of(x, y)
+    assert not np.array_equal(one.squares(), sums.squares())

@@ -78,16 +78,19 @@ class Sums:
         return np.sum([part.T @ part.sum(axis=1, dtype=np.float64) for part in self.parts], axis=0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Everything as arrays, for ``read`` to make the same sums of, to the bit."""
+        """Everything as arrays, for ``read`` to make the same sums of, to the bit; so the pieces stay pieces."""
         whole = sparse.vstack(self.parts, "csr")
-        return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "cross": self.cross}
+        rows = np.array([part.shape[0] for part in self.parts], np.int64)
+        return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "rows": rows, "cross": self.cross}
 
     @classmethod
     def read(cls, arrays: dict[str, NDArray[np.generic]]) -> Sums:
         """The sums of ``arrays()``."""
         shape = (len(arrays["indptr"]) - 1, len(arrays["cross"]))
         whole = sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
-        return cls([whole], np.asarray(arrays["cross"], np.float64))
+        ends = np.cumsum(arrays["rows"])
+        parts = [sparse.csr_array(whole[end - rows : end]) for rows, end in zip(arrays["rows"], ends, strict=True)]
+        return cls(parts, np.asarray(arrays["cross"], np.float64))
 
 
 def _tensor(matrix: sparse.csr_array) -> torch.Tensor:
