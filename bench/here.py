@@ -154,8 +154,10 @@ def table(found: dict[str, Any]) -> str:
             "model of Sentence Transformers by -m to compare equal work"
         )
     if len(names) > 1:
-        theirs = "encoder up to its last layer" if found["layers"] else "same without the calibration"
-        lines.append(f"fastflow computes {found['work']}; the others the {theirs}")
+        theirs = "the others the encoder up to its last layer"
+        if not found["layers"]:
+            theirs = f"the others{f' but {unequal}' * bool(unequal)} the same without the calibration"
+        lines.append(f"fastflow computes {found['work']}; {theirs}")
     if found["texts"] == FEWEST:
         lines.append(f"the slowest takes {CALL_S:g} s or more for {FEWEST} texts: of so few, speeds are rough")
     if (used := found["processors_used_by_others"]) is not None:

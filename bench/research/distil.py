@@ -212,7 +212,7 @@ the teacher's calibration after it. `fastflow distill` keeps the target with the
 Sentences: {corpora}. They hold no labels; SNLI holds some sentences of STSb and SICK-R.
 
 Tried with all-MiniLM-L6-v2 in int8 on 20,640 sentences, and left out: mean cosine to the teacher on 1,360 held-out
-sentences; for each ten near sentences and ten at random, rank correlation of these pairs' cosines with the teacher's.
+sentences; rank correlation with the teacher's cosines, over pairs of each sentence with ten near ones and ten others.
 Penalty 0.05. Made by `bench/research/distil_tried.py`; its scripts are last in commit 0a78013.
 
 | change | held-out cosine | pairs |

@@ -153,7 +153,7 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
         ("pyarrow ends the process if the description of a column is asked for", "row 2: cannot be read"),
         ("the footer counts other rows than the groups", "is damaged: its footer counts -4 rows, and its groups 3"),
         ("a group has fewer texts than rows", "is damaged: a row group should end at row 3, and ends at 0"),
-        ("an index lies behind the end of its dictionary", "row 1: cannot be read: In column 0: Invalid: Dictionary"),
+        ("an index lies beyond the end of its dictionary", "row 1: cannot be read: In column 0: Invalid: Dictionary"),
     ],
 )
 def test_a_damaged_description_is_no_end_of_the_process(tmp_path, run_python, fault, sentence):

@@ -90,7 +90,7 @@ class Kept:
             handle.close()
 
     def tell(self) -> None:
-        """Say what an interrupted run leaves."""
+        """Say how many texts the file holds, after an interruption."""
         if self.path.is_file():
             done = f"{self._saved:,} texts are gathered in {self.path}"
             self._voice.say(f"fastflow: {done}; the same command with --resume continues after them")

@@ -168,7 +168,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
         found = batch.column(name)
         return found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
 
-    batch.validate(full=True)  # a damaged file may point behind the end of its dictionary
+    batch.validate(full=True)  # a damaged file may point beyond the end of its dictionary
     texts = [_values(batch.column(name)) for name in fields]
     ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
     kept = [[value if value.is_valid else None for value in column(name)] for name in layout.keep]
