@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
 from fastflow.values import open_regular, panics, read_object, reason, short
+
+BERTS = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert|LayoutLM)Tokenizer(Fast)?|")
+OTHERS = {"roformer": "RoFormerTokenizer"}  # model type: its tokenizer, which no file names
+USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
+SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
 
 
 class NotNativeError(Exception):
@@ -50,10 +56,7 @@ def read_saved(directory: Path) -> Saved:
             raise FastflowError(f"{saved} cannot be read: {error.strerror}") from error
     if vocabulary.is_file():
         return Saved(vocabulary, json.dumps(_wordpiece(vocabulary, directory / "tokenizer_config.json")).encode())
-    raise FastflowError(
-        f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; save it with "
-        "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
-    )
+    raise FastflowError(f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; {SAVE}")
 
 
 def lowercase_first(tokenizer: Any) -> None:
@@ -71,6 +74,7 @@ def lowercase_first(tokenizer: Any) -> None:
 def _wordpiece(vocabulary: Path, config: Path) -> dict[str, Any]:
     """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
     settings = read_object(config) if config.is_file() else {}
+    _check_kind(settings, vocabulary, config)
     for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
         value = settings.get(name, True)
         if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
@@ -83,11 +87,23 @@ def _wordpiece(vocabulary: Path, config: Path) -> dict[str, Any]:
     if missing := [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]:
         raise FastflowError(f"{vocabulary} lacks {', '.join(missing)}: it is not a BERT vocabulary")
     if "<s>" in pieces and "</s>" in pieces:  # MPNet's, in which [CLS] and [SEP] are words like any other
-        raise FastflowError(
-            f"{vocabulary} is not a BERT vocabulary: it has <s> and </s>; save the tokenizer with "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
-        )
+        raise FastflowError(f"{vocabulary} is not a BERT vocabulary: it has <s> and </s>; {SAVE}")
     return _tree(pieces, settings)
+
+
+def _check_kind(settings: dict[str, Any], vocabulary: Path, config: Path) -> None:
+    """Raise for a vocab.txt that is not of BERT's tokenizer, as those of Japanese, whose words MeCab finds."""
+    encoder = vocabulary.parent / "config.json"
+    found = read_object(encoder) if encoder.is_file() else {}
+    unnamed = OTHERS.get(str(found.get("model_type")), "")
+    name = settings.get("tokenizer_class") or found.get("tokenizer_class") or unnamed
+    if not BERTS.fullmatch(str(name)):
+        raise FastflowError(
+            f"{vocabulary} belongs to a {short(name)}, which is not BERT's: fastflow needs its tokenizer.json"
+        )
+    for field, usual in USUAL.items():
+        if settings.get(field, usual) not in (usual, None):
+            raise FastflowError(f"{config}, field {field}: must be {json.dumps(usual)}, not {short(settings[field])}")
 
 
 def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,26 @@ VOCABULARIES = [
     (SETTINGS, {"do_lower_case": "no"}, "field do_lower_case: must be true or false"),
     (SETTINGS, {"strip_accents": 1}, "field strip_accents: must be true or false"),
     (SETTINGS, {"tokenize_chinese_chars": None}, "field tokenize_chinese_chars: must be true or false"),
+    # a Japanese BERT's: its words are found by MeCab, which BERT's rules would silently replace
+    (
+        SETTINGS,
+        {"tokenizer_class": "BertJapaneseTokenizer"},
+        "vocab.txt belongs to a 'BertJapaneseTokenizer', which is not BERT's",
+    ),
+    (
+        SETTINGS,
+        {"word_tokenizer_type": "mecab"},
+        "field word_tokenizer_type: must be \"basic\", not 'mecab'",
+    ),
+    (
+        SETTINGS,
+        {"subword_tokenizer_type": "character"},
+        "field subword_tokenizer_type: must be \"wordpiece\", not 'character'",
+    ),
+    (SETTINGS, {"do_basic_tokenize": False}, "field do_basic_tokenize: must be true, not False"),
+    (SETTINGS, {"tokenizer_class": ["BertTokenizer"]}, "vocab.txt belongs to a ['BertTokenizer'], which is not BERT's"),
+    ("config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "vocab.txt belongs to a 'BertJapaneseTokenizer'"),
+    ("config.json", {"model_type": "roformer"}, "vocab.txt belongs to a 'RoFormerTokenizer', which is not BERT's"),
 ]
 
 

@@ -51,6 +51,14 @@ def test_vocab_txt_alone_gives_the_ids_of_tokenizer_json(bert, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
 
 
+@pytest.mark.parametrize(
+    "name", [None, "BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizerFast"]
+)
+def test_vocab_txt_of_a_class_that_cuts_as_bert_does(tmp_path, name):
+    ours = Tokenizer(vocabulary_only(tmp_path, tokenizer_class=name, do_basic_tokenize=True), 64)(TEXTS)
+    assert ours.ids.tolist() == Tokenizer(vocabulary_only(tmp_path), 64)(TEXTS).ids.tolist()
+
+
 def test_vocab_txt_keeps_case_when_told_to(tmp_path):
     cased = Tokenizer(vocabulary_only(tmp_path, do_lower_case=False), 64)(["the", "The"])
     unknown = VOCABULARY.index("[UNK]")
