@@ -66,7 +66,7 @@ class CpuTable(CpuCalibrator, Backend):
         return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """(B, D) pooled vectors of ``tokens`` at once: nothing is padded, so that ``batches`` would help nobody."""
+        """(B, D) pooled vectors of ``tokens``; ``batches`` are not used, for nothing is padded."""
         return self.pool(tokens)
 
 

@@ -134,7 +134,7 @@ def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
 
 
 class Counted:
-    """The calls of ``encoder`` that tasks need; ``count`` takes the number of texts after each part."""
+    """``encoder`` with the methods that tasks call; after each part of the texts ``count`` is told how many it had."""
 
     def __init__(self, encoder: Any, count: Callable[[int], None]) -> None:
         self._encoder, self._count = encoder, count

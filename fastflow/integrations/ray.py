@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """The work of every actor; ``model`` is a path or a Hub id, None for the model in the package.
+    """What every actor is told to do; ``model`` is a path or a Hub id, None for the model in the package.
 
-    ``numbers`` is what the driver found: fingerprint, backend and dtype of the model.
+    ``numbers``: fingerprint, backend and dtype of the model as the driver opened it; an actor that finds others raises.
     """
 
     model: str | None

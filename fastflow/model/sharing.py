@@ -36,10 +36,11 @@ class Record:
 
 
 def pull(name: str, out: Path) -> tuple[Record, list[str]]:
-    """Fetch ``name``, REPO or REPO@REVISION, into ``out``; returns its record, and the files that were left out.
+    """Fetch ``name``, REPO or REPO@REVISION, into ``out``; returns (commit and file hashes, files of other kinds).
 
-    A directory that was pulled is compared with its record, and with the Hub unless the revision is its commit. Raises
-    a FastflowError if a file is not the one of that commit, and for a repository without safetensors.
+    An ``out`` that was pulled before is not fetched again: its files are compared with the hashes noted then, and the
+    Hub is asked which commit REVISION is, unless REVISION is the commit itself. Raises a FastflowError if a file is not
+    the one of that commit, if the commit is another one, and for a repository without safetensors.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")

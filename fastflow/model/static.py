@@ -63,7 +63,10 @@ def read_rules(directory: Path) -> Rules:
 
 
 def check_modules(directory: Path) -> None:
-    """Raise for a modules.json next to model2vec's config.json with a module that model2vec does not run."""
+    """Raise a FastflowError if a modules.json beside model2vec's config.json has any but its two modules.
+
+    They are StaticEmbedding and Normalize; without a modules.json there is nothing to raise for.
+    """
     if not is_file(directory / MODULES):
         return
     found = read_json(directory / MODULES)

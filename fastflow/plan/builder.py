@@ -143,7 +143,11 @@ class Builder:
         return slice(self.start, middle), slice(middle, len(self.t))
 
     def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
-        """y2 <- y2 + g(y1). ``linear_follows``: M will be dense anyway, so a prologue would only add work."""
+        """y2 <- y2 + g(y1), with the three layers of g; the first half y1 stays.
+
+        ``linear_follows``: a dense matrix comes next, so a dense one before the first coupling stays in its products;
+        applied first, it would only add work.
+        """
         if self.form == "state":
             self.close()
         if not linear_follows:

@@ -87,10 +87,12 @@ def multiplies_bfloat16() -> bool:
 
 
 def smoothed(largest: Mapping[str, Array]) -> dict[str, Array]:
-    """For products by name the nearest power of two to the root of each column's ``largest`` operand, as float32.
+    """{matrix product: factors by which its activations are divided and its weights multiplied, for int8}.
 
-    int8 has one scale a row: a few columns that are always large, as after BERT's LayerNorms, would leave the others
-    few steps. Half of their size, as a power, goes into the weights instead (SmoothQuant, Xiao et al. 2023, eq. 4).
+    ``largest``: {matrix product: the largest magnitude in each column of its activations}. A factor is the power of two
+    nearest to the square root of that, in the logarithm. An int8 row has one scale: a few columns that are always
+    large, as after BERT's LayerNorms, would leave the others few of its 255 values (SmoothQuant, Xiao et al. 2023,
+    eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}

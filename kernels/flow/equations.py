@@ -31,7 +31,10 @@ def standardize(x: Array, mean: Array, deviation: Array) -> Array:
 
 
 def nullspace(x: Array, mean: Array, directions: Array) -> Array:
-    """Centre and remove the leading directions (NATSV; Mu & Viswanath 2018). mean: (D,), directions: (k, D)."""
+    """``x`` (N, D) less ``mean`` (D,), and less its part along ``directions`` (k, D), orthonormal rows.
+
+    All-but-the-top: Mu & Viswanath 2018, algorithm 1.
+    """
     centred = x - mean
     return centred - (centred @ directions.T) @ directions
 

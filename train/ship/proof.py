@@ -25,7 +25,10 @@ EXACT = 1e-9  # relative, the flow alone in float64
 
 
 def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
-    """Compare the saved model in NumPy with what it was made of in PyTorch: tokenizer, encoder, and every stage."""
+    """Raise unless the saved model, run by NumPy, gives ``texts`` the vectors of PyTorch's encoder and of ``fitted``.
+
+    The pooled vectors are compared, then those after each stage of the calibration.
+    """
     model = load_model(directory)
     tokens = model.tokenizer().prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:

@@ -102,7 +102,7 @@ def source_of(encoder: FrozenEncoder | None) -> str:
 
 
 def columns(source: str) -> dict[str, str]:
-    """{what was measured: the head of its column}; ``source`` is that of ``source_of``."""
+    """{vectors that were measured: the head of their column}; ``source``: that of the vectors before calibration."""
     return {"raw": "raw pooling", "before": source, "after": "calibrated", "packaged": PACKAGED, "static": STATIC}
 
 
