@@ -95,7 +95,7 @@ class Tokenizer:
         self.max_length = max_length
         self._open(directory, lower)
         if self._native is not None:
-            inserted, ids = list(self._native.ends), [self._native.vocabulary.largest]
+            inserted, ids = list(self._native.ends), [self._native.largest]
             added = len(inserted)
         else:
             with self._used():
@@ -160,7 +160,7 @@ class Tokenizer:
     def size(self) -> int:
         """The entries of the vocabulary, added tokens included."""
         if self._native is not None:
-            return len(self._native.vocabulary)
+            return self._native.size
         with self._used():
             return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 

@@ -29,6 +29,8 @@ class Native(NamedTuple):
     special: dict[int, str]  # id -> special token, ascending
     unknown: int | None  # the id for a word that cannot be cut
     limit: int | None  # the tokens at which the file cuts a text
+    size: int  # entries, with the words that were added
+    largest: int  # id
 
 
 def read_native(data: bytes, lower: bool) -> Native:
@@ -42,12 +44,16 @@ def read_native(data: bytes, lower: bool) -> Native:
             (data[: places[0]] + EMPTY.encode() + data[vocabulary.end :]).decode(), object_pairs_hook=_once
         )
         added, rules = _read(rest, lower)
+        _check_whole(rules.whole, vocabulary)
         special = {
             token["id"]: token["content"] for token in sorted(added, key=lambda token: token["id"]) if token["special"]
         }
         limit = rest["truncation"] and rest["truncation"]["max_length"]
         unknown = vocabulary.get(rules.unknown)
-        return Native(WordPiece(vocabulary, rules), vocabulary, rules.before + rules.after, special, unknown, limit)
+        largest = max([vocabulary.largest, *(number for _, number in rules.whole)])
+        size = len(vocabulary) + len(rules.whole)
+        wordpiece, ends = WordPiece(vocabulary, rules), rules.before + rules.after
+        return Native(wordpiece, vocabulary, ends, special, unknown, limit, size, largest)
     except RecursionError:
         raise NotNativeError("its JSON is nested too deep") from None
     except ValueError as error:
@@ -96,15 +102,24 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
     added = tree["added_tokens"]
     for token in added:
         fields(token, "added token", id=int, content=str, **dict.fromkeys(FLAGS, bool))
-        if token["normalized"] or token["single_word"]:  # spaces that lstrip and rstrip take separate words at most
-            raise ValueError(f"its added token {token['content']!r:.40} is normalized or a single word")
+        if token["normalized"] != token["single_word"]:  # spaces that lstrip and rstrip take separate words at most
+            raise ValueError(f"its added token {token['content']!r:.40} is normalized or a single word, and not both")
+        if token["single_word"] and (token["special"] or token["lstrip"] or token["rstrip"]):
+            raise ValueError(f"its added word {token['content']!r:.40} is special, or takes spaces")
     before, after = _ends(tree["post_processor"])
     steps = (normalizer["clean_text"], normalizer["handle_chinese_chars"], strip, normalizer["lowercase"], lower)
-    contents = {token["content"]: token["id"] for token in added}
-    if len(contents) < len(added):
+    if len({token["content"] for token in added}) < len(added):
         raise ValueError("it adds a token twice")
-    longest = model["max_input_chars_per_word"]
-    return added, Rules(*steps, model["unk_token"], longest, tuple(contents.items()), before, after)
+    whole = tuple((token["content"], token["id"]) for token in added if token["single_word"])
+    found = tuple((token["content"], token["id"]) for token in added if not token["single_word"])
+    return added, Rules(*steps, model["unk_token"], model["max_input_chars_per_word"], found, before, after, whole)
+
+
+def _check_whole(words: tuple[tuple[str, int], ...], vocabulary: Vocabulary) -> None:
+    """Raise ValueError unless the library would give the words the ids that the file has: new ones, in this order."""
+    for wanted, (content, number) in enumerate(words, max(len(vocabulary), vocabulary.largest + 1)):
+        if number != wanted or vocabulary.get(content) is not None:
+            raise ValueError(f"its added word {content!r:.40} has another id than the next one")
 
 
 def _ends(processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

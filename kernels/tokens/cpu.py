@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +27,8 @@ class WordPiece:
             ((content.encode(), number) for content, number in rules.added), key=lambda token: -len(token[0])
         )
         ends = (np.array(ids, np.int32) for ids in (rules.before, rules.after))
-        self.compiled = _cpu.WordPiece(vocabulary, rules.steps, unknown, rules.longest, added, *ends)
+        whole = Vocabulary(json.dumps(dict(rules.whole)).encode()) if rules.whole else None
+        self.compiled = _cpu.WordPiece(vocabulary, rules.steps, unknown, rules.longest, added, *ends, whole)
 
     def tokenize(
         self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None

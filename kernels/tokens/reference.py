@@ -1,17 +1,19 @@
 """The definition of WordPiece with BERT's normalizer: the ids that Hugging Face's ``tokenizers`` gives.
 
 A text is searched for added tokens; what is between them is normalized and falls into words at spaces and around
-punctuation; a word is cut into pieces of the vocabulary, the longest first.
+punctuation; a word is cut into pieces of the vocabulary, the longest first. Words may have ids of their own: those are
+found in the normalized text, and what is between them is split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import CONTROL, FENCE, IDEOGRAPH, PUNCTUATION, WHITE, character
+from fastflow.kernels._cpu import CONTROL, FENCE, IDEOGRAPH, PUNCTUATION, WHITE, WORD, character
 from fastflow.kernels.tokens.rules import Rules
 
 PREFIX = "##"  # of a piece that continues a word
@@ -25,7 +27,7 @@ class WordPiece:
     """
 
     def __init__(self, vocabulary: Mapping[str, int], rules: Rules) -> None:
-        self._ids, self._rules = vocabulary, rules
+        self._ids, self._rules, self._whole = vocabulary, rules, dict(rules.whole)
         self._unknown = rules.check(lambda piece: None if piece.startswith(PREFIX) else vocabulary.get(piece))
 
     def tokenize(
@@ -67,8 +69,21 @@ class WordPiece:
         yield from self._between(text[start:])
 
     def _between(self, text: str) -> Iterator[int]:
-        """The ids of a text that has no added token."""
-        for word in split(normalized(text, self._rules)):
+        """The ids of a text that has no added token but whole words."""
+        before = ""
+        for is_run, characters in groupby(normalized(text, self._rules), lambda c: bool(flags(c) & WORD)):
+            run = "".join(characters)
+            if is_run and run in self._whole:
+                yield from self._words(before)
+                yield self._whole[run]
+                before = ""
+            else:
+                before += run
+        yield from self._words(before)
+
+    def _words(self, text: str) -> Iterator[int]:
+        """The ids of a normalized text, all of it cut into pieces."""
+        for word in split(text):
             yield from self._word(word)
 
     def _word(self, word: str) -> list[int]:

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fastflow.kernels._cpu import CLEAN, IDEOGRAPHS, LONGEST, LOWER, LOWER_FIRST, STRIP
+from fastflow.kernels._cpu import (
+    CLEAN,
+    IDEOGRAPH,
+    IDEOGRAPHS,
+    LONGEST,
+    LOWER,
+    LOWER_FIRST,
+    MARK,
+    PUNCTUATION,
+    SPLITS,
+    STRIP,
+    WHITE,
+    WORD,
+    character,
+)
 
 MOST_ADDED = 64  # they are tried one after another
+HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP takes apart
 
 
 class Rules(NamedTuple):
@@ -23,6 +38,7 @@ class Rules(NamedTuple):
     added: tuple[tuple[str, int], ...]  # (content, id) of tokens that are found before the text is normalized
     before: tuple[int, ...]  # ids at the start of every text
     after: tuple[int, ...]  # and at its end
+    whole: tuple[tuple[str, int], ...] = ()  # (content, id) of normalized words that are not cut into pieces
 
     @property
     def steps(self) -> int:
@@ -44,6 +60,24 @@ class Rules(NamedTuple):
                 raise ValueError(f"the added token {content!r:.40} is no word of ASCII with its id in the vocabulary")
         if any(not 0 <= each < 2**31 for each in (*self.before, *self.after)):
             raise ValueError("an id at the ends of texts has more than 31 bits")
+        if self.whole and not self.clean:
+            raise ValueError("words are added, and control characters are not dropped")
+        for content, number in self.whole:
+            if not (0 < len(content) <= self.longest and self.is_word(content) and 0 <= number < 2**31):
+                raise ValueError(f"the added token {content!r:.40} is no normalized word")
         if (unknown := id_of(self.unknown)) is None:
             raise ValueError(f"the vocabulary lacks the unknown token {self.unknown!r:.40}")
         return unknown
+
+    def is_word(self, content: str) -> bool:
+        """Whether a word is a run of letters, digits and marks that the normalizer leaves as it is."""
+        if content.isascii():
+            return content.isalnum() and (content == content.lower() or not (self.lower or self.lower_first))
+        moved = (PUNCTUATION | WHITE) | (IDEOGRAPH if self.ideographs else 0) | (MARK | SPLITS if self.strip else 0)
+        for code in map(ord, content):
+            flags, order, lower, _ = character(code)
+            taken_apart = self.strip and (order or code in HANGUL)
+            lowered = (lower != code or code == 0x130) and (self.lower or self.lower_first)  # 0x130 has two
+            if not flags & WORD or flags & moved or taken_apart or lowered:
+                return False
+        return True

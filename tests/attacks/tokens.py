@@ -52,11 +52,25 @@ RULES: dict[
     "lower first": ({}, True),
     "lower first, cased": (CASED | {"strip_accents": True, "clean_text": False}, True),
 }
+WORDS = (
+    "bestseller2",
+    "selfie",
+    "blockchain",
+    "x1y2",
+    "unaffable2",
+    "ö",
+    "ⅳ",
+    "aé",
+    "zz",
+    "q1",
+)  # not in BERT's vocabulary
 MPNET = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # and its mask takes the spaces before it
 
 
 def files() -> dict[str, tuple[bytes, bool]]:
-    """name -> (tokenizer.json, lowercased first): BERT's vocabulary by each of RULES, and MPNet's added tokens."""
+    """name -> (tokenizer.json, lowercased first): BERT's vocabulary by each of RULES, with words that are not cut, and
+    with MPNet's added tokens.
+    """
     bert = json.loads((DEFAULT / "0_Transformer" / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = bert["model"]["vocab"]
     for i, mark in enumerate(dict.fromkeys(ORDERED)):  # pieces of marks, or every word with one would be unknown
@@ -68,6 +82,13 @@ def files() -> dict[str, tuple[bytes, bool]]:
     pieces = bert["model"]["vocab"]
     renumbered = MPNET | {piece: i + len(MPNET) for piece, i in pieces.items()} | {"<mask>": len(pieces) + len(MPNET)}
     token = bert["added_tokens"][0]
+    plain = token | {"special": False, "single_word": True, "normalized": True}
+    words = [plain | {"content": word, "id": len(pieces) + i} for i, word in enumerate(WORDS)]
+    accents = bert["normalizer"] | {"strip_accents": False}
+    out["words"] = (
+        json.dumps(bert | {"added_tokens": bert["added_tokens"] + words, "normalizer": accents}).encode(),
+        False,
+    )
     added = [
         token | {"content": name, "id": renumbered[name], "lstrip": name == "<mask>"} for name in (*MPNET, "<mask>")
     ]

@@ -107,6 +107,18 @@ def ours(module: Any, rules: Rules) -> Any:
     return module.WordPiece(pieces, rules)
 
 
+WHOLE = ("zebra", "ab1", "abab", "x2y", "q", "zz", "ñandú", "straße", "が", "aé", "w" * 99, "Zebra")
+
+
+@cache
+def with_words(rules: Rules) -> tuple[tokenizers.Tokenizer, Rules]:
+    """The library's tokenizer with those of WHOLE that are normalized, and the rules with their ids."""
+    out = library.__wrapped__(rules)
+    words = [word for word in WHOLE if rules.is_word(word) and len(word) <= rules.longest]
+    out.add_tokens([tokenizers.AddedToken(word, single_word=True, normalized=True) for word in words])
+    return out, rules._replace(whole=tuple((word, out.token_to_id(word)) for word in words))
+
+
 def rows(found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[list[int]]:
     return [found[0][a:b].tolist() for a, b in zip(found[1], found[1][1:], strict=False)]
 
@@ -190,6 +202,61 @@ def test_what_unicode_does_to_one_character_and_the_next(module):
     for steps in STEPS:
         if module is cpu or steps[:4] in ((True,) * 4, (False, True, True, False)):
             check(module, Rules(*steps, *BERT[5:]), texts)
+
+
+SIGNS = (
+    "€",
+    "™",
+    "_",
+    "‿",
+    "-",
+    " ",
+    "中",
+    "\u0301",
+    "\u302e",
+    "\u200d",
+    "\ufeff",
+    "😀",
+    "²",
+    "İ",
+    "É",
+    "\x01",
+    "[SEP]",
+    "[MA]",
+)
+REPEATED = [c * n for c in "w€é" for n in (1, 40, 99, 100, 101, 102, 210)]
+
+
+def around_words(rng: Random) -> str:
+    """Words that are not cut, next to signs and to each other, in words of up to a few hundred characters."""
+    drawn = "".join(rng.choice((*WHOLE, *WHOLE, *SIGNS, *SIGNS, *REPEATED)) for _ in range(rng.randint(1, 8)))
+    return drawn.upper() if rng.random() < 0.2 else drawn
+
+
+@BODIES
+@pytest.mark.parametrize("rules", [BERT, BERT._replace(longest=16)], ids=["BERT", "short words"])
+@pytest.mark.parametrize("steps", [steps for steps in STEPS if steps[0]], ids=str)
+def test_words_that_are_not_cut(module, rules, steps):
+    theirs, rules = with_words(Rules(*steps, *rules[5:]))
+    rng = Random(11)
+    texts = [around_words(rng) for _ in range(400 if module is cpu else 60)]
+    texts += [mixed(rng, 3) + rng.choice(WHOLE) + mixed(rng, 3) for _ in range(len(texts) // 2)]
+    for limit in (5, 500):
+        theirs.enable_truncation(limit)
+        found = ours(module, rules).tokenize(texts, limit)
+        assert rows(found) == [each.ids for each in theirs.encode_batch_fast(texts)]
+
+
+@BODIES
+def test_a_word_that_is_not_cut_stands_alone(module):
+    rules = BERT._replace(whole=(("ab1", 90), ("q", 91)))
+    found = ours(module, rules).tokenize(["AB1", "ab1 ab12", "_ab1 ab1_", "€ab1€q", "[MASK]q-q"], 64, special=False)
+    a, b, unknown, dash, mask = (PIECES[piece] for piece in ("a", "ab", "[UNK]", "-", "[MASK]"))
+    assert rows(found) == [[90], [90, unknown], [unknown] * 4, [unknown, 90, unknown, 91], [mask, 91, dash, 91]]
+    assert a != b
+    assert rows(ours(module, rules).tokenize(["€" * 5000 + "ab1" + "€" * 5000], 64, special=False)) == [
+        [unknown, 90, unknown]
+    ]
 
 
 @BODIES
@@ -304,6 +371,12 @@ def test_pieces_of_one_slot_and_one_upper_half_of_a_hash_differ_by_their_letters
         ({"added": (("[SEP]", 3),) * (MOST_ADDED + 1)}, "65 tokens are added"),
         ({"before": (2**31,)}, "31 bits"),
         ({"after": (-1,)}, "31 bits"),
+        ({"clean": False, "whole": (("zebra", 90),)}, "control characters are not dropped"),
+        ({"whole": (("zebra", 2**31),)}, "no normalized word"),
+        *(
+            ({"whole": ((word, 90),)}, "no normalized word")
+            for word in ("", "A", "a b", "a-b", "a_b", "é", "中", "가", "\u302e", "€", "i̇", "w" * 101)
+        ),
     ],
 )
 @BODIES
@@ -317,6 +390,8 @@ def test_the_extension_checks_what_it_is_given():
     for longest, added in ((257, []), (-1, []), (9, [(b"", 0)]), (9, [("é".encode(), 0)])):
         with pytest.raises(ValueError, match=r"the most here|an added token is"):
             _cpu.WordPiece(found, 0, 0, longest, added, ends, ends)
+    with pytest.raises(ValueError, match="whole words need"):
+        _cpu.WordPiece(found, 0, 0, 9, [], ends, ends, found)
     for start in (-1, 7, 8):
         with pytest.raises(ValueError, match="cannot begin at"):
             Vocabulary(b'{"a":0}', start)
@@ -332,6 +407,16 @@ def test_every_character_in_front_of_and_after_every_kind():
     texts = [f"a{chr(i)}{chr(i)}b {chr(i)}" for i in codes]
     for number, steps in enumerate(STEPS):
         check(cpu, Rules(*steps, *BERT[5:]), texts if number < 2 else texts[number - 2 :: len(STEPS) - 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [(True,) * 5, (True, False, False, False, False)], ids=["all steps", "one"])
+def test_every_character_next_to_a_word_that_is_not_cut(steps):
+    theirs, rules = with_words(Rules(*steps, *BERT[5:]))
+    theirs.no_truncation()
+    codes = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE1000), *range(0xEFF00, 0x110000, 16)]
+    texts = [f"zebra{chr(i)} {chr(i)}zebra x{chr(i)}zebra{chr(i)}{chr(i)}q" for i in codes]
+    assert rows(ours(cpu, rules).tokenize(texts, 64)) == [each.ids for each in theirs.encode_batch_fast(texts)]
 
 
 @pytest.mark.slow

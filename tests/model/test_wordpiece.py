@@ -55,6 +55,17 @@ def new_token(tree: Any) -> None:
     tree["added_tokens"].append(tree["added_tokens"][0] | {"content": "new", "id": len(VOCABULARY)})
 
 
+def words(*added: str, first: int = len(VOCABULARY), **change: Any) -> Any:
+    """A fault that adds words which are not cut, each a token of its own; ``change`` of the last."""
+
+    def spoilt(tree: Any) -> None:
+        plain = tree["added_tokens"][0] | {"special": False, "single_word": True, "normalized": True}
+        tree["added_tokens"] += [plain | {"content": word, "id": first + i} for i, word in enumerate(added)]
+        tree["added_tokens"][-1].update(change)
+
+    return spoilt
+
+
 NATIVE = {
     "as saved": {},
     "limits": {"truncation": TRUNCATION, "padding": PADDING},
@@ -93,6 +104,9 @@ def test_these_files_run_natively_with_the_ids_of_the_library(bert_copy, fault, 
 
 OTHERS = {
     "two words in a token": (within("added_tokens", 4, single_word=True), "normalized or a single word"),
+    "a special word": (within("added_tokens", 4, single_word=True, normalized=True), "'[MASK]' is special, or takes"),
+    "a word with its space": (words("dog", lstrip=True), "'dog' is special, or takes spaces"),
+    "a word of the vocabulary": (words("dog"), "its added word 'dog' has another id than the next one"),
     "normalized": (within("added_tokens", 4, normalized=True), "normalized or a single word"),
     "a new token": (new_token, "no word of ASCII with its id"),
     "a token twice": (twice, "adds a token twice"),

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tokenizers
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "kernels/c/tokens/unicode.h"
 POINTS = [i for i in range(0x110000) if not 0xD800 <= i < 0xE000]
-SPLITS = 32  # as in kernels/c/tokens/tokens.h, whose flags the answers below give in their sequence
+SPLITS, WORD = 32, 128  # as in kernels/c/tokens/tokens.h, whose flags the answers below give in their sequence
 HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic
 DOTTED = 0x130  # the one character whose lower case is two
 UNIT, BLOCK = 16, 64  # code points in a unit of the table, units in a block: the smallest of those tried
@@ -64,6 +64,18 @@ def orders(strip: Callable[[str], str]) -> tuple[dict[int, int], set[int]]:
     return kept, fences
 
 
+def of_words() -> set[int]:
+    """The code points next to which an added token that is a single word is not found: they continue the word."""
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.add_tokens([tokenizers.AddedToken("q", single_word=True)])
+    found = []
+    for text in ("{}q", "q{}"):
+        alone = tokenizer.encode_batch_fast([text.format(chr(i)) for i in POINTS])
+        found.append({i for i, encoding in zip(POINTS, alone, strict=True) if 1 not in encoding.ids})
+    assert found[0] == found[1]
+    return found[0]
+
+
 def paged(values: Sequence[int], size: int) -> tuple[list[int], list[int]]:
     """(numbers of pages, the different pages joined) of ``values`` cut into pages of ``size``."""
     pages: dict[tuple[int, ...], int] = {}
@@ -75,7 +87,7 @@ def probe() -> Tables:
     """Ask the library about every code point; raises AssertionError for an answer that the tables cannot hold."""
     clean, ideographs, strip, lower = steps().values()
     words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-    order, fences = orders(strip)
+    (order, fences), word = orders(strip), of_words()
     rows: dict[tuple[int, int, int], int] = {(0, 0, 0): 0}
     numbers, split, to, more = [0] * 0x110000, [], [], []
     for i in POINTS:
@@ -83,7 +95,7 @@ def probe() -> Tables:
         around, stripped, lowered = len(words(f"a{c}b")), strip(c), lower(c)
         answers = (
             not clean(c), around == 2, around == 3, ideographs(c) == f" {c} ", not stripped,
-            stripped not in ("", c), i in fences,
+            stripped not in ("", c), i in fences, i in word,
         )  # fmt: skip
         if i == DOTTED:
             assert lowered == "i\u0307"
@@ -94,6 +106,7 @@ def probe() -> Tables:
             split.append(i)
             to.append(ord(stripped) if len(stripped) == 1 else SEVERAL + len(more))
             more += [len(stripped), *map(ord, stripped)] if len(stripped) > 1 else []
+    assert all(flags & WORD for flags, number, _ in rows if number), "a mark that moves continues a word"
     units, classes = paged(numbers, UNIT)
     blocks, units = paged(units, BLOCK)
     assert len(rows) < 256

@@ -1,9 +1,12 @@
 """Bags of tokens, and words that get rows of their own."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from fastflow.errors import UsageError
+from fastflow.model.wordpiece import read_native
 from fastflow.train.distil.bags import Bags, add_words, special_ids, split_words
 
 from support.builders import VOCABULARY, make_sentences, unigram, wordpiece
@@ -49,6 +52,17 @@ def test_new_words_have_ids_after_all_others_and_others_are_cut_as_before():
     assert more.encode("A DOGSING, x1y2!", add_special_tokens=False).ids[1] == ids["dogsing"][0]
     for text in [*make_sentences(200), "dogsings", "xdogs", "dogs1", "catcatcatcat", "dog sing", "x1 y2", "a_b", "☃☃"]:
         assert more.encode(text).ids == plain.encode(text).ids, text
+
+
+def test_the_compiled_tokenizer_knows_the_new_words():
+    more = wordpiece()
+    add_words(more, SPLIT)
+    native = read_native(more.to_str().encode(), False)
+    assert (native.size, native.largest) == (len(VOCABULARY) + len(SPLIT), len(VOCABULARY) + len(SPLIT) - 1)
+    texts = [*make_sentences(200), "A DOGSING, x1y2!", "dogsings dogs_ dogs€dogs", "x1y2x1y2 catcatcat-dogs"]
+    ids, offsets, _ = native.wordpiece.tokenize(texts, 64)
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == [each.ids for each in more.encode_batch_fast(texts)]
+    assert len(VOCABULARY) in ids
 
 
 def test_a_vocabulary_entry_would_not_do():

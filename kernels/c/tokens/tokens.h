@@ -8,8 +8,9 @@
 /* The steps of the normalizer, in their order but the last one, which is before the others. */
 enum { FF_CLEAN = 1, FF_IDEOGRAPHS = 2, FF_STRIP = 4, FF_LOWER = 8, FF_LOWER_FIRST = 16 };
 /* Flags of a character: dropped by FF_CLEAN; a space; punctuation; set apart by FF_IDEOGRAPHS; dropped by FF_STRIP; taken
-   apart by it; dropped by it after no mark was moved across it. */
-enum { FF_CONTROL = 1, FF_WHITE = 2, FF_PUNCTUATION = 4, FF_IDEOGRAPH = 8, FF_MARK = 16, FF_SPLITS = 32, FF_FENCE = 64 };
+   apart by it; dropped by it after no mark was moved across it; a letter, digit, mark or the like of a whole word. */
+enum { FF_CONTROL = 1, FF_WHITE = 2, FF_PUNCTUATION = 4, FF_IDEOGRAPH = 8, FF_MARK = 16, FF_SPLITS = 32, FF_FENCE = 64,
+       FF_WORD = 128 };
 enum { FF_LONGEST = 256 };  /* the most characters of a word that is cut into pieces; BERT's files say 100 */
 enum { FF_EACH = 3 };       /* the most characters that the normalizer makes of one, so the most ids */
 
@@ -20,6 +21,7 @@ typedef struct {
 
 typedef struct {
     const ff_vocabulary *words;
+    const ff_vocabulary *whole;        /* normalized words that are not cut, each a run of FF_WORD; NULL: none. Needs FF_CLEAN */
     const ff_added *added;             /* tokens that are found in the text itself, longest first */
     const int32_t *before, *after;     /* ids at the ends of a text */
     int32_t added_count, before_count, after_count;

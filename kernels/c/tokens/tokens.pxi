@@ -1,6 +1,6 @@
 cdef extern from "tokens/tokens.h":
     enum: FF_CLEAN, FF_IDEOGRAPHS, FF_STRIP, FF_LOWER, FF_LOWER_FIRST
-    enum: FF_CONTROL, FF_WHITE, FF_PUNCTUATION, FF_IDEOGRAPH, FF_FENCE
+    enum: FF_CONTROL, FF_WHITE, FF_PUNCTUATION, FF_IDEOGRAPH, FF_MARK, FF_SPLITS, FF_FENCE, FF_WORD
     enum: FF_LONGEST, FF_EACH
     enum: FF_CUT, FF_HALF
     enum: FF_READ, FF_NO_MEMORY
@@ -14,6 +14,7 @@ cdef extern from "tokens/tokens.h":
         int32_t length, id
     ctypedef struct ff_wordpiece:
         const ff_vocabulary *words
+        const ff_vocabulary *whole
         const ff_added *added
         const int32_t *before
         const int32_t *after
@@ -33,6 +34,7 @@ cdef extern from "tokens/tokens.h":
 
 CLEAN, IDEOGRAPHS, STRIP, LOWER, LOWER_FIRST = FF_CLEAN, FF_IDEOGRAPHS, FF_STRIP, FF_LOWER, FF_LOWER_FIRST
 CONTROL, WHITE, PUNCTUATION, IDEOGRAPH, FENCE = FF_CONTROL, FF_WHITE, FF_PUNCTUATION, FF_IDEOGRAPH, FF_FENCE
+MARK, SPLITS, WORD = FF_MARK, FF_SPLITS, FF_WORD
 LONGEST, CUT, HALF = FF_LONGEST, FF_CUT, FF_HALF
 
 
@@ -109,7 +111,7 @@ cdef class Vocabulary:
 cdef class WordPiece:
     """A vocabulary and its rules. Immutable, so safe from several threads at once; ``kernels/tokens/cpu.py`` checks them.
 
-    added: (bytes, id) of ASCII, longest first; before, after: int32.
+    added: (bytes, id) of ASCII, longest first; before, after: int32; whole: words that are not cut, which need CLEAN.
     """
 
     cdef ff_wordpiece w
@@ -118,11 +120,13 @@ cdef class WordPiece:
 
     def __cinit__(
         self, Vocabulary vocabulary, int steps, int unknown, int longest, list added,
-        const int32_t[::1] before, const int32_t[::1] after,
+        const int32_t[::1] before, const int32_t[::1] after, Vocabulary whole=None,
     ):
         cdef bytes content
         if not 0 <= longest <= FF_LONGEST:
             raise ValueError(f"a word of {longest} letters is cut into pieces, and {FF_LONGEST} is the most here")
+        if whole is not None and not steps & FF_CLEAN:
+            raise ValueError("whole words need texts without control characters, CLEAN")
         self.added = <ff_added *>calloc(max(len(added), 1), sizeof(ff_added))
         if self.added == NULL:
             raise MemoryError("no memory for the added tokens")
@@ -130,8 +134,9 @@ cdef class WordPiece:
             if not content or not content.isascii():
                 raise ValueError("an added token is empty or has other letters than those of ASCII")
             self.added[i].letters, self.added[i].length, self.added[i].id = content, <int32_t>len(content), number
-        self.keep_alive = (vocabulary, added, before, after)
+        self.keep_alive = (vocabulary, added, before, after, whole)
         self.w.words = &vocabulary.words
+        self.w.whole = NULL if whole is None else &whole.words
         self.w.added, self.w.added_count = self.added, <int32_t>len(added)
         self.w.before_count, self.w.after_count = <int32_t>before.shape[0], <int32_t>after.shape[0]
         self.w.before = &before[0] if before.shape[0] else NULL

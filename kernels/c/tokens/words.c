@@ -1,7 +1,10 @@
 /* One text to ids: normalize each character, gather the words between spaces and punctuation, cut each into pieces.
 
    A word is cut by trying its longest start first. Of a word of n letters and pieces of at most m that is n m look-ups at
-   worst, and n is at most FF_LONGEST: time grows with the text alone. */
+   worst, and n is at most FF_LONGEST: time grows with the text alone.
+
+   A whole word is a run of FF_WORD with none before and after it. Runs are within words, which have other signs as well: those
+   before the run are then a word of their own, and so is what follows. */
 #include "tokens.h"
 #include "unicode.h"
 
@@ -13,7 +16,9 @@ typedef struct {
     int64_t count, room;    /* ids written, and the most */
     int cut, half;          /* there were more; there was half a surrogate pair */
     int32_t length, characters, fence;  /* of the word: bytes, characters, and bytes before which no mark is moved */
-    uint8_t word[4 * (FF_LONGEST + 1) + FF_SLACK];
+    int32_t run, before;    /* bytes and characters of the word before its last run of FF_WORD; 0 without whole words */
+    int joined;             /* punctuation that is FF_WORD too is before the word */
+    uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];  /* what is before the run, and the run, each cut off beyond FF_LONGEST */
 } state;
 
 static unsigned row_of(uint32_t c)
@@ -90,16 +95,39 @@ static void put_ids(state *s, const int32_t *ids, int count)
     s->cut |= fit < count;
 }
 
-static void end_word(state *s)
+/* Put the ids of the first `length` bytes of the word, which are so many characters, and begin the next one. */
+static void put_word(state *s, int32_t length, int32_t characters)
 {
     int32_t pieces[FF_LONGEST];
     int count = 0;
-    if (!s->characters)
+    if (characters) {
+        if (characters <= s->w->longest)
+            count = cut_word(s->w->words, s->word, length, pieces);
+        put_ids(s, count ? pieces : &s->w->unknown, count ? count : 1);
+    }
+    s->length = s->characters = s->fence = s->run = s->before = 0;
+}
+
+/* Put the word up to its last run and the id of that run, if this is a whole word; `joins`: FF_WORD follows it. */
+static void end_run(state *s, int joins)
+{
+    int32_t length = s->length - s->run, characters = s->characters - s->before;
+    if (!length || characters > s->w->longest || joins || (s->joined && !s->before))
         return;
-    if (s->characters <= s->w->longest)
-        count = cut_word(s->w->words, s->word, s->length, pieces);
-    put_ids(s, count ? pieces : &s->w->unknown, count ? count : 1);
-    s->length = s->characters = s->fence = 0;
+    int32_t id = ff_find(s->w->whole, s->word + s->run, length, FF_FIRST_PIECE);
+    if (id >= 0) {
+        put_word(s, s->run, s->before);
+        put_ids(s, &id, 1);
+        s->joined = 0;
+    }
+}
+
+static void end_word(state *s, int joins)
+{
+    if (s->w->whole)
+        end_run(s, joins);
+    put_word(s, s->length, s->characters);
+    s->joined = joins;
 }
 
 static uint32_t last_character(const state *s, int32_t end, int32_t *start)
@@ -116,7 +144,7 @@ static uint32_t last_character(const state *s, int32_t end, int32_t *start)
 /* Add a character to the word, before those marks at its end that come after it in canonical order. */
 static void add(state *s, uint32_t c, unsigned order)
 {
-    if (s->characters > s->w->longest)  /* the word is unknown, however it goes on */
+    if (s->characters - s->before > s->w->longest)  /* the word is unknown, however it goes on */
         return;
     int32_t at = s->length, before = 0;
     while (order && at > s->fence && unicode_rows[row_of(last_character(s, at, &before))].order > order)
@@ -129,6 +157,24 @@ static void add(state *s, uint32_t c, unsigned order)
     s->characters++;
 }
 
+/* Add a sign that ends a run, or nothing to a word that is unknown already: of that its length alone is kept. */
+static void add_sign(state *s, uint32_t c)
+{
+    end_run(s, 0);
+    if (s->characters > s->w->longest)
+        s->length = s->fence = 0, s->characters = s->w->longest + 1;
+    else
+        add(s, c, 0);
+    s->run = s->length, s->before = s->characters;
+}
+
+static void put_punctuation(state *s, uint32_t c, unsigned flags)
+{
+    end_word(s, (flags & FF_WORD) > 0);
+    add(s, c, 0);
+    put_word(s, s->length, s->characters);
+}
+
 static void add_lowered(state *s, uint32_t c)
 {
     unsigned row = row_of(c), order = s->w->steps & FF_STRIP ? unicode_rows[row].order : 0;
@@ -136,11 +182,12 @@ static void add_lowered(state *s, uint32_t c)
         c += (uint32_t)unicode_rows[row].lower;
         row = row_of(c);
     }
-    if (unicode_rows[row].flags & FF_PUNCTUATION) {
-        end_word(s);
-        add(s, c, 0);
-        end_word(s);
-    } else
+    unsigned flags = unicode_rows[row].flags;
+    if (flags & FF_PUNCTUATION)
+        put_punctuation(s, c, flags);
+    else if (s->w->whole && !(flags & FF_WORD))
+        add_sign(s, c);
+    else
         add(s, c, order);
 }
 
@@ -151,7 +198,7 @@ static void normalize(state *s, uint32_t c)
     if (flags & FF_CONTROL && steps & FF_CLEAN)
         return;
     if (flags & FF_WHITE || apart)
-        end_word(s);
+        end_word(s, 0);
     if (flags & FF_WHITE)
         return;
     if (c == 0x130 && !(steps & FF_STRIP) && steps & FF_LOWER) {  /* the one letter of which lower case is two */
@@ -167,7 +214,7 @@ static void normalize(state *s, uint32_t c)
     } else
         add_lowered(s, c);
     if (apart)
-        end_word(s);
+        end_word(s, 0);
 }
 
 static void beyond_ascii(state *s, uint32_t c)
@@ -187,12 +234,9 @@ static void ascii(state *s, uint32_t c)
     if (kind == LETTER)
         normalize(s, s->w->steps & FF_LOWER_FIRST && c - 'A' < 26 ? c + 32 : c);
     else if (kind == SPACE)
-        end_word(s);
-    else if (kind == MARK) {
-        end_word(s);
-        add(s, c, 0);
-        end_word(s);
-    }
+        end_word(s, 0);
+    else if (kind == MARK)
+        put_punctuation(s, c, unicode_rows[row_of(c)].flags);
 }
 
 static int is_half(uint32_t c)  /* of a surrogate pair */
@@ -237,7 +281,7 @@ int ff_tokenize(const ff_wordpiece *w, const ff_text *text, int64_t limit, int s
     int64_t before = special ? w->before_count : 0, after = special ? w->after_count : 0;
     state s;
     s.w = w, s.ids = ids + before, s.room = limit - before - after;
-    s.count = s.cut = s.half = s.length = s.characters = s.fence = 0;
+    s.count = s.cut = s.half = s.length = s.characters = s.fence = s.run = s.before = s.joined = 0;
     if (text->width == 1)
         read_bytes(&s, text->letters, text->length);
     else if (text->width == 2)

@@ -13,6 +13,7 @@ static const char *const vocabularies[] = {
     "{\"[UNK]\":7,\"[CLS]\":3,\"[SEP]\":2147483647,\"b\":0,\"##b\":1,\"[MASK]\":9,\"##\":4,\"\":5}",
     "{\"[UNK]\":0,\"[CLS]\":1,\"[SEP]\":2,\"[MASK]\":3}",
 };
+static const char *const whole_words = "{\"ab\":100,\"b1\":101,\"aa\":102,\"\\u00e9\":103,\"a\":104,\"bbbbbbbbbbbbbbbb\":105}";
 
 static int64_t read_points(source *s, uint32_t *points)
 {
@@ -77,14 +78,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     source s = source_of(data, size);
     uint32_t points[MOST], most = 0;
     const char *json = vocabularies[take(&s, 2)];
-    ff_vocabulary v;
+    ff_vocabulary v, uncut;
     int64_t end;
+    CHECK(ff_read_vocabulary(&uncut, (const uint8_t *)whole_words, (int64_t)strlen(whole_words), &end) == FF_READ, "sound words");
     CHECK(ff_read_vocabulary(&v, (const uint8_t *)json, (int64_t)strlen(json), &end) == FF_READ, "a sound vocabulary");
     const int32_t before[] = {ff_find(&v, (const uint8_t *)"[CLS]\0\0\0\0\0\0\0\0", 5, 0)}, after[] = {2, 3};
     const ff_added added[ADDED] = {{(const uint8_t *)"[MASK]", 6, 9}, {(const uint8_t *)"ab", 2, 7}};
     ff_wordpiece w = {.words = &v, .added = added, .before = before, .after = after, .added_count = take(&s, ADDED),
                       .before_count = take(&s, 1), .after_count = take(&s, 2), .steps = take(&s, 31),
                       .longest = take(&s, 1) ? take(&s, FF_LONGEST) : take(&s, 8), .unknown = 0};
+    w.whole = w.steps & FF_CLEAN && size % 2 ? &uncut : NULL;
     ff_prepare_ascii(&w);
     const int special = take(&s, 1), ends = w.before_count + w.after_count;
     const int64_t limit = take(&s, 1) ? ends + take(&s, 20) : 4 * MOST, n = read_points(&s, points);
@@ -107,5 +110,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_all(&w, points, n, width, limit, special, ids, count, state);
     free(ids), free(others), free(all);
     ff_free_vocabulary(&v);
+    ff_free_vocabulary(&uncut);
     return 0;
 }
