@@ -15,12 +15,16 @@ from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.bench.measure.timing import Effort, alternate
 from fastflow.bench.report.table import busy
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.isa import isa
 from fastflow.kernels.threads import default_threads
+from fastflow.model.architecture import is_static
+from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.runtime import Runtime
 
 DTYPES = ("float32", "bfloat16", "int8")
 PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # in float32; the suites have more
+OF_TABLES = ("model2vec", "sentence-transformers", "tokenizers-numpy")  # of a table, which the others do not open
 ALL_LAYERS = "sentence-transformers"  # computes them also where the vectors need none; an ONNX file leaves those out
 SENTENCES = Path(fastflow.train.choice.__path__[0]) / "probe.txt"
 CALL_S = 1.0  # of the slowest
@@ -31,7 +35,8 @@ EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
 def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     """Texts a second of ``model`` in each dtype and of every installed peer, on this machine's CPU.
 
-    Returns model, work (what fastflow computes), layers (whether that includes layers of the encoder), threads, texts,
+    Returns model, work (what fastflow computes), layers (whether that includes layers of the encoder), table, threads,
+    instructions (of the compiled kernels), texts,
     rows (name, dtype, texts_per_s, ratio), skipped, sentences, and processors_used_by_others, None if unknown, of
     processors_usable. ``ratio`` is to the first of PEERS that does equal work, or without one to fastflow in float32.
     Raises a UsageError for a model without an encoder.
@@ -47,19 +52,27 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     speeds = {who: len(texts) / timings[" ".join(who)].median_ms * 1e3 for who in calls}
     runtime = Runtime(model, "cpu", "float32", count)
     whole = has_layers(runtime)
-    equal = PEERS if whole else [name for name in PEERS if name != ALL_LAYERS]
+    equal = PEERS if whole else OF_TABLES if table_of(model) else [name for name in PEERS if name != ALL_LAYERS]
     base = next((who for name in equal for who in speeds if who[0] == name), ("fastflow", "float32"))
     rows = [
         {"name": name, "dtype": dtype, "texts_per_s": speed, "ratio": speed / speeds[base]}
         for (name, dtype), speed in speeds.items()
     ]
     info = runtime.info()
+    calibration = "" if info["calibration"] in (None, "none") else f", calibration {info['calibration']}"
     about = {
-        "model": info["model"], "work": f"{info['pooling']}, calibration {info['calibration']}",
-        "layers": whole, "threads": count, "texts": len(texts), "against": base[0],
-        "processors_used_by_others": neighbours.processors(), "processors_usable": usable_threads(),
+        "model": info["model"], "work": f"{info['pooling']}{calibration}", "layers": whole,
+        "table": table_of(model) is not None, "threads": count, "instructions": isa(), "texts": len(texts),
+        "against": base[0], "processors_used_by_others": neighbours.processors(),
+        "processors_usable": usable_threads(),
     }  # fmt: skip
     return {**about, "rows": rows, "skipped": skipped + left_out}
+
+
+def table_of(model: str | None) -> Path | None:
+    """The directory of the table, if the encoder of ``model`` is one."""
+    loaded = load_model(model)
+    return loaded.encoder if isinstance(loaded, Model) and is_static(loaded.encoder) else None
 
 
 def has_layers(runtime: Runtime) -> bool:
@@ -100,6 +113,11 @@ def peers(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tup
     from fastflow.bench.suites.workbench import workbench
 
     say("the other engines that are installed are opened")
+    if (table := table_of(model)) is not None:
+        from fastflow.bench.suites.static import engines
+
+        opened, left_out = engines(table, threads, few)
+        return {(each.name, each.dtype): lambda texts, c=each: c.prepare(texts)() for each in opened}, left_out
     wanted = [(name, "float32") for name in PEERS]
     needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name][0]) for name in PEERS}
     left_out = [f"{name}: not installed (pip install {needs[name]})" for name, dtype in wanted if missing(name, dtype)]
@@ -142,22 +160,26 @@ def repeated(texts: Sequence[str], count: int) -> list[str]:
 def table(found: dict[str, Any]) -> str:
     """The result of ``here`` for people."""
     threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
-    lines = [f"model {found['model']}, {threads}, {found['texts']:,} short sentences: texts a second"]
+    kernels = f"kernels for {found['instructions']}"
+    lines = [f"model {found['model']}, {threads}, {kernels}, {found['texts']:,} short sentences: texts a second"]
     names = {row["name"] for row in found["rows"]}
-    unequal = ALL_LAYERS if not found["layers"] and ALL_LAYERS in names else ""
+    unequal = ALL_LAYERS if not found["layers"] and not found["table"] and ALL_LAYERS in names else ""
     for row in found["rows"]:
         who, mark = f"{row['name']} {row['dtype']}", " *" * (row["name"] == unequal)
-        lines.append(f"  {who:<30} {row['texts_per_s']:>9,.0f}  {row['ratio']:5.1f} x {found['against']}{mark}")
+        ratio = f"{row['ratio']:.1f}" if row["ratio"] >= 0.95 else f"{row['ratio']:.2g}"
+        lines.append(f"  {who:<30} {row['texts_per_s']:>9,.0f}  {ratio:>6} x {found['against']}{mark}")
     if unequal:
         lines.append(
             f"* more work: this model needs no layer of its encoder, and {ALL_LAYERS} computes all of them; name a "
             "model of Sentence Transformers by -m to compare equal work"
         )
     if len(names) > 1:
-        theirs = "the others the encoder up to its last layer"
+        theirs = "; the others the encoder up to its last layer"
         if not found["layers"]:
-            theirs = f"the others{f' but {unequal}' * bool(unequal)} the same without the calibration"
-        lines.append(f"fastflow computes {found['work']}; {theirs}")
+            equal = names - {"fastflow", unequal}
+            less = " without the calibration" * (", calibration " in found["work"])
+            theirs = f"; {', '.join(sorted(equal))} the same{less}" if equal else ""
+        lines.append(f"fastflow computes {found['work']}{theirs}")
     if found["texts"] == FEWEST:
         lines.append(f"the slowest takes {CALL_S:g} s or more for {FEWEST} texts: of so few, speeds are rough")
     if (used := found["processors_used_by_others"]) is not None:

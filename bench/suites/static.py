@@ -88,6 +88,23 @@ def run_static(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, th
     return results
 
 
+def engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[TextCandidate], list[str]]:
+    """The installed peers that open the table at ``path`` and agree on ``texts``, and why the others are left out."""
+    if not is_model2vec(path):
+        return [], ["the other engines: they are compared on directories of model2vec"]
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+    results, left_out, found = Results(), [], []
+    exact = Runtime(path, backend="reference", dtype="float64").encode(texts)
+    for candidate in _candidates(Static("", path), PEERS, threads, results)[1:]:
+        try:
+            agreement(candidate, np.asarray(candidate.prepare(texts)()), exact)
+        except Exception as error:  # other people's code raises anything
+            left_out.append(f"{candidate.name}: {excuse(candidate, error)}")
+            continue
+        found.append(candidate)
+    return found, [*(f"{each['name']}: {each['reason']}" for each in results.skipped), *left_out]
+
+
 def _subject(bench: Workbench) -> Static:
     """The directory that was asked for, or a random table."""
     if bench.model is None:

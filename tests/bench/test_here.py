@@ -13,8 +13,10 @@ from fastflow.bench.peers import encoder
 from fastflow.bench.peers.onnx import exported
 from fastflow.bench.suites.workbench import workbench
 from fastflow.errors import UsageError
+from fastflow.kernels.isa import isa
 
 from support.commands import assert_one_sentence, run
+from support.static_dirs import static_embedding_dir
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +38,14 @@ def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkey
         assert row["ratio"] == pytest.approx(row["texts_per_s"] / base["texts_per_s"])
     assert found["skipped"][-1] == "fastembed: not installed (pip install onnx fastembed)"
     shown = module.table(found).splitlines()
-    assert shown[0] == f"model {bert}, 1 thread, 33 short sentences: texts a second"
+    assert shown[0] == f"model {bert}, 1 thread, kernels for {isa()}, 33 short sentences: texts a second"
     assert len(shown) == 3 + len(found["rows"]) + len(found["skipped"])
     assert found["processors_used_by_others"] >= 0
     assert shown[2 + len(found["rows"])].startswith("other processes used ")
     assert "*" not in "".join(shown)
 
 
-BUSY = {"processors_used_by_others": None, "processors_usable": 2}
+BUSY = {"processors_used_by_others": None, "processors_usable": 2, "instructions": "avx2", "table": False}
 
 
 def test_a_busy_machine_and_few_texts_are_said_so():
@@ -67,17 +69,34 @@ def test_a_model_without_layers_has_one_row_for_its_dtypes_are_one(monkeypatch):
 
 def test_where_no_layer_is_needed_the_peer_that_computes_all_is_marked():
     found = BUSY | {
-        "model": "m", "work": "words", "layers": False, "threads": 1, "texts": 33, "against": "other", "skipped": [],
+        "model": "m", "work": "words, calibration flow", "layers": False, "threads": 1, "texts": 33, "against": "other",
+        "skipped": [],
         "rows": [{"name": name, "dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0}
                  for name in ("fastflow", "sentence-transformers", "onnxruntime")],
     }  # fmt: skip
     shown = module.table(found).splitlines()
     assert [line.endswith("*") for line in shown[1:4]] == [False, True, False]
     assert shown[4].startswith("* more work: this model needs no layer of its encoder")
-    said = "fastflow computes words; the others but sentence-transformers the same without the calibration"
+    said = "fastflow computes words, calibration flow; onnxruntime the same without the calibration"
     assert shown[5] == said
+    found["rows"][1]["ratio"] = 0.0014
+    assert "    9  0.0014 x other *" in module.table(found)
     del found["rows"][1]
     assert "*" not in module.table(found)
+
+
+def test_a_table_is_compared_with_those_that_open_it(tmp_path):
+    pytest.importorskip("model2vec")
+    found = module.here("static", 1)
+    assert [row["name"] for row in found["rows"]] == ["fastflow", "model2vec"]
+    assert found["against"] == "model2vec"
+    shown = module.table(found).splitlines()
+    assert shown[3].endswith("; model2vec the same")
+    assert any(line.startswith("left out: tokenizers-numpy float32: ") for line in shown)
+    static_embedding_dir(tmp_path)
+    other = module.here(str(tmp_path), 1)
+    assert [row["name"] for row in other["rows"]] == ["fastflow"]
+    assert other["skipped"] == ["the other engines: they are compared on directories of model2vec"]
 
 
 def test_the_peers_of_a_model_without_layers_compute_none():
