@@ -15,6 +15,7 @@ import click
 from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
+from fastflow.model.architecture import is_static
 from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.data.sharded import Workers
@@ -86,7 +87,8 @@ def distil_files(
             total, _ = sources.expected(layout)
         resumed = None if "-" in paths else kept
         try:
-            found = distil(texts, named(paths), Teacher(model, workers), settings, voice, resumed, total)
+            teacher = Teacher(model, workers)
+            found = distil(texts, named(paths), teacher, settings, voice, resumed, total)
             mark = found.save(out)
         except KeyboardInterrupt:
             for keeper in keepers:
@@ -97,7 +99,8 @@ def distil_files(
     for reason in found.training["reasons"]:
         voice.say(reason)
     click.echo("\n".join(lines(found.training)))
-    voice.say(READING)
+    if len(teacher.targets) == 1 and not is_static(teacher.model.encoder):  # as all-MiniLM-L6-v2
+        voice.say(READING)
     rows, seconds = found.training["table"], time.monotonic() - started
     size = f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
     voice.say(f"{out}: {size}, fingerprint {mark[:16]}, {seconds:.0f} s")

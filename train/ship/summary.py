@@ -136,15 +136,16 @@ def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> st
         )
     scores = {head: found[name]["average"]["all"] for name, head in columns(source).items() if name in found}
     own = scores.pop("calibrated")
-    best = max(scores.values())
-    said = "Level" if own == best else "Better" if own > best else "Worse"
+    others = sorted(scores.items(), key=lambda item: -item[1])
+    rival, best = others[0]
+    said = "Level" if own == best else "Better" if own > best else f"Worse than {rival}"
     pairs = sum(row["pairs"] for row in found["after"]["rows"])
     if pairs < FEW:
         said += f", perhaps by chance with {pairs:,} pairs"
-    others = sorted(scores.items(), key=lambda item: -item[1])
     line = f"{said}: Spearman {own:.4g} calibrated; {', '.join(f'{score:.4g} {head}' for head, score in others)}."
-    if own < best:
-        line += f" The best of these is {others[0][0]}."
+    plain = "raw pooling" if "raw pooling" in scores else source
+    if scores[plain] < own < best:
+        line += f" Calibrating gained {own - scores[plain]:.1f} over {plain}."
     return line + FEWER_PAIRS * (pairs < NO_PROOF)
 
 
@@ -179,7 +180,7 @@ def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "tex
     """Sentences that the user must not miss, on measures of ``stages``; ``unit``: they calibrate texts or vectors."""
     out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
-    if abs(cosine) < SPREAD_OUT:
+    if stages and abs(cosine) < SPREAD_OUT:
         advice = {
             "texts": "weights and calibration may harm: compare --token-weights none --method none",
             "vectors": "a calibration may harm: compare cosines of pairs of your own before and after it",
