@@ -218,11 +218,8 @@ def closed(bert, texts, tmp_path, small_shards):
     return calibration(calibrate(iter(texts), ["corpus"], str(bert), options, Run(SILENT)), tmp_path / "streamed")
 
 
-@pytest.mark.parametrize("concurrency", [1, 2])
-def test_a_fit_has_the_bytes_of_one_process_with_any_number_of_actors(
-    address, source, bert, tmp_path, closed, concurrency
-):
-    found = fit(read(source), bert, "text", "whiten,recolour", stop="budget", concurrency=concurrency)
+def test_a_fit_has_the_bytes_of_one_process(address, source, bert, tmp_path, closed):
+    found = fit(read(source), bert, "text", "whiten,recolour", stop="budget", concurrency=1)  # two in the next test
     assert calibration(found, tmp_path / "ray") == closed
 
 
