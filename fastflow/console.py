@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fastflow.runtime import Runtime
 
 
+NO_MEMORY = "fastflow: out of memory; use a smaller --batch-tokens or a smaller model"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # but tab and line end
 
 
@@ -144,7 +145,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except MemoryError:
         if debug:
             raise
-        say("fastflow: out of memory; use a smaller --batch-tokens or a smaller model")
+        say(NO_MEMORY)
         ctx.exit(1)
     except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
         raise
@@ -153,6 +154,9 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of what nobody asked for, such as --help
             say(f"fastflow: {lost_stdout(error) if error.filename is None else error}")
+            ctx.exit(1)
+        if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library that is loaded late
+            say(NO_MEMORY)
             ctx.exit(1)
         if "can't start new thread" in str(error):
             say("fastflow: the system gives no more threads: raise the limit on memory or processes (ulimit -v, -u)")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from importlib.util import find_spec
+
+NEED_TORCH = {"torch", "sentence-transformers"}
+SMALL_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 
 
 class FastflowError(Exception):
@@ -60,4 +64,7 @@ def packages(extra: str) -> list[str]:
 
 def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:
     """The sentence for an optional dependency that is absent, with the command to type."""
-    return FastflowError(f"{purpose} needs {module}, which is not installed: run {install(extra)}")
+    needed = f"{purpose} needs {module}, which is not installed: run {install(extra)}"
+    if find_spec("torch") is None and set(packages(extra)) & NEED_TORCH:
+        needed += f"; on a machine without a GPU first {SMALL_TORCH}, or gigabytes of CUDA come with it"
+    return FastflowError(needed)

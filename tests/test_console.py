@@ -39,6 +39,7 @@ def group_that(failure: BaseException) -> click.Group:
         (FastflowError("x is broken; mend it"), 1, "fastflow: x is broken; mend it"),
         (UsageError("no such x"), 2, "fastflow: no such x"),
         (MemoryError(), 1, "fastflow: out of memory; use a smaller --batch-tokens or a smaller model"),
+        (ImportError("x.so: failed to map segment from shared object"), 1, "fastflow: out of memory; use a smaller"),
         (KeyboardInterrupt(), 130, "fastflow: interrupted"),
         (Terminated(), 143, "fastflow: terminated"),
         (ZeroDivisionError("by 0"), 1, "fastflow: unexpected ZeroDivisionError: by 0; please report it"),

@@ -60,6 +60,7 @@ def verify(
         from fastflow.evaluation import with_onnx, with_st
 
         by = with_onnx if other == "onnx" else with_st
+        by.check_installed()
         say("fastflow: compares the vectors of texts of every length, which takes up to a minute")
         found = by.compare(path, exported)
         result["onnx" if other == "onnx" else "sentence_transformers"] = found.report()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOGETHER = 64  # queries of standard input that are answered in one pass over the file
 PARAGRAPH = 40  # words
 PARAGRAPHS = (
-    "fastflow: the rows found are paragraphs, and the model in the package is made for sentences: a tuned model, such "
+    "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: a tuned one, such "
     "as all-MiniLM-L6-v2 (-m), or word search finds more (docs/search.md, Which model)"
 )
 

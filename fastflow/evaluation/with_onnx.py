@@ -24,6 +24,12 @@ LEAST_COSINE = (
 BATCH = 8  # texts: a batch is as long as its longest
 
 
+def check_installed() -> None:
+    """Raise a FastflowError with the command that installs ONNX Runtime, if it is missing."""
+    if find_spec("onnxruntime") is None:
+        raise missing_extra("onnx", "onnxruntime", "vectors were not compared: --with onnx")
+
+
 def compare(path: Path, exported: Path | None = None) -> Agreement:
     """The agreement of every prompt of the model at ``path``; raises if onnxruntime is missing.
 
@@ -32,8 +38,7 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
     if exported is None:
         raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
     record = read_record(exported, "onnx")
-    if find_spec("onnxruntime") is None:
-        raise missing_extra("onnx", "onnxruntime", "vectors were not compared: --with onnx")
+    check_installed()
     texts, asked = probe_texts(), record.options()
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # texts that are cut

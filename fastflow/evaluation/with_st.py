@@ -20,14 +20,19 @@ from fastflow.runtime import Runtime
 from fastflow.values import reason
 
 
+def check_installed() -> None:
+    """Raise a FastflowError with the command that installs Sentence Transformers, if it is missing."""
+    if find_spec("sentence_transformers") is None:
+        raise missing_extra("st", "sentence_transformers", "vectors were not compared: --with st")
+
+
 def compare(path: Path, exported: Path | None = None) -> Agreement:
     """The agreement of every prompt that the model stores; raises if Sentence Transformers is missing.
 
     Its directory is ``exported``, which ``fastflow export`` wrote of the model at ``path``; None: ``path`` itself.
     """
     asked = _check_saved(path) if exported is None else read_record(exported, "st").options()
-    if find_spec("sentence_transformers") is None:
-        raise missing_extra("st", "sentence_transformers", "vectors were not compared: --with st")
+    check_installed()
     from sentence_transformers import SentenceTransformer
 
     where = exported or path

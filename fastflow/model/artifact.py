@@ -157,8 +157,8 @@ class Opening:
                 self.model = self._encoder_alone(directory)
             elif not directory.exists():
                 raise FastflowError(
-                    f"{directory}: no such model directory; make one with fastflow-train, or download an encoder from "
-                    "the Hub with: hf download ORGANISATION/NAME, and give that name"
+                    f"{directory}: no such model directory; make one with fastflow-train, or fetch one from the Hub "
+                    "with: fastflow pull ORGANISATION/NAME -o DIR, and give DIR"
                 )
             else:
                 raise FastflowError(f"{directory} is not a model: it holds neither {MANIFEST} nor config.json")

@@ -56,7 +56,7 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
     if found is None:
         raise FastflowError(
             f"{name}: no such model directory, and not in the local Hub cache either; check the name, or fetch it "
-            f"with: hf download {name}, in Python also with allow_download=True"
+            f"with: fastflow pull {name} -o DIR, and give DIR; in Python allow_download=True does both"
         )
     return found
 

@@ -110,7 +110,9 @@ def subjects(
         out.append(_other(STATIC, open_model(STATIC), count, "the table in the package"))
     paths = [shown_name(name) for name in against if name not in UNCALIBRATED]
     if clash := [name for name in paths if name in (MODEL, *UNCALIBRATED)] or _repeated([s.name for s in out]):
-        raise UsageError(f"--against: two columns would be called {clash[0]!r}; rename a directory")
+        raise UsageError(
+            f"--against: two columns would be called {clash[0]!r}; give one by a link of another name, ln -s"
+        )
     return [Subject(MODEL, _what(runtime), pool, runtime.transform, "the model of this page"), *out]
 
 

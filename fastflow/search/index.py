@@ -61,6 +61,8 @@ class Index:
             raise UsageError(f"Index takes the path of a .db or .npy file, not {type(path).__name__}")
         if not isinstance(runtime, Runtime | None):
             raise UsageError(f"runtime must be a fastflow.Runtime, not {type(runtime).__name__}; give Runtime(MODEL)")
+        if not isinstance(texts, str | os.PathLike | None):
+            raise UsageError(f"texts must be the path of a file of texts, not {type(texts).__name__}")
         self._runtime, self._threads = runtime, threads
         self._source = _opened(Path(path), None if texts is None else Path(texts))
         try:
@@ -107,7 +109,8 @@ class Index:
 
         Returns:
             A list of Hit for one query; a list of such lists for several. A Hit has ``row``, ``score``, ``text``,
-            ``id`` and ``fields``, the columns that were kept; text and id are None if the file has none.
+            ``id`` and ``fields``, the columns that were kept. Text and id are None if the file has none: a .npy has no
+            ids, and the texts of ``texts``.
 
         Raises:
             FastflowError: The queries have another width, or SQLite cannot run the condition.

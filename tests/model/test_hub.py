@@ -117,7 +117,7 @@ def test_a_hub_id_opens_as_its_directory_does(hub, bert, sentences, tmp_path, mo
 
 
 def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, downloads):
-    message = r"^someone/other: no such model directory, .*hf download someone/other, in Python also with allow_d"
+    message = r"^someone/other: no such model directory, .*fastflow pull someone/other -o DIR, and give DIR; in"
     for opens in (load_model, located):
         with pytest.raises(FastflowError, match=message):
             opens("someone/other")

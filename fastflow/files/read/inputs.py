@@ -41,7 +41,7 @@ class Input:
             if isinstance(error, FileNotFoundError) and " " in path:
                 reason = f"{reason}; a text itself is given through standard input: echo TEXT | fastflow embed -"
             if isinstance(error, IsADirectoryError):
-                reason = f"{reason}; give the files in it: '{path.rstrip(os.sep) or os.sep}/*'"
+                reason = f"{reason}; give the files in it, a text a line: '{path.rstrip(os.sep) or os.sep}/*'"
             raise FastflowError(f"{path} cannot be opened: {reason}") from error
 
     def __enter__(self) -> Input:

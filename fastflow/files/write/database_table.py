@@ -127,7 +127,10 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
         run = dict(db.execute("SELECT name, value FROM run"))
         columns_of(db)
     except (sqlite3.Error, ValueError) as error:
-        raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}; make it again") from error
+        raise FastflowError(
+            f"{path} is no .db of fastflow embed, or damaged: {error}; make it again, or if it is the FILE.db of "
+            "--cache, search the file of -o"
+        ) from error
     if (version := run.get("format")) != FORMAT:
         raise FastflowError(f"{path} is of version {short(version)} of .db, and this fastflow reads {FORMAT}; update")
     if run.get("precision") not in DTYPES or not isinstance(run.get("dim"), int) or run["dim"] < 1:
