@@ -30,4 +30,4 @@ def test_a_row_has_the_figure_of_each_model(tmp_path, monkeypatch):
         assert row == {"set": "some", "measure": "ap"} | dict.fromkeys(
             ("raw", "package"), pytest.approx(measure(task, runtime.encode(task.texts))["ap"])
         )
-    assert "| some, ap | 100.0 | 100.0 |  |  |" in tasks.markdown({"command": "c", "rows": [row]})
+    assert "| some, ap | 100.0 | 100.0 |  |  |  |" in tasks.markdown({"command": "c", "rows": [row]})
