@@ -27,6 +27,7 @@ NOT_RUN = {  # every documented command that no test here runs, and why
     "pip install -e . && fastflow embed examples/sentences.txt": "installs packages; .ci/run runs it",
     "pip install -e '.[dev]' -c constraints.txt && pytest": "installs packages and is this suite; .ci/run runs it",
     "pip install -e '.[train]' -c constraints.txt": INSTALLS,
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu": INSTALLS,
     "pip install -e '.[report]' -c constraints.txt": INSTALLS,
     "pip install -e '.[eval]' -c constraints.txt": INSTALLS,
     "pip install -e '.[gpu]'": INSTALLS,
