@@ -45,7 +45,8 @@ def command(name: str, given: argparse.Namespace, port: int) -> list[str]:
         return [sys.executable, "-c", OURS, "serve", "-m", given.model, "--threads", str(given.threads), "--dtype",
                 "float32", "--port", str(port), "--any-model"]  # fmt: skip
     return [given.python, "-c", THEIRS, "v2", "--model-id", given.model, "--served-model-name", "m", "--device", "cpu",
-            "--engine", given.engine, "--dtype", "float32", "--port", str(port)]  # fmt: skip
+            "--engine", given.engine, "--pooling-method", given.pooling, "--dtype", "float32",
+            "--port", str(port)]  # fmt: skip
 
 
 def processor(pid: int) -> float:
@@ -110,6 +111,9 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with infinity-emb")
     parser.add_argument("--engine", default="torch", help="of infinity-emb")
+    parser.add_argument(
+        "--pooling", default="auto", help="of infinity-emb, whose engine optimum takes the first token else"
+    )
     parser.add_argument("--rates", default="2,5,10,20,40,60,80,120,160,240,320,480,640", help="texts a second")
     parser.add_argument("--bounds", default="300,1000", help="milliseconds")
     parser.add_argument("--rounds", type=int, default=3)
