@@ -26,6 +26,25 @@ Shell completion: put the line of your shell into its start-up file.
 | bash | `eval "$(_FASTFLOW_COMPLETE=bash_source fastflow)"` | `~/.bashrc` |
 | zsh | `eval "$(_FASTFLOW_COMPLETE=zsh_source fastflow)"` | `~/.zshrc` |
 | fish | `_FASTFLOW_COMPLETE=fish_source fastflow \\| source` | `~/.config/fish/completions/fastflow.fish` |
+
+## Extras
+
+A command that needs more packages names them. In a clone they can be installed together, as
+`pip install -e '.[train,serve]' -c constraints.txt`:
+
+| extra | for |
+| --- | --- |
+| `train` | `fastflow-train`, `distill`, `embed --fit`; it brings PyTorch ([install that first](calibrate.md)) |
+| `serve` | `fastflow serve` |
+| `parquet`, `zstd` | files of Parquet, and compressed by zstd |
+| `hub` | `fastflow pull` and `push` |
+| `eval` | labelled texts and BM25 in `fastflow eval` |
+| `report` | `fastflow report` |
+| `onnx` | `fastflow export --to onnx`, `fastflow verify --with onnx` |
+| `st` | `fastflow verify --with st`; it brings PyTorch |
+| `ray` | `--ray` |
+| `gpu` | NVIDIA GPUs |
+| `bench`, `peers` | the suites of `fastflow bench`; the other engines in them |
 """
 
 

@@ -18,6 +18,14 @@ from support.places import ROOT, USERS
 BASE_MB, MOST_MB = 52, 200  # of the packages of Debian in the image's base, and of the whole image
 
 
+def test_the_page_of_commands_has_every_extra_of_a_user():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = page().partition("## Extras")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`(\w+)`", "".join(rows))) == set(extras) - {"dev", "docs", "doors", "fuzz", "release"}
+
+
 @pytest.mark.slow
 def test_the_site_is_built_and_every_link_and_anchor_in_it_leads_somewhere(tmp_path):
     command = [

@@ -151,8 +151,8 @@ class State:
         if other or not whole:
             found = other or f"not as {run_path(target).name} describes it"
             raise UsageError(
-                f"{target} is finished, and {found}: leave out --resume to make it again, or choose another output "
-                "with -o"
+                f"{target} is finished, and {found}: leave out --resume to make it again (with --cache known texts are "
+                "not computed again), or choose another output with -o"
             )
         return rows
 
