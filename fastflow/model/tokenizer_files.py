@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from fastflow.errors import FastflowError
 from fastflow.values import open_regular, panics, read_object, reason, short
 
-BERTS = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert|LayoutLM)Tokenizer(Fast)?|")
+KINDS = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "LayoutLM")
+BERTS = re.compile(rf"({'|'.join(KINDS)})Tokenizer(Fast)?|PreTrainedTokenizerFast|")
 OTHERS = {"roformer": "RoFormerTokenizer"}  # model type: its tokenizer, which no file names
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"

@@ -52,7 +52,15 @@ def test_vocab_txt_alone_gives_the_ids_of_tokenizer_json(bert, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [None, "BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizerFast"]
+    "name",
+    [
+        None,
+        "PreTrainedTokenizerFast",
+        "BertTokenizer",
+        "BertTokenizerFast",
+        "DistilBertTokenizer",
+        "ElectraTokenizerFast",
+    ],
 )
 def test_vocab_txt_of_a_class_that_cuts_as_bert_does(tmp_path, name):
     ours = Tokenizer(vocabulary_only(tmp_path, tokenizer_class=name, do_basic_tokenize=True), 64)(TEXTS)
