@@ -64,7 +64,7 @@ def test_the_saved_model_is_whole(plain, tmp_path):
     plain.save(tmp_path / "m")
     assert verify(tmp_path / "m")[0].endswith("match their sha256")
     card = (tmp_path / "m" / "README.md").read_text()
-    assert "| held-out sentences of the corpus | 0." in card
+    assert f"| {plain.report['held_out']} held-out sentences of the corpus | 0." in card
     assert "also opens in model2vec" in card
     np.testing.assert_array_equal(Runtime(tmp_path / "m").encode(NEW), plain.runtime().encode(NEW))
     with pytest.raises(UsageError, match="exists already"):
@@ -166,8 +166,12 @@ def test_the_command(bert, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run("distill", bert, "corpus.txt", "-o", "made", "--dtype", "int8", "--penalty", "0.1")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("held-out sentences of the corpus: mean cosine 0.")
-    assert len(done.stdout.splitlines()) == 3
+    line = re.compile(
+        r"([\d,]+) (held-out sentences of the corpus|sentences of other subjects|single words): mean cosine 0\.\d+"
+    )
+    found = [line.fullmatch(text) for text in done.stdout.splitlines()]
+    assert [int(each[1]) > 0 for each in found] == [True] * 3
+    assert found[1][1] == "32"
     assert "made: " in done.stderr.splitlines()[-1]
     assert done.stderr.startswith(f"teacher: {bert}, no calibration\n")
     assert READING in done.stderr

@@ -80,14 +80,15 @@ def _flow(stage: Stage) -> Flow:
 
 
 def lines(training: dict[str, Any]) -> list[str]:
-    """How well the table follows its teacher, a line each."""
-    return [f"{SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
+    """How well the table follows its teacher, a line each, with how many texts that was measured on."""
+    counts = training["measured"]
+    return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
 
 
 def card(distilled: Distilled) -> str:
     """The model card."""
     found = distilled.training
-    teacher, rows = found["teacher"], found["table"]
+    teacher, rows, counts = found["teacher"], found["table"], found["measured"]
     words = f", {rows['words']:,} of them whole words of the corpus" if rows["words"] else ""
     penalty = "none, the prior alone" if found["penalty"] is None else f"{found['penalty']:g}"
     facts = {
@@ -107,7 +108,7 @@ def card(distilled: Distilled) -> str:
         "| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items()), "",
         *(f"- {reason}" for reason in found["reasons"]), "",
         "| mean cosine to the teacher | |", "| --- | ---: |",
-        *(f"| {SETS[name]} | {value:.3f} |" for name, value in found["follows"].items()), "",
+        *(f"| {counts[name]:,} {SETS[name]} | {value:.3f} |" for name, value in found["follows"].items()), "",
         "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", "",
     ])  # fmt: skip
 

@@ -187,7 +187,7 @@ def finished(
     if best.target == "pooled":
         encoder = replace(encoder, pooling=replace(encoder.pooling, weights=weights))
     stages = teacher.model.calibration if best.target == "pooled" else ()
-    embedder = Embedder(encoder, "cpu")
+    embedder, sets = Embedder(encoder, "cpu"), unseen(found.held)
     training = {
         "corpus": list(names), "texts": found.texts, "corpus_sha256": found.sha256, "held_out": len(found.held),
         "teacher": {"name": teacher.name, "fingerprint": teacher.model.fingerprint},
@@ -197,16 +197,22 @@ def finished(
         "tables": [{"target": t.target, "penalty": t.penalty, "cosine": round(t.cosine, 4), "prior": round(t.prior, 4),
                     "tried": {f"{p:g}": round(c, 4) for p, c in t.tried.items()}} for t in tables],
         "reasons": reasons(tables, best, settings),
-        "follows": follows(teacher, lambda texts: teacher.finish(best.target, embedder(texts) @ back.T), found.held),
+        "follows": follows(teacher, lambda texts: teacher.finish(best.target, embedder(texts) @ back.T), sets),
+        "measured": {name: len(texts) for name, texts in sets.items()},
     }  # fmt: skip
     return Distilled(encoder, stages, training, found.held, embedder(found.held), folder)
 
 
-def follows(teacher: Teacher, made: Callable[[list[str]], Any], held: list[str]) -> dict[str, float]:
-    """How well ``made`` (texts -> embeddings as wide as the teacher's) follows the teacher on three sets of texts."""
+def unseen(held: list[str]) -> dict[str, list[str]]:
+    """The sets of texts on which table and teacher are compared, without those that are empty."""
     words = list(dict.fromkeys(word for text in held for word in text.split()))
     sets = {"held_out": held, "other": probe(), "words": [word for word in words if word.isalpha()][:WORDS_MEASURED]}
-    return {name: round(following(made(texts), teacher(texts)["vectors"]), 4) for name, texts in sets.items() if texts}
+    return {name: texts for name, texts in sets.items() if texts}
+
+
+def follows(teacher: Teacher, made: Callable[[list[str]], Any], sets: dict[str, list[str]]) -> dict[str, float]:
+    """How well ``made`` (texts -> embeddings as wide as the teacher's) follows the teacher on each set of texts."""
+    return {name: round(following(made(texts), teacher(texts)["vectors"]), 4) for name, texts in sets.items()}
 
 
 def reasons(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
