@@ -82,7 +82,7 @@ class WordPiece:
         yield from self._words(before)
 
     def _words(self, text: str) -> Iterator[int]:
-        """The ids of a normalized text, all of it cut into pieces."""
+        """The ids of a normalized text without whole words."""
         for word in split(text):
             yield from self._word(word)
 

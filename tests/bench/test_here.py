@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 
 from fastflow.bench import here as module
+from fastflow.bench.here import table_of
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder
 from fastflow.bench.peers.onnx import exported
+from fastflow.bench.suites import static
 from fastflow.bench.suites.workbench import workbench
 from fastflow.errors import UsageError
 from fastflow.kernels.isa import isa
@@ -81,6 +84,7 @@ def test_where_no_layer_is_needed_the_peer_that_computes_all_is_marked():
     assert shown[5] == said
     found["rows"][1]["ratio"] = 0.0014
     assert "    9  0.0014 x other *" in module.table(found)
+    assert "*" not in module.table(found | {"table": True}), "of a table it computes no more than the others"
     del found["rows"][1]
     assert "*" not in module.table(found)
 
@@ -97,6 +101,13 @@ def test_a_table_is_compared_with_those_that_open_it(tmp_path):
     other = module.here(str(tmp_path), 1)
     assert [row["name"] for row in other["rows"]] == ["fastflow"]
     assert other["skipped"] == ["the other engines: they are compared on directories of model2vec"]
+
+
+def test_a_peer_of_a_table_with_other_vectors_is_left_out(monkeypatch):
+    monkeypatch.setattr(static, "_model2vec", lambda path: lambda texts: np.ones((len(texts), 256), np.float32))
+    opened, left_out = static.engines(table_of("static"), 1, ["A man plays a guitar.", "Shares fell."])
+    assert [each.name for each in opened] == []
+    assert any(reason.startswith("model2vec: ") for reason in left_out)
 
 
 def test_the_peers_of_a_model_without_layers_compute_none():

@@ -21,7 +21,8 @@ typedef struct {
 
 typedef struct {
     const ff_vocabulary *words;
-    const ff_vocabulary *whole;        /* normalized words that are not cut, each a run of FF_WORD; NULL: none. Needs FF_CLEAN */
+    const ff_vocabulary *whole;        /* normalized words that are not cut, each a run of FF_WORD
+                                          of at most `longest` characters; NULL: none. Needs FF_CLEAN */
     const ff_added *added;             /* tokens that are found in the text itself, longest first */
     const int32_t *before, *after;     /* ids at the ends of a text */
     int32_t added_count, before_count, after_count;

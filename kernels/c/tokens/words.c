@@ -95,7 +95,7 @@ static void put_ids(state *s, const int32_t *ids, int count)
     s->cut |= fit < count;
 }
 
-/* Put the ids of the first `length` bytes of the word, which are so many characters, and begin the next one. */
+/* Put the ids of the first `length` bytes of the word, `characters` in number, and begin the next word. */
 static void put_word(state *s, int32_t length, int32_t characters)
 {
     int32_t pieces[FF_LONGEST];
@@ -111,8 +111,8 @@ static void put_word(state *s, int32_t length, int32_t characters)
 /* Put the word up to its last run and the id of that run, if this is a whole word; `joins`: FF_WORD follows it. */
 static void end_run(state *s, int joins)
 {
-    int32_t length = s->length - s->run, characters = s->characters - s->before;
-    if (!length || characters > s->w->longest || joins || (s->joined && !s->before))
+    int32_t length = s->length - s->run;
+    if (!length || joins || (s->joined && !s->before))
         return;
     int32_t id = ff_find(s->w->whole, s->word + s->run, length, FF_FIRST_PIECE);
     if (id >= 0) {
