@@ -3,6 +3,9 @@
 Native targets are C under libFuzzer, AddressSanitizer and UBSan, and need a clang with these; the others are Python
 under atheris. Each starts from its file in tests/corpus, and leaves what reached new code in build/fuzz/corpus/TARGET
 and what broke it in build/fuzz/findings. Exit code 1: there are findings, or targets that did not run.
+
+``--fixed`` is for a gate: from tests/corpus alone, by one seed, FIXED executions of each target. Two calls run the same
+inputs, but for targets whose coverage depends on threads or addresses.
 """
 
 from __future__ import annotations
@@ -27,6 +30,13 @@ from support.corpus import lines_of, path_of
 FOLDER = building.ROOT / "build" / "fuzz"
 TIMEOUT, MEMORY = 30, 3072  # seconds and MB of one input: beyond these it is a finding
 LEAST = 3  # seconds of a target
+FIXED = {  # executions of --fixed: some 13 seconds of each target on one core of an EPYC, its start among them
+    "attention": 1_300, "embed": 6_000, "encoder": 1_300, "flow": 14_000, "packing": 25_000, "products": 12_000,
+    "search": 70_000, "table": 12_000, "tokens": 40_000, "vocabulary": 800_000,
+    "database": 1_500, "files": 500, "http": 10_000, "matrix": 40_000, "models": 600, "parquet": 35_000,
+    "programs": 1_100, "shards": 1_200, "tasks": 14_000, "texts": 18_000, "tokenizer": 140_000, "wire": 9_000,
+    "wordpiece": 5_000,
+}  # fmt: skip
 COUNTERS = re.compile(r"Loaded 1 modules\s+\((\d+) inline 8-bit counters\)")
 STATE = re.compile(r"#(\d+)\s+(?:DONE|pulse|NEW|REDUCE|INITED|RELOAD)\s+cov: (\d+) ft: (\d+) corp: (\d+)")
 FINISHED = re.compile(r"^Done \d+ runs", re.M)
@@ -69,19 +79,24 @@ def python() -> dict[str, list[str]]:
     return {name: [sys.executable, str(harness.FUZZ / "fuzz.py"), name] for name in harness.targets()}
 
 
-def fuzz(name: str, command: list[str], seconds: float, folder: Path) -> Outcome:
-    """Run a target for its time."""
-    corpus, findings = folder / "corpus" / name, folder / "findings"
+def fuzz(name: str, command: list[str], seconds: float | None, folder: Path) -> Outcome:
+    """Run a target for its time; None: on its fixed inputs."""
+    corpus, findings = folder / ("corpus" if seconds else "fixed") / name, folder / "findings"
+    if seconds:
+        length = [f"-max_total_time={max(LEAST, round(seconds))}"]
+    else:
+        shutil.rmtree(corpus, ignore_errors=True)
+        length = [f"-runs={FIXED[name]}", "-seed=1", "-reload=0"]
     harness.unpack(name, corpus)
     findings.mkdir(exist_ok=True)
     before = set(findings.iterdir())
     options = [
-        f"-max_total_time={max(LEAST, round(seconds))}", f"-timeout={TIMEOUT}", f"-rss_limit_mb={MEMORY}",
+        *length, f"-timeout={TIMEOUT}", f"-rss_limit_mb={MEMORY}",
         "-print_final_stats=0", f"-artifact_prefix={findings}/{name}-", str(corpus),
     ]  # fmt: skip
     environment = os.environ | {
         "FASTFLOW_PROGRAMS": str(folder / "programs"), "FASTFLOW_BASES": str(folder / "bases"),
-        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONHASHSEED": "0",
     }  # fmt: skip
     began, log = time.monotonic(), folder / f"{name}.log"
     with log.open("wb") as out, tempfile.TemporaryDirectory(prefix="fastflow-fuzz-", dir=harness.memory()) as scratch:
@@ -127,6 +142,7 @@ def main() -> int:
     """Run the targets that the command line asks for; 1 if there are findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300, help="for all targets together, after they are built")
+    parser.add_argument("--fixed", action="store_true", help="so many inputs by one seed, however long they take")
     parser.add_argument("--only", help="targets, separated by commas")
     parser.add_argument("--python", action="store_true", help="leave out the native targets")
     parser.add_argument("--keep", action="store_true", help="write the inputs with new coverage to tests/corpus")
@@ -142,7 +158,7 @@ def main() -> int:
     print("| target | executions | a second | edges reached | features | findings |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
     for name, command in commands.items():
-        outcomes.append(fuzz(name, command, asked.seconds / len(commands), FOLDER))
+        outcomes.append(fuzz(name, command, None if asked.fixed else asked.seconds / len(commands), FOLDER))
         print(outcomes[-1].row(), flush=True)
         if asked.keep and not outcomes[-1].findings:
             keep(name, command, FOLDER)
