@@ -6,6 +6,7 @@ Nothing here needs a network or a file outside the checkout; ``shared_data`` is 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,12 @@ ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--quick``, for ``just check``."""
     parser.addoption("--quick", action="store_true", help="only the first case of each parametrized test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """On arm64 OpenBLAS raises flags of numbers that it does not return, and NumPy warns of them."""
+    if platform.machine() == "aarch64":
+        config.addinivalue_line("filterwarnings", "ignore:.* encountered in matmul:RuntimeWarning")
 
 
 @pytest.hookimpl(trylast=True)  # after the markers

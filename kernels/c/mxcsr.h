@@ -1,21 +1,35 @@
-/* How a thread of x86-64 rounds and treats subnormal numbers. The caller's setting is restored when a kernel returns. */
+/* How a thread rounds and treats subnormal numbers: MXCSR of x86-64, FPCR of arm64. The caller's setting is restored when a
+   kernel returns. */
 #ifndef FASTFLOW_MXCSR_H
 #define FASTFLOW_MXCSR_H
 
+#include <stdint.h>
+
+/* FF_FLUSH: round to nearest, no traps, subnormals flushed and read as zero: while kernels run.
+   FF_DEFAULT: the same with subnormals kept: while weights are packed. */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
+typedef unsigned ff_mxcsr;
+#define FF_FLUSH 0x9fc0u
+#define FF_DEFAULT 0x1f80u
+#else
+typedef uint64_t ff_mxcsr;
+#define FF_FLUSH ((ff_mxcsr)1 << 24)
+#define FF_DEFAULT ((ff_mxcsr)0)
 #endif
 
-#define FF_FLUSH 0x9fc0u    /* round to nearest, no traps, subnormals flushed and read as zero: while kernels run */
-#define FF_DEFAULT 0x1f80u  /* round to nearest, no traps, subnormals kept: while weights are packed */
-
-/* Set this thread's MXCSR and return the old one; on other processors do nothing. Every thread of a call must set it, or
+/* Set this thread's register and return the old one; on other processors do nothing. Every thread of a call must set it, or
    the bits of a row would depend on the thread that computed it. */
-static inline unsigned ff_set_mxcsr(unsigned wanted)
+static inline ff_mxcsr ff_set_mxcsr(ff_mxcsr wanted)
 {
 #if defined(__x86_64__)
-    const unsigned before = _mm_getcsr();
+    const ff_mxcsr before = _mm_getcsr();
     _mm_setcsr(wanted);
+    return before;
+#elif defined(__aarch64__)
+    ff_mxcsr before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(wanted) : "memory");
     return before;
 #else
     return wanted;

@@ -97,7 +97,9 @@ def test_every_half_is_widened_exactly(float_isa):
     table = Table(halves)
     ids = np.arange(len(halves), dtype=np.int32)
     found = CpuTable(table, isa=float_isa)(ids, np.arange(len(halves) + 1))
-    np.testing.assert_array_equal(found, halves.astype(np.float32))
+    with np.errstate(invalid="ignore"):  # arm64 tells of a signalling NaN
+        exact = halves.astype(np.float32)
+    np.testing.assert_array_equal(found, exact)
 
 
 def test_bits_of_a_text_depend_on_nothing_else(float_isa):

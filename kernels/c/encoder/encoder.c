@@ -165,7 +165,7 @@ static void run_shares(void *context, int thread)
         if (!scratch)
             return;
     }
-    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_FLUSH);
     ff_switch_tiles(j->call.e->isa, 1);
     run_alone(j, scratch);
     run_together(j, (float *)scratch);

@@ -38,7 +38,7 @@ static void run_blocks(void *context, int thread)
             atomic_store(&j->failed, 1);
         return;
     }
-    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_FLUSH);
     for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->blocks;) {
         int64_t from = i * j->rows / j->blocks, to = (i + 1) * j->rows / j->blocks;
         bodies[f->isa](f, j->x + from * f->inputs, j->z + from * j->keep, (int)(to - from), j->keep, j->normalize, scratch);

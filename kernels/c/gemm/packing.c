@@ -172,7 +172,7 @@ static void pack_panels(void *context, int thread)
     int64_t first = 0, padding_of = -1;
     if (!scratch)  /* a worker without memory leaves its share to the others */
         return;
-    const unsigned csr = ff_set_mxcsr(FF_DEFAULT);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_DEFAULT);
     const ff_matrix *m = p->matrices;
     for (int64_t i; (i = atomic_fetch_add(&p->next, 1)) >= 0;) {
         while (m < p->matrices + p->count && i - first >= m->height / p->panel)
@@ -223,7 +223,7 @@ static void convert_chunks(void *context, int thread)
     float row[ROW];
     int32_t largest = 0;
     (void)thread;
-    const unsigned csr = ff_set_mxcsr(FF_DEFAULT);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_DEFAULT);
     for (int64_t i; (i = atomic_fetch_add(&c->next, CHUNK)) < c->count;)
         for (int64_t k = i, n; k < c->count && k < i + CHUNK; k += n) {
             n = c->count - k < ROW ? c->count - k : ROW;

@@ -39,7 +39,7 @@ int64_t ff_table_check(const ff_table *t, const int32_t *ids, const int64_t *off
 static void pool_texts(void *context, int thread)
 {
     job *j = context;
-    const unsigned before = ff_set_mxcsr(FF_FLUSH);
+    const ff_mxcsr before = ff_set_mxcsr(FF_FLUSH);
     (void)thread;
     for (int64_t from; (from = atomic_fetch_add(&j->next, TEXTS)) < j->texts;)
         for (int64_t i = from; i < j->texts && i < from + TEXTS; i++) {

@@ -44,7 +44,7 @@ uint32_t ff_try(int isa, int broken, int keep)
         return 0;
     memset(scratch, 0, FF_TRY_BYTES);
     const ff_trial t = {isa, broken, scratch};
-    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_FLUSH);
     ff_switch_tiles(isa, 1);
     for (int trial = isa < FF_AMX ? 0 : FF_TRY_PRODUCT; trial < FF_TRIALS; trial++)
         if (!is_right(&t, trial))

@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     h->q = q, h->out = room((size_t)(h->ldout * h->tokens));
     float *keys = room(ff_keys_floats(h->tokens, h->size, vector) * 4), *scratch = room(ff_attention_floats(h->tokens, h->size, vector) * 4);
     const ff_attention *of = ff_attention_of(a.isa, a.format);
-    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_FLUSH);
     ff_switch_tiles(a.isa, 1);
     of->pack_keys(h, keys);
     for (int64_t from = 0, to; from < h->tokens; from = to) {

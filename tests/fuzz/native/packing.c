@@ -117,7 +117,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     m.scale = room((size_t)m.height * 4), m.shift = room((size_t)m.height * 4);
     CHECK(ff_pack(&m, 1, panel, &bad, 1 + take(&s, 2)) == 0, "no memory");
     int32_t wanted = 0;
-    const unsigned csr = ff_set_mxcsr(FF_DEFAULT);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_DEFAULT);
     for (int64_t r = 0; r < m.height; r++) {
         memset(row, 0, (size_t)inner * 4);
         if (rows[r] >= 0 && !wanted_row(&m, r, row))

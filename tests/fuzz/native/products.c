@@ -133,7 +133,7 @@ static void check(const product *p, int64_t r, int64_t c, int activation)
 
 static void run(const product *p, const char *a, int64_t rows, int64_t from, int64_t to, char *out, int activation, const float *add)
 {
-    const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+    const ff_mxcsr csr = ff_set_mxcsr(FF_FLUSH);
     ff_switch_tiles(p->isa, 1);
     ff_product_of(p->isa, (int)p->l.format)(p->memory, &p->l, a, p->lda, rows, from, to, out, p->ldc, activation, add, p->l.columns);
     ff_switch_tiles(p->isa, 0);

@@ -74,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK((ff_table_check(&t, ids, offsets, texts) >= 0) == bad, "an id outside the table passes, or none and it does not");
     if (!bad) {
         ff_table_run(&t, ids, offsets, texts, out, threads);
-        const unsigned csr = ff_set_mxcsr(FF_FLUSH);
+        const ff_mxcsr csr = ff_set_mxcsr(FF_FLUSH);
         for (int64_t i = 0; i < texts; i++)
             check_text(&t, ids + offsets[i], offsets[i + 1] - offsets[i], out + i * t.width);
         ff_set_mxcsr(csr);
