@@ -113,12 +113,14 @@ class Connection(asyncio.Protocol):
 
 async def generate(plan: Plan) -> Outcome:
     """Send as planned and wait for the answers."""
-    outcome, idle, loop = Outcome(), list[Connection](), asyncio.get_running_loop()
+    outcome, loop = Outcome(), asyncio.get_running_loop()
+    idle, every = list[Connection](), list[Connection]()
     head = f"POST {plan.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     requests = [f"{head}content-length: {len(body.encode())}\r\n\r\n{body}".encode() for body in plan.bodies]
     for _ in range(plan.connections):
         _, made = await loop.create_connection(lambda: Connection(outcome, idle), "127.0.0.1", plan.port)
-        idle.append(made)
+        every.append(made)
+    idle += every
     start, cpu = time.perf_counter() + 0.05, time.process_time()
     for i in range(plan.count):
         due = start + i / plan.rate
@@ -136,6 +138,9 @@ async def generate(plan: Plan) -> Outcome:
         await asyncio.sleep(0.002)
     outcome.seconds = time.perf_counter() - start
     outcome.cpu_seconds = time.process_time() - cpu
+    for one in every:
+        one.transport.close()
+    await asyncio.sleep(0)  # what has no answer yet is lost
     return outcome
 
 
