@@ -210,8 +210,8 @@ A calibrated teacher has two targets. Its *vectors* are followed by a table alon
 the teacher's calibration after it. `fastflow distill` keeps the target with the higher held-out cosine.
 
 Sentences: {corpora}. They hold no labels; SNLI holds some sentences of STSb and SICK-R. The row of 445,626 has at most
-60,000, 90,000, 180,000 and 100,000 of the last four, and its teacher computed in int8. **More sentences stopped helping**:
-held-out cosine rises, the seven sets do not (74.8, 74.7), for what is added is prose alone.
+60,000, 90,000, 180,000 and 100,000 of the last four, and its teacher computed in int8. **More sentences stopped
+helping**: held-out cosine rises, the seven sets do not (74.8, 74.7), for what is added is prose alone.
 
 Tried with all-MiniLM-L6-v2 in int8 on 20,640 sentences, and left out: mean cosine to the teacher on 1,360 held-out
 sentences; rank correlation with the teacher's cosines, over pairs of each sentence with ten near ones and ten others.
@@ -231,9 +231,10 @@ Penalty 0.05. Made by `bench/research/distil_tried.py`; its scripts are last in 
 | the prior alone, with that mean | 0.8163, 0.8213 | 0.8851, 0.8872 |
 
 A weight for each token within a bag is in the length of its row already. A finished table of 292,912 sentences was also
-tuned, by hand, to the teacher's cosines within batches of 1,024 (squared errors, Adam, one pass, steps of 1e-4 to 1e-3, a
-quarter or half of a batch neighbours or none, with and without the cosine to the teacher): held-out cosine fell from
-0.8666 to between 0.8638 and 0.8660, pairs from 0.9096 to between 0.9051 and 0.9070. Made, a few cases at a time, by
+tuned, by hand, to the teacher's cosines within batches of 1,024 (squared errors, Adam, one pass, steps of 1e-4 to
+1e-3, a quarter or half of a batch neighbours or none, with and without the cosine to the teacher): held-out cosine fell
+from 0.8666 to between 0.8638 and 0.8660, pairs from 0.9096 to between 0.9051 and 0.9070. Made, a few cases at a time,
+by
 
     {command}
 
