@@ -59,16 +59,10 @@ def run_every(
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
             failed.append(name)
             continue
-        text = _table(json.loads(path.read_text(encoding="utf-8")))
-        write_text(str(path.with_suffix(".txt")), text)
+        write_text(str(path.with_suffix(".txt")), table(json.loads(path.read_text(encoding="utf-8"))) + "\n")
     _write_ranges(out)
     if failed:
         raise FastflowError(f"runs that failed: {', '.join(failed)}; their reasons are above, the others are in {out}")
-
-
-def _table(report: dict[str, Any]) -> str:
-    """The table of a run with the project's targets, as ``python -m fastflow.bench.report.table`` prints it."""
-    return table(report, targets=True) + "\n"
 
 
 def _made_by(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""The ratios of a run: figures of ours for each suite, with the project's bounds if they have one."""
+"""The ratios of a run: a peer's time over ours, and the figures that the flow and the server have beside them."""
 
 from __future__ import annotations
 
@@ -8,46 +8,30 @@ from typing import Any
 
 Row = dict[str, Any]
 X = "x"  # the unit of a peer's time over ours
-FASTEST = "the fastest peer of all, compiled ones included"
-# device -> (peers in words, their rows, of which the fastest counts, batch -> the least ratio; FASTEST: all, no bound)
-# A bound on "unfused" or "folded" PyTorch is put to its every form; the lean and the state form are the hardest.
-FLOW: dict[str, tuple[tuple[str, tuple[str, ...], dict[int, int | None]], ...]] = {
+BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # those compared, by device
+# device -> (peers in words, their rows, of which the fastest counts; none: those of everybody)
+FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "cpu": (
-        ("unfused PyTorch eager, lean", ("torch-lean-eager",), {1: 40, 1024: 5}),
-        ("unfused PyTorch eager, the equations", ("torch-eager",), {1: 40, 1024: 5}),
-        ("unfused PyTorch eager, the published port's shape", ("torch-ukp-eager",), {1: 40, 1024: 5}),
-        ("folded PyTorch, the plan as it stands", ("torch-folded-eager",), {1: 5, 1024: 3}),
-        ("folded PyTorch, rewritten in state form", ("torch-folded-state-eager",), {1: 5, 1024: 3}),
-        (FASTEST, (), {}),
+        ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
+        ("unfused PyTorch eager, the equations", ("torch-eager",)),
+        ("unfused PyTorch eager, the published port's shape", ("torch-ukp-eager",)),
+        ("folded PyTorch, the plan as it stands", ("torch-folded-eager",)),
+        ("folded PyTorch, rewritten in state form", ("torch-folded-state-eager",)),
+        ("the fastest peer of all, compiled ones included", ()),
     ),
     "cuda": (
-        ("unfused PyTorch eager, lean", ("torch-lean-eager",), {1: 40, 32: 35, 1024: 15, 1_000_000: 12}),
-        ("the same in a CUDA graph", ("torch-lean-graph",), {1: 15, 32: 12, 1024: 8, 1_000_000: 12}),
-        (
-            "unfused PyTorch eager, the published port's shape", ("torch-ukp-eager",),
-            {1: 150, 32: 120, 1024: 60, 1_000_000: 25},
-        ),
-        ("folded PyTorch in a CUDA graph, faster form", ("torch-folded-graph", "torch-folded-state-graph"), {}),
-        (FASTEST, (), {}),
+        ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
+        ("the same in a CUDA graph", ("torch-lean-graph",)),
+        ("unfused PyTorch eager, the published port's shape", ("torch-ukp-eager",)),
+        ("folded PyTorch in a CUDA graph, faster form", ("torch-folded-graph", "torch-folded-state-graph")),
+        ("the fastest peer of all, compiled ones included", ()),
     ),
-}  # fmt: skip
-# device -> batch -> the aim for our own median, microseconds
-TIMES = {"cpu": {1: 15.0}, "cuda": {1: 8.0, 32: 10.0, 1024: 20.0, 1_000_000: 3000.0}}
-FLOOR = (1024, 2.0)  # (batch, aim): multiples of the machine's floor
-SATURATED, HALF, OVERLOADED = 0.9, 3.0, 50.0  # of the Runtime's texts; times a batch; ms until a refusal
-FLOODED = 3.0  # times a batch: the admitted wait for the one that runs and are in the next
+}
 
 
-def entry(name: str, threads: int, value: float, unit: str, must: float | None = None, aim: float | None = None) -> Row:
-    """A line of the report {name, threads, value, unit, must, aim, reached}.
-
-    The bound is ``must``, else ``aim``. A ratio (unit "x") reaches it if it is at least as large, a figure of another
-    unit if it is at most as large; ``reached`` is None without a bound.
-    """
-    bound = aim if must is None else must
-    reached = None if bound is None else value >= bound if unit == X else value <= bound
-    return {"name": name, "threads": threads, "value": value, "unit": unit, "must": must, "aim": aim,
-            "reached": reached}  # fmt: skip
+def entry(name: str, threads: int, value: float, unit: str) -> Row:
+    """A line of the report."""
+    return {"name": name, "threads": threads, "value": value, "unit": unit}
 
 
 def fastest(at: Mapping[Any, Row], peers: Iterable[Any]) -> Row | None:
@@ -64,21 +48,18 @@ def flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
 
 
 def _of_flow(rows: Sequence[Row], device: str) -> list[Row]:
-    out, bound = [], "must" if device == "cpu" else "aim"
-    for batch in FLOW[device][0][2]:
+    out = []
+    for batch in BATCHES[device]:
         at = {row["name"]: row for row in rows if row["batch"] == batch}
-        for words, peers, least in FLOW[device]:
-            peer = fastest(at, peers or [name for name in at if not name.startswith("fastflow")])
-            if peer is not None and (own := at.get("fastflow")):
-                name = f"flow B={batch}: fastflow against {words} ({peer['name']})"
-                value = peer["median_ms"] / own["median_ms"]
-                out.append(entry(name, own["threads"], value, X, **{bound: least.get(batch)}))
-    for row in (row for row in rows if row["name"] == "fastflow"):
-        what, count = f"flow B={row['batch']}: fastflow", row["threads"]
-        if aim := TIMES[device].get(row["batch"]):
-            out.append(entry(f"{what}, median", count, row["median_ms"] * 1e3, "us", aim=aim))
-        if row["batch"] == FLOOR[0]:
-            out.append(entry(f"{what} against the machine's floor", count, row["times_floor"], "x floor", aim=FLOOR[1]))
+        if (own := at.get("fastflow")) is None:
+            continue
+        what, count = f"flow B={batch}: fastflow", own["threads"]
+        for words, peers in FLOW[device]:
+            if (peer := fastest(at, peers or [name for name in at if not name.startswith("fastflow")])) is not None:
+                name = f"{what} against {words} ({peer['name']})"
+                out.append(entry(name, count, peer["median_ms"] / own["median_ms"], X))
+        out.append(entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
+        out.append(entry(f"{what} against the machine's floor", count, own["times_floor"], "x floor"))
     return out
 
 
@@ -97,15 +78,14 @@ def serve_ratios(rows: Sequence[Row]) -> list[Row]:
             share = row["share"]
             if row["batch"] > 1:
                 texts = row["texts_per_s"] / alone["texts_per_s"]
-                add(f"lists of {row['batch']}, texts a second over the Runtime's own", texts, X, SATURATED)
+                add(f"lists of {row['batch']}, texts a second over the Runtime's own", texts, X)
             elif share == 0.5:
-                times = row["p99_ms"] / row["batch_ms"]
-                add("p99 of one text at half load, in the kernel's batches", times, "batches", HALF)
+                add("p99 of one text at half load, in the kernel's batches", row["p99_ms"] / row["batch_ms"], "batches")
             elif share > 1 and row["refused_p99_ms"] is not None:
-                add(f"p99 of a refusal at {share:.0%}", row["refused_p99_ms"], "ms", OVERLOADED)
+                add(f"p99 of a refusal at {share:.0%}", row["refused_p99_ms"], "ms")
                 times = row["p99_ms"] / row["batch_ms"]
-                add(f"p99 of the admitted at {share:.0%}, in the kernel's batches", times, "batches", FLOODED)
+                add(f"p99 of the admitted at {share:.0%}, in the kernel's batches", times, "batches")
                 for usual in (each for each in ours if each["batch"] == 1 and each["share"] == 0.9):
                     times = row["p99_ms"] / usual["p99_ms"]
-                    add(f"p99 of the admitted at {share:.0%}, over that at 90%", times, "of 90%", None, 1.0)
+                    add(f"p99 of the admitted at {share:.0%}, over that at 90%", times, "of 90%")
     return out

@@ -1,14 +1,8 @@
-"""A benchmark's results as a table to read, and as a file to keep.
-
-    python -m fastflow.bench.report.table FILE.json
-
-prints the table of a kept file with the project's own targets next to the ratios.
-"""
+"""A benchmark's results as a table to read, and as a file to keep."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -17,16 +11,14 @@ from typing import Any
 from fastflow.bench.report.columns import MEANING, SUITES, Row, cells, headings, name_of, threads, together, with_ours
 from fastflow.console import write_text
 
-QUIET = 0.1  # the share of the processors that others may use while targets are judged
+QUIET = 0.1  # the share of the processors that others may use while ratios mean something
 
 
-def table(report: dict[str, Any], targets: bool = False) -> str:
-    """The rows suite by suite, then the ratios, judged by the project's ``targets`` if these are asked for, and the
-    candidates that were left out."""
+def table(report: dict[str, Any]) -> str:
+    """The rows suite by suite, then the ratios, and the candidates that were left out."""
     lines = [machine_line(report["machine"]), "", *_tables(report["rows"])]
     if report["ratios"]:
-        heading = "Against the targets" if targets else "In short; x: the peer's time over fastflow's"
-        lines += [heading, *(_ratio_line(ratio, targets) for ratio in report["ratios"]), ""]
+        lines += ["In short; x: the peer's time over fastflow's", *map(_ratio_line, report["ratios"]), ""]
     return "\n".join([*lines, *_left_out(report.get("skipped", []))])
 
 
@@ -91,17 +83,8 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-def _ratio_line(ratio: dict[str, Any], targets: bool) -> str:
-    verdict = _verdict(ratio) if targets else ""
-    return f"  {ratio['value']:9.1f} {ratio['unit']:7}  {ratio['name']}, {threads(ratio['threads'])}{verdict}"
-
-
-def _verdict(ratio: dict[str, Any]) -> str:
-    """The bound of a ratio and whether it is reached; empty without a bound."""
-    bound, word = (ratio["must"], "must") if ratio["must"] is not None else (ratio["aim"], "aim")
-    sign = ">=" if ratio["unit"] == "x" else "<="
-    reached = {True: "reached", False: "NOT REACHED", None: "not judged, others were busy"}[ratio["reached"]]
-    return "" if bound is None else f"  ({word} {sign} {bound:g}: {reached})"
+def _ratio_line(ratio: dict[str, Any]) -> str:
+    return f"  {ratio['value']:9.1f} {ratio['unit']:7}  {ratio['name']}, {threads(ratio['threads'])}"
 
 
 def number(value: Any) -> Any:
@@ -116,20 +99,3 @@ def number(value: Any) -> Any:
 def write_json(report: dict[str, Any], path: Path) -> None:
     """Write ``report`` (machine, rows, ratios, ...) to ``path``, whole or not at all."""
     write_text(str(path), json.dumps(number(report), indent=1, allow_nan=False) + "\n")
-
-
-def main(arguments: Sequence[str]) -> None:
-    """``arguments``: the JSON file of a run."""
-    if len(arguments) != 1:
-        raise SystemExit("usage: python -m fastflow.bench.report.table FILE.json")
-    try:
-        report = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SystemExit(
-            f"{arguments[0]} cannot be read as JSON: {error}; name a file of fastflow bench --json"
-        ) from error
-    print(table(report, targets=True))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

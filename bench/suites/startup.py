@@ -107,7 +107,7 @@ def run_startup(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
                     continue
                 samples.setdefault(key, []).append(sample)
         results.add(_row(subject, *key, threads, taken[1:]) for key, taken in samples.items())
-    results.ratios = startup_ratios(results.rows, base.label)
+    results.ratios = startup_ratios(results.rows)
     return results
 
 
