@@ -140,7 +140,7 @@ async def generate(plan: Plan) -> Outcome:
     outcome.cpu_seconds = time.process_time() - cpu
     for one in every:
         one.transport.close()
-    await asyncio.sleep(0)  # what has no answer yet is lost
+    await asyncio.sleep(0)  # a request without an answer is lost
     return outcome
 
 

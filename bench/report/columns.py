@@ -106,7 +106,7 @@ def cells(row: Row) -> dict[str, str]:
 
 
 def size(row: Row) -> str:
-    """What a row measured, in words."""
+    """The size of a row in words."""
     suite = "startup" if (row["suite"], row["tokens"]) == ("static", None) else row["suite"]
     return SUITES[suite].size.format_map(row)
 

@@ -113,7 +113,7 @@ def check_types(sources: Sources, target: Path | None, settings: Settings) -> di
 def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
     """Raise for inputs whose first row cannot be read with ``settings``, or that cannot be read as often as needed.
 
-    What comes through a pipe is left for the run, which reads it once.
+    A pipe is left for the run, which reads it once.
     """
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:

@@ -1,6 +1,6 @@
 """tokenizer.json to the compiled WordPiece, if it holds that and nothing else; the library reads every other file.
 
-What is odd in a file is left to the library as well, so that its error is the one that a user sees.
+Everything odd in a file is left to the library as well, so that its error is the one that a user sees.
 """
 
 from __future__ import annotations
