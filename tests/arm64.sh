@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run the tests on arm64 under emulation, as root: tests/arm64.sh FOLDER [pytest's arguments]
-# FOLDER gets a Debian 12 of arm64 (2 GB) with the dependencies, made once and kept; the checkout's commit is tested.
+# FOLDER gets a Debian 12 of arm64 (3 GB) with the dependencies, made once and kept; the checkout's commit is tested.
 # Debian's packages: debootstrap qemu-user-static; binfmt_misc must hand arm64's programs to qemu-aarch64-static, flag F.
 # Emulated code takes some 15 times as long. torch is 2.9.1: arm64's newer builds bring CUDA.
 set -eu

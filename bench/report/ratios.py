@@ -1,4 +1,4 @@
-"""The ratios of a run: a peer's time over ours, and the figures that the flow and the server have beside them."""
+"""The ratios of a run: a peer's time over ours; of the flow also times and floors, of the server times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzzer's targets, each on its seeds, its corpus and five minutes of inputs that are the same at every run."""
+"""The fuzzer's targets, on their seeds, their corpora, and five minutes of inputs by one seed."""
 
 from __future__ import annotations
 

@@ -179,9 +179,18 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 def load(**plan) -> Outcome:
     async def run() -> Outcome:
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        served: list[asyncio.Task | None] = []
+
+        async def tracked(*streams) -> None:
+            served.append(asyncio.current_task())
+            await answer(*streams)
+
+        async with await asyncio.start_server(tracked, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            return await generate(Plan(port, "/embed", **plan))
+            found = await generate(Plan(port, "/embed", **plan))
+            _, open_still = await asyncio.wait(served, timeout=5)
+            assert not open_still, "the generator closes its connections"
+        return found
 
     return asyncio.run(run())
 
