@@ -5,8 +5,9 @@
 In a round two processes embed two inputs into one file, or two shards of one input, plainly, with --dedupe or with one
 --cache; one may get a signal. Each that exits with 0 claims that the file was its own when it finished, so the file
 must be, bit for bit, what one gives alone. A run that did not succeed must say why in one sentence, and, continued,
-give the bytes of a whole run. The cache must be sound, and nothing else may lie in the folder. Exit code 1 and the seed
-of the round for anything else. tests/files/test_parts_manifest_killed.py kills runs at their operations on files.
+give the bytes of a whole run, unless the signal came when its file was whole and had its name. The cache must be sound,
+and nothing else may lie in the folder. Exit code 1 and the seed of the round for anything else.
+tests/files/test_parts_manifest_killed.py kills runs at their operations on files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from boxed import rounds
 
 from fastflow.files.parts.manifest import manifest_path
-from fastflow.files.write.partial import run_path
+from fastflow.files.write.partial import partial_path, run_path
 from fastflow.files.write.writers import WRITERS, writer_for
 
 CODE = "import sys; import fastflow.files.embed as e; e.WINDOW = 64; from fastflow.cli import main; main(sys.argv[1:])"
@@ -91,14 +92,16 @@ class Round:
         self.counts["alone"] += len(claimed)
         if claimed and self.target.read_bytes() not in [alone[i] for i in claimed]:
             raise Fault(f"exit 0 of {claimed}, but {self.target.name} holds what none of them gives alone")
-        if not claimed and self.target.exists():
+        if not claimed and self.target.exists() and (sent is None or self.target.read_bytes() != alone[0]):
             raise Fault(f"no run succeeded, but {self.target.name} is there")
         for i, code in enumerate(codes):
             if code == 1 and REFUSED in said[i]:
                 self.counts["refused"] += 1
             elif i == 0 and sent is not None and code in (128 + sent, -sent):
                 self.counts["stopped"] += 1
-                if not claimed:
+                if not claimed and self.target.exists() and not partial_path(self.target).exists():
+                    self.counts["stopped after the last byte"] += 1
+                elif not claimed:
                     self.resume(commands[0], alone[0])
             elif code != 0:
                 raise Fault(f"run {i} ended with {code}: {said[i]!r}")

@@ -18,6 +18,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files.run import write
+from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
 from fastflow.stages.vectors import PRECISIONS
@@ -218,6 +219,30 @@ def test_an_input_that_changes_while_it_is_read_gives_no_output(desk, how):
     assert done.exit_code == 1
     assert f"{desk.subject.inputs[-1]} was changed while it was read; run the command again" in done.stderr
     assert not desk.target.exists()
+
+
+@pytest.mark.parametrize("at", ["name", "remove"])
+@each_format
+def test_an_interruption_after_the_file_got_its_name_says_that_it_is_whole(desk, at):
+    whole = desk.whole()
+
+    def late(writer, *given):
+        plain(writer, *given)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        plain = getattr(OutputFile, at)
+        patch.setattr(OutputFile, at, late)
+        done = desk.run()
+    assert desk.target.read_bytes() == whole
+    if desk.partial.exists():  # of a format whose rows grow apart from the file
+        assert "finished rows are in" in done.stderr
+        assert desk.run("--resume").exit_code == 0
+        assert desk.target.read_bytes() == whole
+    elif done.exit_code:
+        assert f"{desk.target} is whole\n" in done.stderr
+        assert "finished rows" not in done.stderr
+    assert desk.left() == [desk.target.name]
 
 
 KILLED = f"""
