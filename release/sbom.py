@@ -25,6 +25,7 @@ UNICODE: Part = {
 }
 DATA = {  # file -> its description
     "fastflow/train/data/background.txt.gz": "how often English words occur, counted for this project",
+    "fastflow/train/data/sentences.txt.gz": "English sentences: SNLI, QNLI, Wikipedia (CC BY-SA), news (CC BY), novels",
     "fastflow/train/choice/probe.txt": "sentences written for this project",
 }
 

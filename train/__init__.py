@@ -90,7 +90,7 @@ def fit(
         mean_share: Of recolour: the average cosine of unrelated texts. None: by the token weights.
         demoted: Of recolour: the leading directions that count like the last. None: by the token weights.
         latent: Whether a flow's Gaussian latent is the embedding, as in the paper; no recolour follows.
-        background: Sentences of random words that recolour is fitted to with the texts. None: by their number.
+        background: Sentences of random words that recolour is fitted to with the texts. None: the usual ones.
         background_words: A file of the words of the texts' language and how often each occurs. None: English.
         init: Of a flow: data or glorot.
         encoder_dropout: Whether a flow sees the encoder with its dropout, which is slow.

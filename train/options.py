@@ -15,7 +15,8 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
-BACKGROUND, SHARE = (3_000, 10_000), 4  # sentences: SHARE a text within these; compared in bench/results/default.md
+# sentences of random words, SHARE a text; with as many real ones BROAD_SHARE (bench/results/background.md)
+BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8
 FEWEST = 100  # texts for which auto fits a flow: the fewest that were compared (bench/results/default.md)
 POOLING = "words"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
 COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
@@ -93,9 +94,9 @@ class Options:
     background: int | None = whole(
         None,
         "After a flow, or another method with recolour: fit to N sentences of random words of the language with the "
-        "corpus, so that texts unlike it are embedded well too; 0: none. Token weights have a background of their own. "
-        f" [default: four a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts drawn "
-        "from a larger corpus; 0 if the corpus is not English and has no --background-words]",
+        "corpus, so that texts unlike it are embedded well too; 0: none.  [default: 5,000 of English, which token "
+        f"weights count too, and 5,000 of random words, with {10_000 // BROAD_SHARE:,} texts at most; of another "
+        f"language {SHARE} a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, or 0 without --background-words]",
         metavar="N",
     )
     background_words: str | None = named(

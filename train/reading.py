@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.fragmentation import unsuited
 from fastflow.model.kinds import tokenizer_of
-from fastflow.train.data.background import Words, caseless, sentences, unlike, words_of
+from fastflow.train.data.background import Words, caseless, random_sentences, unlike, words_of
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
 from fastflow.train.data.moments import Moments, read_through
@@ -21,7 +21,7 @@ from fastflow.train.data.token_weights import first_of, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import recoloured
-from fastflow.train.options import BACKGROUND, SHARE, Options
+from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
@@ -68,7 +68,7 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
     found, weighted = clean(texts, options.sentences), options.weighted
     if options.stream:
         head, found = first_of(found)
-        words = words_of(head, options.background_words)
+        words = language_of(head, options)
         if weighted:
             frozen = weigh(frozen, head, words)
         embedder = Embedder(frozen, options.device)
@@ -77,30 +77,44 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
         run.voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
         return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics)
     kept = draw(run.voice.counting("corpus", found), name, options.sample, options.seed)
-    words = words_of(kept, options.background_words)
+    words = language_of(kept, options)
     if weighted:
         frozen = weigh(frozen, kept, words)
     return Corpus(name, kept, len(kept), corpus_hash(kept), frozen, words)
 
 
+def language_of(texts: Sequence[str], options: Options) -> Words | None:
+    """The language of ``texts``, if it is known; beside a background that was asked for its words alone."""
+    words = words_of(texts, options.background_words)
+    return words if words is None or options.background is None else words._replace(sentences=())
+
+
 def background_of(corpus: Corpus, options: Options) -> Corpus:
-    """The sentences of random words that a recoloured method is fitted to with the corpus; there may be none."""
-    count = 0
+    """The sentences that a recoloured method is fitted to with the corpus; there may be none."""
+    texts: list[str] = []
     if recoloured(options.method, options.latent):
-        usual = background_size(corpus.count) if corpus.words else 0
-        count = usual if options.background is None else options.background
-    if count and corpus.words is None:
-        raise UsageError(
-            "--background draws English words, and the corpus is not English: give the words of its language by "
-            "--background-words, or leave it out"
-        )
-    texts = sentences(count, corpus.words) if corpus.words else []
-    return replace(corpus, name="the background", texts=texts, count=count, pooled=None, moments=None)
+        if options.background is None:
+            texts = usual_background(corpus.words, corpus.count)
+        elif options.background:
+            if corpus.words is None:
+                raise UsageError(
+                    "--background draws English words, and the corpus is not English: give the words of its language "
+                    "by --background-words, or leave it out"
+                )
+            texts = random_sentences(options.background, corpus.words)
+    return replace(corpus, name="the background", texts=texts, count=len(texts), pooled=None, moments=None)
 
 
 def fitted_count(corpus: Corpus, options: Options, background: int) -> int:
-    """How many texts are fitted with ``background`` sentences: all beside a number that was asked for."""
-    return fitted_size(corpus.count, background) if options.background is None else corpus.count
+    """How many texts are fitted with ``background`` sentences: all beside a number that was asked for.
+
+    A corpus of one field has its topics as leading directions. A fit that it outweighs takes them for what all texts
+    have in common, and equalises them.
+    """
+    if options.background is not None or not background:
+        return corpus.count
+    share = BROAD_SHARE if corpus.words and corpus.words.sentences else SHARE
+    return min(corpus.count, background // share)
 
 
 def part_of(
@@ -161,7 +175,7 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
             too = "; the method is fitted to them and " + (
                 f"to all texts, which count as {fitted}" if options.stream else drawn
             )
-        voice.say(f"background: {background} sentences of random words{too}")
+        voice.say(f"background: {background} sentences of the language at large{too}")
     elif options.background is None and recoloured(options.method, options.latent):
         voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
     if steps:
@@ -191,16 +205,13 @@ def _steps(texts: int, options: Options) -> int:
     return Schedule.of(options).steps(texts) if options.has_flow else 0
 
 
-def background_size(count: int) -> int:
-    """How many background sentences go with a corpus of ``count`` texts."""
-    least, most = BACKGROUND
-    return max(least, min(SHARE * count, most))
+def usual_background(words: Words | None, count: int) -> list[str]:
+    """The sentences beside a corpus of ``count`` texts: those of its language and as many of random words.
 
-
-def fitted_size(count: int, background: int) -> int:
-    """How many of ``count`` texts are fitted with the usual ``background``; all if there is none.
-
-    A corpus of one field has its topics as leading directions. A fit that it outweighs takes them for what all texts
-    have in common, and equalises them.
+    A language that has words alone has SHARE of random words for each text, within BACKGROUND.
     """
-    return min(count, background // SHARE) if background else count
+    if words is None:
+        return []
+    least, most = BACKGROUND
+    number = len(words.sentences) or max(least, min(SHARE * count, most))
+    return [*words.sentences, *random_sentences(number, words)]

@@ -32,7 +32,7 @@ CLAIM = re.compile(
     rf"(?<![\w.,/^-])(?:\d+(?:,\d{{3}})*\.\d+(?:e-\d+)?(?![\w/.]|,\d)|\d+(?:,\d{{3}})*(?= (?:{UNITS})(?!\w)))"
 )
 SOURCE = re.compile(r"\]\((?:\.\./bench/results/|\.\./fastflow/(?=static/)|\.\./fastflow/default/)(\S+?)\)")
-STATED = re.compile(r"(?:Zen 4|Xeon)[^|]*(?:commit [0-9a-f]{7}|\b20\d\d-\d\d-\d\d)")
+STATED = re.compile(r"(?:Zen [34]|Xeon)[^|]*(?:commit [0-9a-f]{7}|\b20\d\d-\d\d-\d\d)")
 PRINTED = (
     "gain",
     "max_abs_err",

@@ -20,8 +20,8 @@ from fastflow.train.data.background import (
     background,
     caseless,
     english,
+    random_sentences,
     read_words,
-    sentences,
     unlike,
     words_of,
 )
@@ -45,7 +45,7 @@ def packaged():
 
 
 def test_the_words_of_the_file():
-    words, length = english()
+    words, length, _ = english()
     lines = gzip.decompress(FILE.read_bytes()).decode("utf-8").splitlines()
     assert length == float(lines[2]) == LENGTH
     assert (words["."], words["the"], words[","]) == (46300, 46300, 46300)
@@ -56,12 +56,30 @@ def test_the_words_of_the_file():
     assert files("fastflow.train.data").joinpath("background.txt.gz").read_bytes() == FILE.read_bytes()
 
 
+def test_the_sentences_of_the_file():
+    found = english().sentences
+    assert len(found) == len(set(found)) == 5000
+    assert all(20 <= len(text) <= 300 and text == text.strip() for text in found)
+    assert words_of(found) is not None
+    assert not [text for text in found if text.startswith("#")]
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_no_sentence_is_a_text_of_a_scored_set():
+    found = {text.lower() for text in english().sentences}
+    for pattern in ("sts/*.tsv", "tasks/classes/*.tsv", "tasks/pairs/*.tsv"):
+        for path in DATA.glob(pattern):
+            cells = path.read_text(encoding="utf-8").replace("\n", "\t").lower().split("\t")
+            assert not found & set(cells), path
+
+
 def test_a_list_of_words(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("\ufeffder 30\nund\t10\nzum Beispiel 5\nder  5 \n", encoding="utf-8")
-    words, length = read_words(path)
+    words, length, own = read_words(path)
     assert words == pytest.approx({"der": 700_000, "und": 200_000, "zum Beispiel": 100_000})
-    assert length == LENGTH
+    assert (length, own) == (LENGTH, ())
 
 
 @pytest.mark.parametrize(
@@ -100,7 +118,7 @@ def test_shares_of_every_kind_of_vocabulary(encoders, family):
 
 def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(packaged):
     tokenizer, size, ids = packaged
-    (words, length), shares = english(), background(tokenizer, size, english())
+    (words, length, _), shares = english(), background(tokenizer, size, english())
     total = 1e6 / length / shares[ids["[CLS]"]]  # the tokens of a million words
     assert 1e6 * (1 + 2 / length) < total < 1.3e6  # one or more each, and two around a sentence
     written = ("house", "which", "because", ",", "the")  # the tokenizer makes one of their cases
@@ -118,7 +136,7 @@ def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(
 def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
     """After a blank, if its token is another than at the start of a text."""
     tokenizer, size, ids = opened(encoders("roberta"))
-    (words, length), shares = english(), background(tokenizer, size, english())
+    (words, length, _), shares = english(), background(tokenizer, size, english())
     starts = sum(share for word, share in words.items() if word.startswith("the"))
     assert ids["Ġthe"] != ids["the"]
     assert shares[ids["Ġthe"]] / shares[ids["<s>"]] == pytest.approx(starts / (1e6 / length), rel=1e-9)
@@ -128,7 +146,7 @@ def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
 
 def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
     tokenizer, size, ids = opened(make_encoder(tmp_path / "e"))
-    (words, length), shares = english(), background(tokenizer, size, english())
+    (words, length, _), shares = english(), background(tokenizer, size, english())
     counts = np.zeros(size)
     for word, share in words.items():
         for piece in tokenizer([word]).ids[1:-1]:
@@ -142,7 +160,7 @@ def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
 
 def test_sentences_are_words_as_often_as_they_occur():
     words = english().shares
-    made = [text.split() for text in sentences(5000, english())]
+    made = [text.split() for text in random_sentences(5000, english())]
     lengths = [len(text) for text in made]
     assert (min(lengths), max(lengths)) == (FEWEST_WORDS, MOST_WORDS)
     assert np.mean(lengths) == pytest.approx(MEAN_WORDS, rel=0.05)
@@ -150,10 +168,10 @@ def test_sentences_are_words_as_often_as_they_occur():
     assert set(drawn) <= set(words)
     for word in ("the", ",", "of", "man"):
         assert drawn.count(word) / len(drawn) == pytest.approx(words[word] / sum(words.values()), rel=0.1), word
-    assert sentences(3, english()) == sentences(50, english())[:3], "the first are always the same"
-    assert len(set(sentences(50, english()))) == 50
-    assert sentences(0, english()) == []
-    assert sentences(1, Words({"der": 1.0}, LENGTH))[0].split() == ["der"] * len(made[0])
+    assert random_sentences(3, english()) == random_sentences(50, english())[:3], "the first are always the same"
+    assert len(set(random_sentences(50, english()))) == 50
+    assert random_sentences(0, english()) == []
+    assert random_sentences(1, Words({"der": 1.0}, LENGTH))[0].split() == ["der"] * len(made[0])
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
     monkeypatch.setattr(Tokenizer, "__call__", measured)
     head, texts = first_of(f"a dog {i}" for i in range(9000))
     encoder = weigh(opened(bert), head, english())
-    assert sum(sizes) == 9000 + 1 + 2 * len(english().shares)  # and the words of English at large
+    assert sum(sizes) == 9000 + 5000 + 1 + 2 * len(english().shares)  # and the sentences and words of English
     streamed = read_through(texts, Embedder(encoder, "cpu"), 10)
     assert streamed.moments.count == 9000
     assert max(sizes) <= 4096

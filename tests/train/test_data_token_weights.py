@@ -86,11 +86,21 @@ def test_a_list_of_words_weighs_them(bert, sentences):
     )
 
 
+def test_a_few_texts_of_one_subject_decide_on_little(bert):
+    """The sentences of the language count with them."""
+    encoder, words = open_encoder(str(bert), "first-last", 64), english()
+    token, corpus = Tokenizer(bert, 64)(["singer"]).ids[1], [f"Singer {i}" for i in range(400)]
+    alone, beside = (
+        weigh(encoder, corpus, each).pooling.weights[token] for each in (words._replace(sentences=()), words)
+    )
+    assert beside > 2 * alone
+
+
 def test_every_token_is_counted(bert, sentences, monkeypatch):
     encoder = open_encoder(str(bert), "first-last", 64)
     tokenize = Tokenizer(bert, 64)
     size = len(tokenize._tokenizer.get_vocab())
-    counts = np.bincount(tokenize(sentences).ids, minlength=size)
+    counts = np.bincount(tokenize([*sentences, *english().sentences]).ids, minlength=size)
     expected = sif_weights(counts, background(tokenize, size, english()))
     assert np.array_equal(weigh(encoder, sentences, english()).pooling.weights[: len(expected)], expected)
     monkeypatch.setattr(frequencies, "WINDOW", 37)

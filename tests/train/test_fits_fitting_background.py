@@ -1,4 +1,4 @@
-"""Sentences of random words together with the corpus of a fit: when, how many, and the messages and records."""
+"""Sentences of the language at large beside the corpus of a fit: when, how many, and the messages and records."""
 
 import json
 
@@ -9,8 +9,7 @@ import fastflow
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train import reading as settings
-from fastflow.train.data.background import english
-from fastflow.train.data.background import sentences as background_sentences
+from fastflow.train.data.background import english, random_sentences
 
 from support.commands import assert_one_sentence
 
@@ -22,15 +21,18 @@ def training(directory):
 
 
 @pytest.mark.slow
-def test_a_flow_has_three_thousand_sentences_with_a_small_corpus(bert, sentences, tmp_path):
+def test_a_flow_has_ten_thousand_sentences_with_a_small_corpus(bert, sentences, tmp_path):
     lines = []
     fit = fastflow.fit(sentences[:70], bert, "flow", stop="budget", progress=lines.append)
     fit.save(tmp_path / "m")
-    assert "background: 3000 sentences of random words, to which the method is fitted too" in lines
-    assert any(line.startswith("flow: 47 steps of 64 texts") for line in lines)  # of 3070
-    assert (training(tmp_path / "m")["background"], training(tmp_path / "m")["texts"]) == (3000, 70)
+    assert "background: 10000 sentences of the language at large, to which the method is fitted too" in lines
+    assert any(line.startswith("flow: 157 steps of 64 texts") for line in lines)  # of 10,070
+    assert (training(tmp_path / "m")["background"], training(tmp_path / "m")["texts"]) == (10_000, 70)
     assert fit.stages[0].settings["depth"] == 6  # the large one
-    assert ": 70 distinct texts, and 3000 sentences of random words |" in (tmp_path / "m" / "README.md").read_text()
+    assert (
+        ": 70 distinct texts, and 10000 sentences of the language at large |"
+        in (tmp_path / "m" / "README.md").read_text()
+    )
 
 
 @pytest.mark.slow
@@ -39,9 +41,7 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
     """Without token weights, which are of the corpus alone."""
     options = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16}
     beside = fastflow.fit(sentences[:64], bert, method, background=20, **options)
-    within = fastflow.fit(
-        [*sentences[:64], *background_sentences(20, english())], bert, method, background=0, **options
-    )
+    within = fastflow.fit([*sentences[:64], *random_sentences(20, english())], bert, method, background=0, **options)
     alone = fastflow.fit(sentences[:64], bert, method, background=0, **options)
     for one, other in zip(beside.stages, within.stages, strict=True):
         assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
@@ -51,8 +51,10 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
 
 @pytest.fixture
 def outweighed(monkeypatch):
-    """40 to 120 sentences of random words, so that 30 texts of a larger corpus are fitted."""
+    """120 sentences of random words alone, so that 30 texts of a larger corpus are fitted."""
     monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
+    words = english()._replace(sentences=())
+    monkeypatch.setattr(settings, "words_of", lambda texts, given: words)
 
 
 @pytest.mark.slow
@@ -63,7 +65,7 @@ def test_a_larger_corpus_is_outweighed_by_the_sentences(bert, sentences, tmp_pat
     lines = []
     fit = fastflow.fit(sentences[:200], bert, method, progress=lines.append, **given)
     to = "the method is fitted to them and to 30 of the texts, drawn at random"
-    assert f"background: 120 sentences of random words; {to}" in lines
+    assert f"background: 120 sentences of the language at large; {to}" in lines
     rows = np.sort(np.random.default_rng((0, 1 << 35)).choice(200, 30, replace=False))
     part = fastflow.fit([sentences[row] for row in rows], bert, method, background=120, **given)
     for one, other in zip(fit.stages, part.stages, strict=True):
@@ -72,7 +74,7 @@ def test_a_larger_corpus_is_outweighed_by_the_sentences(bert, sentences, tmp_pat
     assert counts == [200, 30, 120]
     fit.save(tmp_path / "m")
     card = (tmp_path / "m" / "README.md").read_text()
-    assert ": 200 distinct texts, of which 30, and 120 sentences of random words |" in card
+    assert ": 200 distinct texts, of which 30, and 120 sentences of the language at large |" in card
     whole = fastflow.fit(sentences[:200], bert, method, background=120, **given)
     assert whole.training["fitted"] == 200
     assert not np.allclose(whole.stages[-1].params["matrix"], fit.stages[-1].params["matrix"], rtol=1e-2, atol=1e-3)

@@ -8,10 +8,11 @@ import pytest
 import fastflow
 from fastflow.errors import UsageError
 from fastflow.train.cli import main
+from fastflow.train.data.background import LENGTH, Words, english, random_sentences
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options
-from fastflow.train.reading import background_size, fitted_size
+from fastflow.train.reading import Corpus, fitted_count, language_of, usual_background
 
 
 def test_the_command_takes_every_option_with_its_default_and_its_choices():
@@ -84,15 +85,40 @@ def test_a_flow_is_large_beside_the_background():
     assert Options(width=9).shape(100, 1000)["width"] == 9
 
 
+LIST = Words({"der": 1e6}, LENGTH)
+
+
 @pytest.mark.parametrize(
     ("texts", "sentences", "fitted"),
     [(2, 3000, 2), (750, 3000, 750), (751, 3004, 751), (2500, 10_000, 2500), (2501, 10_000, 2500),
      (10**9, 10_000, 2500)],
 )  # fmt: skip
-def test_the_background_outweighs_the_corpus_fourfold(texts, sentences, fitted):
-    assert background_size(texts) == sentences
-    assert fitted_size(texts, sentences) == fitted
-    assert fitted_size(texts, 0) == texts
+def test_random_words_alone_outweigh_the_corpus_fourfold(texts, sentences, fitted):
+    assert usual_background(LIST, texts) == random_sentences(sentences, LIST)
+    assert fitted_count(corpus_of(texts, LIST), DEFAULTS, sentences) == fitted
+
+
+@pytest.mark.parametrize("texts", [2, 1250, 1251, 10**9])
+def test_english_sentences_and_as_many_of_random_words_outweigh_it_eightfold(texts):
+    words = english()
+    assert usual_background(words, texts) == [*words.sentences, *random_sentences(5000, words)]
+    assert fitted_count(corpus_of(texts, words), DEFAULTS, 10_000) == min(texts, 1250)
+
+
+def test_a_background_that_is_named_is_of_random_words_beside_all_texts():
+    words = language_of(["the dog runs with the man"], Options(background=7))
+    assert (words.sentences, words.shares) == ((), english().shares)
+    assert language_of(["the dog runs with the man"], Options()).sentences
+    assert fitted_count(corpus_of(10**9, words), Options(background=7), 7) == 10**9
+
+
+def test_nothing_outweighs_a_corpus_of_an_unknown_language():
+    assert usual_background(None, 300) == []
+    assert fitted_count(corpus_of(10**9, None), DEFAULTS, 0) == 10**9
+
+
+def corpus_of(count, words):
+    return Corpus("texts", [], count, "", None, words)
 
 
 def test_what_follows_a_flow_goes_by_the_token_weights_unless_it_is_named():

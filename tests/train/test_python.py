@@ -60,7 +60,7 @@ def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_pa
     printed = train("--method", "standardize", "--eval", pairs)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        fit = fastflow.fit(sentences, bert, "standardize", eval=pairs)
+        fit = fastflow.fit(sentences, bert, "standardize", eval=pairs, background=0)  # as ``train``
     report = fit.report
     assert json.loads(json.dumps(report)) == report
     assert (report["method"], report["calibration"], report["texts"]) == ("standardize", "standardize", 256)

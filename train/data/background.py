@@ -1,10 +1,10 @@
-"""A language at large, which a corpus cannot show: how often tokens occur there, and sentences of its words.
+"""A language at large, which a corpus cannot show: how often tokens occur there, and its sentences.
 
-English is built in: the words of ``background.txt.gz``, counted on a broad mix of texts
-(``bench/research/background.py``). ``--background-words`` gives those of another language. They are cut by the
-encoder's own tokenizer.
+English is built in: the words of ``background.txt.gz``, counted on a broad mix of texts, and sentences of such a mix,
+``sentences.txt.gz`` (``bench/research/background.py`` and ``background_sentences.py``). ``--background-words`` gives
+the words of another language. Words are cut by the encoder's own tokenizer.
 
-Its sentences are words drawn at random, without grammar. An encoder maps them to where words of every field lie, so
+Other sentences are words drawn at random, without grammar. An encoder maps them to where words of every field lie, so
 that a calibration fitted to them together with its corpus covers directions that the corpus lacks. This is the idea of
 Zipfian whitening (Yokoi et al., NeurIPS 2024), statistics over words as often as they occur, with the encoder's
 context.
@@ -43,22 +43,27 @@ FEWEST = 100  # words of a corpus that are compared with a list
 
 
 class Words(NamedTuple):
-    """The words of a language: ``shares``, word -> occurrences in a million, and ``length``, words of a sentence."""
+    """A language: ``shares``, word -> occurrences in a million, ``length``, words of a sentence, and sentences."""
 
     shares: dict[str, float]
     length: float
+    sentences: tuple[str, ...] = ()
 
 
 def english() -> Words:
-    """The words in the package."""
-    data = gzip.decompress(files("fastflow.train.data").joinpath("background.txt.gz").read_bytes())
-    lines = data.decode("utf-8").splitlines()
-    length, *levels = (line for line in lines if not line.startswith("# "))
+    """The words and sentences in the package."""
+    length, *levels = _packed("background.txt.gz")
     found: dict[str, float] = {}
     for level in levels:
         share, *words = level.split(" ")
         found |= dict.fromkeys(words, float(share))
-    return Words(found, float(length))
+    return Words(found, float(length), tuple(_packed("sentences.txt.gz")))
+
+
+def _packed(name: str) -> list[str]:
+    """The lines of a file in the package but for its comments."""
+    data = gzip.decompress(files("fastflow.train.data").joinpath(name).read_bytes())
+    return [line for line in data.decode("utf-8").split("\n")[:-1] if not line.startswith("# ")]
 
 
 def read_words(path: Path) -> Words:
@@ -146,7 +151,7 @@ def background(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np
     return np.asarray(counts / (counts.sum() + rare), np.float64)
 
 
-def sentences(count: int, words: Words) -> list[str]:
+def random_sentences(count: int, words: Words) -> list[str]:
     """``count`` texts of random words, each drawn as often as it occurs; the first are always the same."""
     names, limits, rng = list(words.shares), list(accumulate(words.shares.values())), random.Random(0)
     out = []

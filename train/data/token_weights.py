@@ -4,8 +4,9 @@ SIF, smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a +
 tokens. [CLS] and [SEP] are tokens like others, and the commonest, so they all but vanish. A corpus shows its subject's
 words as if they were common everywhere, which would throw the subject away. So p is (n / N + PRIOR q) / (1 + PRIOR),
 n / N the token's share of the corpus and q its share in the language at large (``background``): the corpus alone
-decides on words that the language at large does not have. Without words of its language p is the share of the corpus.
-A token of neither counts 1.
+decides on words that the language at large does not have. The sentences of the language count with the corpus, so that
+a few texts of one subject decide on little. Without words of its language p is the share of the corpus. A token of
+neither counts 1.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ def token_counts(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int
 
 
 def weigh_by(encoder: FrozenEncoder, counts: NDArray[np.int64], words: Words | None) -> FrozenEncoder:
-    """``weigh`` by the counts (V,) of a corpus."""
+    """``weigh`` by the counts (V,) of a corpus, to which those of its language's sentences are added."""
     at_large = None
     if words is not None:
+        counts = counts + token_counts(encoder, words.sentences)
         at_large = background(tokenizer_of(encoder.directory, encoder.max_length), len(counts), words)
     return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, at_large)))
 

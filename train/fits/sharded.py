@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.data.background import words_of
 from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.data.sharded import (
@@ -25,7 +24,7 @@ from fastflow.train.data.token_weights import weigh_by
 from fastflow.train.fits.fitting import calibrate_corpus
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.options import Options
-from fastflow.train.reading import Corpus, Run
+from fastflow.train.reading import Corpus, Run, language_of
 from fastflow.train.ship.fit import Fit
 
 FLOW_SAMPLE = 100_000  # distinct texts that a flow is trained on, unless asked otherwise
@@ -84,7 +83,7 @@ def read(
         counted = count_all(workers, Counting(encoding, weighted, kept, options.seed), shards, progress.advance)
     if not counted.texts:
         raise FastflowError(f"{name}: holds no text")
-    words = words_of(list(counted.sample.values()), options.background_words)
+    words = language_of(list(counted.sample.values()), options)
     if counted.tokens is not None:
         frozen = weigh_by(frozen, counted.tokens, words)
         encoding = replace(encoding, pooling=frozen.pooling)

@@ -23,7 +23,7 @@ def card_of_texts(
     beside = training.get("background")
     fitted, count = training.get("fitted", training["texts"]), "counted as" if training.get("streamed") else "of which"
     part = "" if fitted == training["texts"] else f", {count} {fitted}"
-    words = f"{part}, and {beside} sentences of random words" if beside else ""
+    words = f"{part}, and {beside} sentences of the language at large" if beside else ""
     facts = {
         "encoder": f"{_whence(encoder, reference)} (sha256 {encoder.hash[:16]})",
         "pooling": encoder.pooling.describe(),
