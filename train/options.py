@@ -93,10 +93,10 @@ class Options:
     latent: bool = switch("Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
     background: int | None = whole(
         None,
-        "After a flow, or another method with recolour: fit to N sentences of random words of the language with the "
-        "corpus, so that texts unlike it are embedded well too; 0: none.  [default: 5,000 of English, which token "
-        f"weights count too, and 5,000 of random words, with {10_000 // BROAD_SHARE:,} texts at most; of another "
-        f"language {SHARE} a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, or 0 without --background-words]",
+        "After a flow, or another method with recolour: fit to all texts and N sentences of random words of their "
+        "language, in place of the usual sentences; 0: none.  [default: 5,000 of English and 5,000 of random words, "
+        f"with {10_000 // BROAD_SHARE:,} texts at most; with --background-words {SHARE} of random words a text, "
+        f"{BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts at most; else 0]",
         metavar="N",
     )
     background_words: str | None = named(

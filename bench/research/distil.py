@@ -236,7 +236,7 @@ tuned, by hand, to the teacher's cosines within batches of 1,024 (squared errors
 1e-3, a quarter or half of a batch neighbours or none, with and without the cosine to the teacher): held-out cosine fell
 from 0.8666 to between 0.8638 and 0.8660, pairs from 0.9096 to between 0.9051 and 0.9070. A power of
 the covariance, put on the vectors of the table in the package, by hand: pairs 0.9121 without, 0.9108 and 0.9111 with
--0.1 and 0.1, less beyond; 0.9066 and 0.8910 with half of the mean and the whole mean taken out. Made, a few cases at a time,
+-0.1 and 0.1, less beyond; 0.9066 and 0.8910 with half and all of the mean taken out. Made, a few cases at a time,
 by
 
     {command}
