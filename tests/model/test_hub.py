@@ -116,7 +116,9 @@ def test_a_hub_id_opens_as_its_directory_does(hub, bert, sentences, tmp_path, mo
     assert load_model("someone/tiny").encoder == Path("someone/tiny")  # a directory of that name comes first
 
 
-def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, downloads):
+def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, downloads, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # no ../b stands beside it
     message = r"^someone/other: no such model directory, .*fastflow pull someone/other -o DIR, and give DIR; in"
     for opens in (load_model, located):
         with pytest.raises(FastflowError, match=message):
