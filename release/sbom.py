@@ -25,8 +25,11 @@ UNICODE: Part = {
 }
 DATA = {  # file -> its description
     "fastflow/train/data/background.txt.gz": "how often English words occur, counted for this project",
-    "fastflow/train/data/sentences.txt.gz": "English sentences: SNLI, QNLI, Wikipedia (CC BY-SA), news (CC BY), novels",
+    "fastflow/train/data/sentences.txt.gz": "English sentences of SNLI, QNLI, Leipzig news, Wikipedia and old novels",
     "fastflow/train/choice/probe.txt": "sentences written for this project",
+}
+OTHERS = {  # file -> the licences of its parts, if it is not ours
+    "fastflow/train/data/sentences.txt.gz": ("CC-BY-SA-4.0", "CC-BY-SA-3.0", "CC BY", "public domain"),
 }
 
 
@@ -83,7 +86,10 @@ def sbom(files: dict[str, bytes]) -> bytes:
     ]
     compiled = [name for name in alone if name.endswith(".so")]
     parts = [
-        *(file(name, files) | {"licenses": licensed(OURS)} for name in alone),
+        *(
+            file(name, files) | {"licenses": [one for each in OTHERS.get(name, (OURS,)) for one in licensed(each)]}
+            for name in alone
+        ),
         *([UNICODE] if compiled else []),
         *kept.values(),
         *needs(metadata),

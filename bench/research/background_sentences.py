@@ -34,7 +34,7 @@ def scored(data: Path) -> set[str]:
 
 
 def drawn(name: str, data: Path, known: set[str]) -> list[str]:
-    """EACH sentences of the corpus ``name``, none of them ``known``."""
+    """EACH sentences of the corpus ``name`` that are not ``known``."""
     texts = dict.fromkeys(clean(read_corpus([str(data / "corpora" / name)], sample=READ), cut=True))
     fit = [text for text in texts if SHORTEST <= len(text) <= LONGEST and text.lower() not in known]
     return random.Random(0).sample(fit, EACH)
@@ -47,7 +47,7 @@ def main(data: Path, out: Path) -> None:
     """Write the sentences, after lines that name their sources and licences."""
     known = scored(data)
     kinds = [drawn(name, data, known) for name in CORPORA]
-    head = ["# English sentences, made by bench/research/background_sentences.py; one of each kind in turn:"]
+    head = ["# English sentences, made by bench/research/background_sentences.py; the kinds take turns:"]
     head += [f"# {what}" for what in CORPORA.values()]
     text = "\n".join([*head, *chain.from_iterable(zip(*kinds, strict=True))]) + "\n"
     out.write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -117,6 +117,17 @@ def test_the_bill_names_every_file_that_is_no_python():
     assert {name for each in bill["dependencies"] for name in each["dependsOn"]} <= set(references)
 
 
+def test_texts_of_others_keep_their_licences_in_the_bill():
+    name = "fastflow/train/data/sentences.txt.gz"
+    data = (ROOT / name.removeprefix("fastflow/")).read_bytes()
+    parts = {part["bom-ref"]: part for part in json.loads(sbom(FILES | {name: data}))["components"]}
+    named = [each["license"].get("id") or each["license"]["name"] for each in parts[name]["licenses"]]
+    assert "Apache-2.0" not in named
+    head = [line for line in gzip.decompress(data).decode("utf-8").splitlines() if line.startswith("# ")][1:]
+    stated = {line.rpartition(", ")[2].replace("CC BY-SA ", "CC-BY-SA-") for line in head}
+    assert stated == set(named)
+
+
 @pytest.mark.parametrize(
     ("text", "link"),
     [

@@ -61,7 +61,7 @@ def english() -> Words:
 
 
 def _packed(name: str) -> list[str]:
-    """The lines of a file in the package but for its comments."""
+    """The lines of a file in the package, without its comments."""
     data = gzip.decompress(files("fastflow.train.data").joinpath(name).read_bytes())
     return [line for line in data.decode("utf-8").split("\n")[:-1] if not line.startswith("# ")]
 

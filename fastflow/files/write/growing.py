@@ -14,10 +14,9 @@ from fastflow.files.write.partial import State, run_path
 def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     """Begin ``writer``, or with ``resume`` continue it: gives the rows that an earlier run finished.
 
-    Rows that were finished before an error or an interruption stay in NAME.partial, and a message gives their place, or
-    says that the file had its name already;
-    without ``resume``, a run replaces what an earlier one left there. With it, what a finished file is of is recorded,
-    if it is no part, which has a manifest: the same command again has nothing to do.
+    Rows that were finished before an error or an interruption stay in NAME.partial, and a message gives their place, if
+    the file has not got its name yet. Without ``resume``, a run replaces what an earlier one left there. With it, what
+    a finished file is of is recorded, if it is no part, which has a manifest: the same command again has nothing to do.
     """
     if not resume:
         run_path(writer.target).unlink(missing_ok=True)
@@ -31,7 +30,7 @@ def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     try:
         yield rows
     except BaseException as error:
-        if not writer.partial.exists():  # an interruption that came after the last byte
+        if writer.named:  # an interruption that came after the last byte
             state.forget()
             say(f"fastflow: {writer.target} is whole")
         elif state.rows or writer.rows:

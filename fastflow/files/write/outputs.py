@@ -35,6 +35,7 @@ class OutputFile:
         """``meta`` describes the run (fingerprint, precision ...). Nothing is changed before ``begin``."""
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
+        self.named = False  # whether the whole file has its final name
         self.id_field: str | None = None
         self.started: Callable[[], None] | None = None  # called before the first rows are written
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
@@ -108,6 +109,7 @@ class OutputFile:
         if self.seal is not None:
             self.seal(whole)
         whole.replace(self.target)
+        self.named = True
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
@@ -117,11 +119,12 @@ class OutputFile:
             path.unlink(missing_ok=True)  # of a run that was killed
             yield path
             self.name(path)
-            self.remove()
         except OSError as error:
             raise cannot_write(self.target, error) from error
         finally:
             path.unlink(missing_ok=True)
+            if self.named:
+                self.remove()
 
     def remove(self) -> None:
         """Remove the partial file."""
