@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +18,7 @@ from fastflow.train.data.background import Words, caseless, random_sentences, un
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
 from fastflow.train.data.moments import Moments, read_through
-from fastflow.train.data.token_weights import first_of, weigh
+from fastflow.train.data.token_weights import first_of, perplexity, token_counts, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.methods.names import recoloured
@@ -25,6 +26,8 @@ from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
+VARIED = 270  # tokens as varied as those of texts that need no further outweighing: chosen in bench/results/narrow.md
+COUNTED = 1250  # texts whose tokens show how varied a corpus is
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,12 @@ class Corpus:
     words: Words | None = None
     pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
     moments: Moments | None = None
+
+    @cached_property
+    def perplexity(self) -> float:
+        """How many tokens, all equally frequent, would be as varied as those of COUNTED of the texts."""
+        rows = np.linspace(0, len(self.texts) - 1, min(len(self.texts), COUNTED)).astype(int)
+        return perplexity(token_counts(self.encoder, [self.texts[row] for row in rows]))
 
 
 def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, run: Run) -> Corpus:
@@ -109,12 +118,14 @@ def fitted_count(corpus: Corpus, options: Options, background: int) -> int:
     """How many texts are fitted with ``background`` sentences: all beside a number that was asked for.
 
     A corpus of one field has its topics as leading directions. A fit that it outweighs takes them for what all texts
-    have in common, and equalises them.
+    have in common, and equalises them. The fewer words a field has, the fewer of its texts count.
     """
     if options.background is not None or not background:
         return corpus.count
-    share = BROAD_SHARE if corpus.words and corpus.words.sentences else SHARE
-    return min(corpus.count, background // share)
+    if corpus.words is None or not corpus.words.sentences:
+        return min(corpus.count, background // SHARE)
+    most = background // BROAD_SHARE * min(1.0, corpus.perplexity / VARIED) ** 3
+    return min(corpus.count, max(2, int(most)))
 
 
 def part_of(

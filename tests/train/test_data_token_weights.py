@@ -4,6 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
@@ -12,7 +16,7 @@ from fastflow.model.tokens import Tokenizer
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, background, english
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.data.token_weights import PRIOR, A, first_of, sif_weights, token_counts, weigh, weigh_by
+from fastflow.train.data.token_weights import PRIOR, A, first_of, perplexity, sif_weights, token_counts, weigh, weigh_by
 
 from support.builders import LAYERED, make_model
 from support.spoil import change_manifest, spoil_arrays
@@ -23,6 +27,16 @@ BACKENDS = ("reference", "torch", "cpu")
 
 def manifest_of(directory):
     return json.loads((directory / "fastflow.json").read_text())
+
+
+@given(arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 10**9)).filter(np.any))
+def test_the_perplexity_of_counts_is_that_of_scipy(counts):
+    assert np.isclose(perplexity(counts), np.exp(scipy.stats.entropy(counts)), rtol=1e-9)
+
+
+def test_as_many_tokens_as_occur_equally_often_are_the_perplexity():
+    assert np.isclose(perplexity(np.array([7, 0, 7, 7])), 3)
+    assert perplexity(np.array([0, 5])) == 1
 
 
 AT_LARGE = np.array([0.5, 0.1, 0.0, 0.0])  # shares in the language

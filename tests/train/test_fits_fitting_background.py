@@ -1,6 +1,7 @@
 """Sentences of the language at large beside the corpus of a fit: when, how many, and the messages and records."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ def training(directory):
 
 
 @pytest.mark.slow
-def test_a_flow_has_ten_thousand_sentences_with_a_small_corpus(bert, sentences, tmp_path):
+def test_a_flow_has_ten_thousand_sentences_with_a_small_corpus(bert, sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr(settings, "VARIED", 1)
     lines = []
     fit = fastflow.fit(sentences[:70], bert, "flow", stop="budget", progress=lines.append)
     fit.save(tmp_path / "m")
@@ -47,6 +49,20 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
         assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
     last = [fit.stages[-1].params["matrix"] for fit in (beside, alone)]
     assert not np.allclose(*last, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_few_english_texts_of_few_words_are_fitted(bert, monkeypatch):
+    """729 texts of three of nine words, between two tokens: each word is a 15th of the tokens, each of these a 5th."""
+    words = ["the", "a", "of", "and", "to", "was", "on", "it", "he"]
+    texts = [" ".join(chosen) for chosen in product(words, repeat=3)]
+    varied, lines = 15 ** (9 / 15) * 5 ** (2 / 5), []
+    monkeypatch.setattr(settings, "VARIED", 4 * varied)
+    fit = fastflow.fit(texts, bert, "whiten,recolour", stop="budget", progress=lines.append)
+    assert (fit.training["texts"], fit.training["fitted"]) == (729, int(1250 / 4**3)) == (729, 19)
+    assert any(line.endswith("the method is fitted to them and to 19 of the texts, drawn at random") for line in lines)
+    monkeypatch.undo()
+    assert fastflow.fit(texts, bert, "flow", stop="budget").training["fitted"] == 2  # as few as there can be
 
 
 @pytest.fixture

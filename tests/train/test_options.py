@@ -9,6 +9,8 @@ import fastflow
 from fastflow.errors import UsageError
 from fastflow.train.cli import main
 from fastflow.train.data.background import LENGTH, Words, english, random_sentences
+from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.token_weights import perplexity, token_counts
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options
@@ -102,7 +104,29 @@ def test_random_words_alone_outweigh_the_corpus_fourfold(texts, sentences, fitte
 def test_english_sentences_and_as_many_of_random_words_outweigh_it_eightfold(texts):
     words = english()
     assert usual_background(words, texts) == [*words.sentences, *random_sentences(5000, words)]
-    assert fitted_count(corpus_of(texts, words), DEFAULTS, 10_000) == min(texts, 1250)
+    assert fitted_count(corpus_of(texts, words, 270), DEFAULTS, 10_000) == min(texts, 1250)
+
+
+@pytest.mark.parametrize(
+    ("texts", "perplexity", "fitted"),
+    [(1250, 270, 1250), (1250, 269.9, 1248), (1248, 269.9, 1248), (10**9, 135, 156), (10**9, 65.4, 17), (16, 65.4, 16),
+     (10**9, 1, 2), (2, 1, 2)],
+)  # fmt: skip
+def test_the_fewer_words_an_english_corpus_has_the_fewer_of_its_texts_count(texts, perplexity, fitted):
+    assert fitted_count(corpus_of(texts, english(), perplexity), DEFAULTS, 10_000) == fitted
+    assert fitted_count(corpus_of(texts, LIST, perplexity), DEFAULTS, 10_000) == min(texts, 2500)  # words alone
+    assert fitted_count(corpus_of(texts, english(), perplexity), Options(background=7), 7) == texts
+
+
+def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkeypatch):
+    monkeypatch.setattr("fastflow.train.reading.COUNTED", 3)
+    frozen, texts = open_encoder(str(bert), "words", None), ["a b", "the dog runs", "c", "the man", "a child sees it"]
+
+    def found(texts):
+        return Corpus("texts", texts, len(texts), "", frozen).perplexity
+
+    assert found(texts) == found([texts[0], texts[2], texts[4]]) == perplexity(token_counts(frozen, texts[::2]))
+    assert found(texts[:2]) == perplexity(token_counts(frozen, texts[:2])) != found(texts[:1])
 
 
 def test_a_background_that_is_named_is_of_random_words_beside_all_texts():
@@ -117,8 +141,10 @@ def test_nothing_outweighs_a_corpus_of_an_unknown_language():
     assert fitted_count(corpus_of(10**9, None), DEFAULTS, 0) == 10**9
 
 
-def corpus_of(count, words):
-    return Corpus("texts", [], count, "", None, words)
+def corpus_of(count, words, perplexity=1e9):
+    corpus = Corpus("texts", [], count, "", None, words)
+    vars(corpus)["perplexity"] = perplexity  # as if its texts had been counted
+    return corpus
 
 
 def test_what_follows_a_flow_goes_by_the_token_weights_unless_it_is_named():

@@ -38,6 +38,12 @@ def sif_weights(
     return np.asarray(a / (a + share), np.float32)
 
 
+def perplexity(counts: NDArray[np.int64]) -> float:
+    """2 to the entropy, in bits, of the tokens of a corpus that occur ``counts`` (V,) times: from 1 to V."""
+    share = counts[counts > 0] / max(1, counts.sum())
+    return float(np.exp2(-(share @ np.log2(share))))
+
+
 def weigh(encoder: FrozenEncoder, texts: Sequence[str], words: Words | None) -> FrozenEncoder:
     """``encoder`` with its mean pooling weighted by the token frequencies of ``texts`` and of their language."""
     return weigh_by(encoder, token_counts(encoder, texts), words)
