@@ -186,6 +186,8 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
             too = "; the method is fitted to them and " + (
                 f"to all texts, which count as {fitted}" if options.stream else drawn
             )
+            if fitted < background // BROAD_SHARE:
+                too += ", few because the corpus has few words"
         voice.say(f"background: {background} sentences of the language at large{too}")
     elif options.background is None and recoloured(options.method, options.latent):
         voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
