@@ -95,8 +95,8 @@ class Options:
         None,
         "After a flow, or another method with recolour: fit to all texts and N sentences of random words of their "
         "language, in place of the usual sentences; 0: none.  [default: 5,000 of English and 5,000 of random words, "
-        f"with {10_000 // BROAD_SHARE:,} texts at most, fewer of few words; with --background-words {SHARE} of random "
-        f"words a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts at most; else 0]",
+        f"with {10_000 // BROAD_SHARE:,} texts at most, fewer of a small vocabulary; with --background-words {SHARE} "
+        f"a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts at most; else 0]",
         metavar="N",
     )
     background_words: str | None = named(

@@ -118,7 +118,7 @@ def fitted_count(corpus: Corpus, options: Options, background: int) -> int:
     """How many texts are fitted with ``background`` sentences: all beside a number that was asked for.
 
     A corpus of one field has its topics as leading directions. A fit that it outweighs takes them for what all texts
-    have in common, and equalises them. The fewer words a field has, the fewer of its texts count.
+    have in common, and equalises them. The smaller its vocabulary, the fewer of its texts count.
     """
     if options.background is not None or not background:
         return corpus.count
@@ -187,7 +187,7 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
                 f"to all texts, which count as {fitted}" if options.stream else drawn
             )
             if fitted < background // BROAD_SHARE:
-                too += ", few because the corpus has few words"
+                too += ", few because their vocabulary is small"
         voice.say(f"background: {background} sentences of the language at large{too}")
     elif options.background is None and recoloured(options.method, options.latent):
         voice.say("background: none, because the corpus is not English; --background-words FILE gives one")

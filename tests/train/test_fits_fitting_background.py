@@ -52,7 +52,7 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
 
 
 @pytest.mark.slow
-def test_few_english_texts_of_few_words_are_fitted(bert, monkeypatch):
+def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
     """729 texts of three of nine words, between two tokens: each word is a 15th of the tokens, each of these a 5th."""
     words = ["the", "a", "of", "and", "to", "was", "on", "it", "he"]
     texts = [" ".join(chosen) for chosen in product(words, repeat=3)]
@@ -60,7 +60,7 @@ def test_few_english_texts_of_few_words_are_fitted(bert, monkeypatch):
     monkeypatch.setattr(settings, "VARIED", 4 * varied)
     fit = fastflow.fit(texts, bert, "whiten,recolour", stop="budget", progress=lines.append)
     assert (fit.training["texts"], fit.training["fitted"]) == (729, int(1250 / 4**3)) == (729, 19)
-    said = "to them and to 19 of the texts, drawn at random, few because the corpus has few words"
+    said = "to them and to 19 of the texts, drawn at random, few because their vocabulary is small"
     assert any(line.endswith(said) for line in lines)
     monkeypatch.undo()
     assert fastflow.fit(texts, bert, "flow", stop="budget").training["fitted"] == 2  # as few as there can be

@@ -112,7 +112,7 @@ def test_english_sentences_and_as_many_of_random_words_outweigh_it_eightfold(tex
     [(10**9, 540, 1250), (1250, 270, 1250), (1250, 269.9, 1248), (1248, 269.9, 1248), (10**9, 135, 156),
      (10**9, 65.4, 17), (16, 65.4, 16), (10**9, 1, 2), (2, 1, 2)],
 )  # fmt: skip
-def test_the_fewer_words_an_english_corpus_has_the_fewer_of_its_texts_count(texts, perplexity, fitted):
+def test_the_smaller_the_vocabulary_of_an_english_corpus_the_fewer_of_its_texts_count(texts, perplexity, fitted):
     assert fitted_count(corpus_of(texts, english(), perplexity), DEFAULTS, 10_000) == fitted
     assert fitted_count(corpus_of(texts, LIST, perplexity), DEFAULTS, 10_000) == min(texts, 2500)  # words alone
     assert fitted_count(corpus_of(texts, english(), perplexity), Options(background=7), 7) == texts
