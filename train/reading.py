@@ -18,6 +18,7 @@ from fastflow.train.data.background import Words, caseless, random_sentences, un
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
 from fastflow.train.data.moments import Moments, read_through
+from fastflow.train.data.sharded import by_hash
 from fastflow.train.data.token_weights import first_of, perplexity, token_counts, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
@@ -64,12 +65,14 @@ class Corpus:
     words: Words | None = None
     pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
     moments: Moments | None = None
+    shown: Sequence[str] | None = None  # COUNTED texts, the same ones whoever reads; None: some of texts
 
     @cached_property
     def perplexity(self) -> float:
         """How many tokens, all equally frequent, would be as varied as those of COUNTED of the texts."""
         rows = np.linspace(0, len(self.texts) - 1, min(len(self.texts), COUNTED)).astype(int)
-        return perplexity(token_counts(self.encoder, [self.texts[row] for row in rows]))
+        shown = [self.texts[row] for row in rows] if self.shown is None else self.shown
+        return perplexity(token_counts(self.encoder, shown))
 
 
 def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, run: Run) -> Corpus:
@@ -84,7 +87,8 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
         streamed = read_through(found, embedder, SAMPLE, options.seed, run.voice)
         kept, statistics = streamed.texts, streamed.moments
         run.voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
-        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics)
+        shown = by_hash(head, COUNTED, options.seed)
+        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics, shown)
     kept = draw(run.voice.counting("corpus", found), name, options.sample, options.seed)
     words = language_of(kept, options)
     if weighted:

@@ -39,6 +39,22 @@ def test_a_closed_form_has_the_bytes_of_a_streamed_fit(bert, sentences, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("counted", [40, 10_000])
+def test_as_few_texts_count_of_a_small_vocabulary(bert, sentences, tmp_path, monkeypatch, counted):
+    """Whoever reads looks at the same texts, in any order, so that the same number counts."""
+    for module in ("reading", "fits.sharded"):
+        monkeypatch.setattr(f"fastflow.train.{module}.COUNTED", counted)
+    monkeypatch.setattr("fastflow.train.reading.VARIED", 90)
+    given, texts = {"method": "whiten,recolour", "stop": "budget"}, sentences * 2
+    sharded = fitted(texts, bert, **given)
+    streamed = calibrate(iter(texts), ["corpus"], str(bert), Options(**given, stream=True), RUN)
+    assert 2 < sharded.training["fitted"] == streamed.training["fitted"] < 256
+    assert calibration(sharded, tmp_path / "sharded") == calibration(streamed, tmp_path / "streamed")
+    turned = fitted(texts[::-1], bert, **given)
+    assert turned.training["fitted"] == sharded.training["fitted"]
+
+
+@pytest.mark.slow
 def test_repeated_texts_count_again_in_statistics_and_once_in_the_sample(bert, sentences):
     fit = fitted(sentences * 2, bert, method="whiten:8", stop="budget")
     assert fit.training["texts"] == 512

@@ -130,6 +130,11 @@ def smallest(keyed: dict[bytes, str], count: int) -> dict[bytes, str]:
     return keyed if len(keyed) <= count else {key: keyed[key] for key in heapq.nsmallest(count, keyed)}
 
 
+def by_hash(texts: Iterable[str], count: int, seed: int) -> list[str]:
+    """The ``count`` distinct ``texts`` with the smallest keys, which are those of the whole sample of any reader."""
+    return [text for _, text in sorted(smallest({key_of(text, seed): text for text in texts}, count).items())]
+
+
 class Shards:
     """``texts()`` in shards, as often as they are read; raises if a later reading gives other texts.
 

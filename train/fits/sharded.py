@@ -24,7 +24,7 @@ from fastflow.train.data.token_weights import weigh_by
 from fastflow.train.fits.fitting import calibrate_corpus
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.options import Options
-from fastflow.train.reading import Corpus, Run, language_of
+from fastflow.train.reading import COUNTED, Corpus, Run, language_of
 from fastflow.train.ship.fit import Fit
 
 FLOW_SAMPLE = 100_000  # distinct texts that a flow is trained on, unless asked otherwise
@@ -94,4 +94,4 @@ def read(
     pooled = embed_all(workers, Embedding(encoding), sample, frozen.dim)
     run.voice.say(f"corpus: {counted.texts} texts, read by workers; {len(sample)} of them kept")
     count = counted.texts if options.stream else len(sample)
-    return Corpus(name, sample, count, shards.sha256, frozen, words, pooled, statistics)
+    return Corpus(name, sample, count, shards.sha256, frozen, words, pooled, statistics, sample[:COUNTED])
