@@ -65,7 +65,7 @@ class Corpus:
     words: Words | None = None
     pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
     moments: Moments | None = None
-    shown: Sequence[str] | None = None  # COUNTED texts, the same ones whoever reads; None: some of texts
+    shown: Sequence[str] | None = None  # COUNTED texts, the same for every reader; None: some of texts
 
     @cached_property
     def perplexity(self) -> float:

@@ -41,7 +41,7 @@ def test_a_closed_form_has_the_bytes_of_a_streamed_fit(bert, sentences, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("counted", [40, 10_000])
 def test_as_few_texts_count_of_a_small_vocabulary(bert, sentences, tmp_path, monkeypatch, counted):
-    """Whoever reads looks at the same texts, in any order, so that the same number counts."""
+    """Every reader looks at the same texts, in any order, so that the same number counts."""
     for module in ("reading", "fits.sharded"):
         monkeypatch.setattr(f"fastflow.train.{module}.COUNTED", counted)
     monkeypatch.setattr("fastflow.train.reading.VARIED", 90)

@@ -131,7 +131,7 @@ def smallest(keyed: dict[bytes, str], count: int) -> dict[bytes, str]:
 
 
 def by_hash(texts: Iterable[str], count: int, seed: int) -> list[str]:
-    """The ``count`` distinct ``texts`` with the smallest keys, which are those of the whole sample of any reader."""
+    """The ``count`` distinct ``texts`` with the smallest keys, in the order of their keys."""
     return [text for _, text in sorted(smallest({key_of(text, seed): text for text in texts}, count).items())]
 
 
