@@ -146,16 +146,16 @@ class Embedded:
                 return self.into(writer, state, rows, store)
 
     def before(self, rows: int) -> Iterator[Block]:
-        """See ``Made``."""
+        """See ``BlockSource``."""
         for done in windowed(islice(self._rows, rows), WINDOW, characters):
             yield self._block(done, [], None, None)
 
     def empty(self) -> Block:
-        """See ``Made``."""
+        """See ``BlockSource``."""
         return self._block([], [], *self._encoder([]))
 
     def blocks(self) -> Iterator[Block]:
-        """See ``Made``."""
+        """See ``BlockSource``."""
         s, unlike, counts = self._settings, self._unlike, self._counts
         pace = Pace(WINDOW, self._runtime.backend == "cpu")
         coming = windows(self._rows, self._runtime, self._source, s, pace)

@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from fastflow.files.reuse.store import Store
 
 
-class Made(NamedTuple):
+class VectorBlock(NamedTuple):
     """Vectors (b, D') of texts, and log-densities (b,) if they are needed."""
 
     vectors: NDArray[Any]
     log_probs: NDArray[np.float64] | None
 
-    def joined(self, more: Made) -> Made:
+    def joined(self, more: VectorBlock) -> VectorBlock:
         """These rows and ``more``."""
         scores = None
         if self.log_probs is not None and more.log_probs is not None:
             scores = np.concatenate([self.log_probs, more.log_probs])
-        return Made(np.concatenate([self.vectors, more.vectors]), scores)
+        return VectorBlock(np.concatenate([self.vectors, more.vectors]), scores)
 
-    def split(self, count: int) -> tuple[Made, Made | None]:
+    def split(self, count: int) -> tuple[VectorBlock, VectorBlock | None]:
         """The first ``count`` rows, and the others if there are any."""
         if count == len(self.vectors):
             return self, None
         scores = (None, None) if self.log_probs is None else (self.log_probs[:count], self.log_probs[count:])
-        return Made(self.vectors[:count], scores[0]), Made(self.vectors[count:], scores[1])
+        return VectorBlock(self.vectors[:count], scores[0]), VectorBlock(self.vectors[count:], scores[1])
 
 
 class Encoder:
@@ -64,7 +64,7 @@ class Encoder:
         """The texts that were cut at the model's limit, those that were not computed again among them."""
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
-    def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, Made]]:
+    def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, VectorBlock]]:
         """Yield (window, vectors). Without a store, a file whose windows are ``steady`` is one stream, so that
         tokenising overlaps with computing; the stream cuts windows of its own.
         """
@@ -78,24 +78,24 @@ class Encoder:
                 coming.append(window)
                 yield from window.texts
 
-        held: Made | None = None
+        held: VectorBlock | None = None
         for made in self._stream(texts()):
             held = made if held is None else held.joined(made)
             while held is not None and len(coming[0].texts) <= len(held.vectors):
                 first, held = held.split(len(coming[0].texts))
                 yield coming.popleft(), first
 
-    def __call__(self, texts: Sequence[str]) -> Made:
+    def __call__(self, texts: Sequence[str]) -> VectorBlock:
         """Vectors and log-densities of ``texts``, (0, D') and (0,) of none."""
         if self._store is not None:
             return self._finished(self._pooled(texts, self._store))
         s = self._settings
         none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim, ranges=self._ranges))
-        parts = [Made(none, np.zeros(0)), *self._stream(texts)]
+        parts = [VectorBlock(none, np.zeros(0)), *self._stream(texts)]
         scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
-        return Made(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
+        return VectorBlock(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
 
-    def _stream(self, texts: Iterable[str]) -> Iterator[Made]:
+    def _stream(self, texts: Iterable[str]) -> Iterator[VectorBlock]:
         """The results of one window of texts."""
         s = self._settings
         options: dict[str, Any] = {
@@ -105,7 +105,7 @@ class Encoder:
         opened, scored = self._runtime._opened, self.scored
         embed = opened.backend.embed_with_log_prob if scored else opened.embed
         blocks = opened.stream(texts, StreamOptions(**options), embed, self._count)
-        return (Made(stored(z), scores[0] if scored else None) for _, (z, *scores) in blocks)
+        return (VectorBlock(stored(z), scores[0] if scored else None) for _, (z, *scores) in blocks)
 
     def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
         """(B, D) pooled vectors; those that ``store`` lacks are computed and added to it."""
@@ -130,7 +130,7 @@ class Encoder:
         self._cut += count
         return vectors
 
-    def _finished(self, pooled: NDArray[Any]) -> Made:
+    def _finished(self, pooled: NDArray[Any]) -> VectorBlock:
         """The results of a stream for texts with the vectors ``pooled``."""
         s, runtime = self._settings, self._runtime
         options: dict[str, Any] = {
@@ -138,7 +138,7 @@ class Encoder:
             "ranges": self._ranges,
         }  # fmt: skip
         vectors = stored(runtime.transform(pooled, **options))
-        return Made(vectors, runtime.log_prob(pooled) if self.scored else None)
+        return VectorBlock(vectors, runtime.log_prob(pooled) if self.scored else None)
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class Run:
     started: Callable[[], None] | None = None
 
 
-class Made(Protocol):
+class BlockSource(Protocol):
     """The rows of a run in their order, with their vectors."""
 
     def before(self, rows: int) -> Iterator[Block]:
@@ -113,16 +113,16 @@ class Made(Protocol):
 
 
 def write(
-    made: Made, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
+    source: BlockSource, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
 ) -> None:
-    """Write every block of ``made`` after the ``finished`` rows of an earlier run; ``state`` follows each block."""
+    """Write every block of ``source`` after the ``finished`` rows of an earlier run; ``state`` follows each block."""
     with progress:
         if not isinstance(writer, StandardOutput):
-            for block in made.before(finished):
+            for block in source.before(finished):
                 writer.skip(block)
-        writer.write(made.empty())  # an empty input still gives a file of the right width and dtype
+        writer.write(source.empty())  # an empty input still gives a file of the right width and dtype
         progress.begin()  # the rate is that of the new rows
-        for block in made.blocks():
+        for block in source.blocks():
             writer.write(block)
             if state is not None and not isinstance(writer, StandardOutput):
                 state.save(writer.rows, writer.sync())

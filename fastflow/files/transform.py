@@ -98,15 +98,15 @@ class Transformed:
         self._runtime, self._source, self._settings, self.rows = runtime, source, settings, rows
 
     def before(self, rows: int) -> Iterator[Block]:
-        """See ``Made``."""
+        """See ``BlockSource``."""
         yield Block(range(rows), [], None, np.zeros((0, 0)))
 
     def empty(self) -> Block:
-        """See ``Made``."""
+        """See ``BlockSource``."""
         return Block([], [], None, self._calibrated(np.zeros((0, self._source.matrix.shape[1]), np.float32)))
 
     def blocks(self) -> Iterator[Block]:
-        """See ``Made``; raises if the file has changed."""
+        """See ``BlockSource``; raises if the file has changed."""
         for vectors in self._source.blocks(ROWS, self.rows):
             rows = range(self.rows, self.rows + len(vectors))
             try:
