@@ -10,6 +10,7 @@ from fastflow.backends.base import Backend, Floats
 from fastflow.backends.torch import TorchCalibration, TorchCalibrator
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.texts import apply_head
+from fastflow.kernels.table.reference import WHOLE
 from fastflow.model.kinds import Model
 from fastflow.model.static import open_table
 from fastflow.model.tokens import Tokens
@@ -34,6 +35,7 @@ class TorchTable(TorchCalibrator, Backend):
         except ValueError as error:
             raise FastflowError(str(error)) from error
         self._vectors = self._calibration.tensor(vectors)
+        self._summed = torch.float64 if table.run < WHOLE else self._vectors.dtype
         weights = self._pooling.weights
         self._weights: Any = None if weights is None else self._calibration.tensor(weights)
         self._dropout = 0.0
@@ -62,7 +64,9 @@ class TorchTable(TorchCalibrator, Backend):
         """(B, D): the rows of ``vectors`` (N, D) of each text in one; 0 for a text without."""
         rows = self._torch.arange(len(vectors), device=self.device)
         bag = self._torch.nn.functional.embedding_bag
-        return bag(rows, vectors, starts.long(), mode=mode, per_sample_weights=weights)
+        weights = None if weights is None else weights.to(self._summed)
+        sums = bag(rows, vectors.to(self._summed), starts.long(), mode=mode, per_sample_weights=weights)
+        return sums.to(vectors.dtype)
 
     def _finished(self, pooled: Any) -> Floats:
         return apply_head(self._head, self._calibration.numpy(pooled))

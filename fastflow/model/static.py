@@ -7,6 +7,7 @@ StaticEmbedding  no config.json; ``embedding.weight`` (R, D), or the tensors of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,13 +102,19 @@ def open_table(directory: Path) -> Table:
         raise FastflowError(f"{path}: tensor {odd[0]} is unknown to this version of fastflow")
     rows = np.require(_rows(arrays[name], f"{path}: tensor {name}"), requirements="A")
     mapping = _mapping(arrays["mapping"], len(rows), f"{path}: tensor mapping") if "mapping" in arrays else None
-    summed_exactly = rows.shape[1] == 1 or any(arrays[n].dtype == np.float64 for n in (name, "weights") if n in arrays)
-    table = Table(rows, None, mapping, RUN if summed_exactly else WHOLE)  # as NumPy sums them in model2vec
+    table = Table(rows, None, mapping)
     if "weights" in arrays:
         table = table._replace(scales=_scales(arrays["weights"], table.vocabulary, f"{path}: tensor weights"))
     elif rows.dtype == np.int8 and not is_file(directory / CONFIG):
         raise FastflowError(f"{path}: tensor {name} is int8 without weights, which a StaticEmbedding cannot average")
-    return table
+    return table._replace(run=RUN if _is_summed_exactly(arrays, rows, is_file(directory / CONFIG)) else WHOLE)
+
+
+def _is_summed_exactly(arrays: Mapping[str, NDArray[Any]], rows: NDArray[Any], model2vec: bool) -> bool:
+    """Whether the library sums in float64, or one column in pairs; it sums other tables in float32, token by token."""
+    if any(array.dtype == np.float64 for name, array in arrays.items() if model2vec or name != "weights"):
+        return True
+    return model2vec and (rows.shape[1] == 1 or (rows.dtype == np.int8 and "weights" not in arrays))
 
 
 def check_rows(directory: Path) -> int:

@@ -28,7 +28,7 @@ from fastflow.values import open_regular, panics, reason, system_errors
 Arrays = dict[str, NDArray[Any]]
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": BFLOAT16,
-    "I64": np.dtype(np.int64), "I32": np.dtype(np.int32), "U8": np.dtype(np.uint8), "I8": np.dtype(np.int8),
+    **{f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
 }  # fmt: skip
 HEAD = 8  # bytes before the header
 

@@ -20,8 +20,8 @@ class Table(NamedTuple):
     """A vector for each of V ids: row ``mapping[id]`` of ``rows``, times ``scales[id]``.
 
     rows: (R, D) of a dtype in STORED, of any alignment. scales: (V,) float32, None for 1. mapping: (V,) int32, 0 to
-    R - 1, None if row and id are one. run: so many tokens are summed before their sum is added to the text's; RUN
-    keeps the rounding error of a long text low, WHOLE is one sum in the order of the tokens.
+    R - 1, None if row and id are one. run: so many tokens are summed before their sum is added to the text's, with
+    Kahan's compensation; RUN rounds a text of any length as a short one, WHOLE is one sum in the order of the tokens.
     """
 
     rows: Array
@@ -69,8 +69,12 @@ def pool(
 
 def _sum(vectors: Array, run: int) -> Array:
     """(D,): the sum of ``vectors`` (n, D), of runs in order; ``reduce`` adds rows in order, ``reduceat`` does not."""
-    parts = [vectors[i : i + run] for i in range(0, len(vectors), min(run, len(vectors)))]
-    return np.add.reduce([np.add.reduce(part, axis=0) for part in parts], axis=0)
+    whole = excess = np.zeros_like(vectors[0])
+    for i in range(0, len(vectors), min(run, len(vectors))):
+        more = np.add.reduce(vectors[i : i + run], axis=0) - excess
+        whole, before = whole + more, whole
+        excess = (whole - before) - more
+    return whole
 
 
 def _blocks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -60,6 +60,41 @@ def test_vectors_of_model2vec(tmp_path, shape, kind):
     assert not want[TEXTS.index("")].any()
 
 
+@pytest.mark.parametrize("dtype", "bBhHiIqQ")
+def test_a_mapping_of_any_whole_numbers(tmp_path, dtype):
+    model2vec = pytest.importorskip("model2vec")
+    path = model2vec_dir(tmp_path / "m", clusters=20, mapping=np.dtype(dtype))
+    near(Runtime(path).encode(TEXTS), model2vec.StaticModel.from_pretrained(path).encode(TEXTS))
+
+
+LONG = {
+    "floats": {}, "one": {"width": 1}, "wide": {"dtype": F64}, "exact-weights": {"weights": F64},
+    "bytes": {"dtype": I8}, "bytes-weights": {"dtype": I8, "weights": F32}, "wide-mapping": {"dtype": F64, "clusters": 20},
+}  # fmt: skip
+LONG_TEXT = "the dog " * 60_000 + "the " * 120_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["cpu", "reference", "torch"])
+@pytest.mark.parametrize("shape", LONG)
+def test_a_long_text_has_the_vectors_of_model2vec(tmp_path, shape, backend):
+    """One word again and again, so that no rounding of a sum makes up for another."""
+    model2vec = pytest.importorskip("model2vec")
+    path = model2vec_dir(tmp_path / "m", **{"width": 3, "max_length": None, **LONG[shape]})
+    want = model2vec.StaticModel.from_pretrained(path).encode([LONG_TEXT])
+    near(Runtime(path, backend=backend).encode([LONG_TEXT]), want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["floats", "wide", "exact-weights"])
+def test_a_long_text_has_the_vectors_of_sentence_transformers(tmp_path, shape):
+    pytest.importorskip("sentence_transformers")
+    path = static_embedding_dir(tmp_path / "m", width=3)
+    own = model2vec_dir(tmp_path / "own", width=3, **LONG[shape])
+    shutil.copy(own / "model.safetensors", path / "0_StaticEmbedding" / "model.safetensors")
+    near(Runtime(path).encode([LONG_TEXT]), theirs(path).encode([LONG_TEXT]).astype(F32))
+
+
 def test_rounded_vectors_of_model2vec(tmp_path):
     """With a table of float16 the library rounds the mean, and the unit vector of that, to float16."""
     model2vec = pytest.importorskip("model2vec")

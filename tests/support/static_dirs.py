@@ -26,16 +26,16 @@ def numbers(shape: tuple[int, ...], seed: int = 0, dtype: Any = np.float32) -> n
 
 def model2vec_dir(
     path: Path, tokenizer: Tokenizer | None = None, *, width: int = 37, dtype: Any = np.float32, weights: Any = None,
-    clusters: int | None = None, **config: Any,
+    clusters: int | None = None, mapping: Any = np.int64, **config: Any,
 ) -> Path:  # fmt: skip
-    """A directory as model2vec saves it. ``weights``: a dtype; ``clusters``: rows of a table with a mapping to them."""
+    """A directory as model2vec saves it. ``weights``, ``mapping``: dtypes; ``clusters``: rows of a table that has a mapping."""
     tokenizer = tokenizer or wordpiece()
     size = tokenizer.get_vocab_size()
     arrays = {"embeddings": numbers((clusters or size, width), 1, dtype)}
     if weights is not None:
         arrays["weights"] = np.abs(numbers((size,), 2, weights)) + weights(0.1)
     if clusters:
-        arrays["mapping"] = np.random.default_rng(3).integers(0, clusters, size)
+        arrays["mapping"] = np.random.default_rng(3).integers(0, clusters, size).astype(mapping)
     path.mkdir(parents=True)
     save_file(arrays, path / "model.safetensors")
     tokenizer.save(str(path / "tokenizer.json"))
