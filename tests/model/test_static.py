@@ -68,9 +68,14 @@ def test_a_mapping_of_any_whole_numbers(tmp_path, dtype):
 
 
 LONG = {
-    "floats": {}, "one": {"width": 1}, "wide": {"dtype": F64}, "exact-weights": {"weights": F64},
-    "bytes": {"dtype": I8}, "bytes-weights": {"dtype": I8, "weights": F32}, "wide-mapping": {"dtype": F64, "clusters": 20},
-}  # fmt: skip
+    "floats": {},
+    "one": {"width": 1},
+    "wide": {"dtype": F64},
+    "wide-mapping": {"dtype": F64, "clusters": 20},
+    "exact-weights": {"weights": F64},
+    "bytes": {"dtype": I8},
+    "bytes-weights": {"dtype": I8, "weights": F32},
+}
 LONG_TEXT = "the dog " * 60_000 + "the " * 120_000
 
 
