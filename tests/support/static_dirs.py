@@ -28,7 +28,7 @@ def model2vec_dir(
     path: Path, tokenizer: Tokenizer | None = None, *, width: int = 37, dtype: Any = np.float32, weights: Any = None,
     clusters: int | None = None, mapping: Any = np.int64, **config: Any,
 ) -> Path:  # fmt: skip
-    """A directory as model2vec saves it. ``weights``, ``mapping``: dtypes; ``clusters``: rows of a table with a mapping."""
+    """A directory as model2vec saves it. ``weights``, ``mapping``: dtypes; ``clusters``: rows of a mapped table."""
     tokenizer = tokenizer or wordpiece()
     size = tokenizer.get_vocab_size()
     arrays = {"embeddings": numbers((clusters or size, width), 1, dtype)}
