@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import re
-import tokenize
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from support.places import ROOT
+from support.prose import of_c, of_python
+
 ROOMS = ("fastflow", "kernels", "train", "bench")
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "kernels/README.md", "bench/results/*.md")
 USERS = ("README.md", "docs/*.md")
@@ -25,19 +23,6 @@ IDIOMS = {  # pattern -> the most for 10,000 words
     "so many, alike": (r"\b(?:so many|one after the other|let go|alike|as far as)\b", 2),
     "anew, in turn": (r"\b(?:anew|in turn|but for)\b", 2),
 }
-
-
-def of_python(source: str) -> list[str]:
-    """The docstrings and comments of a Python file."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    found = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return found + [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
-
-
-def of_c(source: str) -> list[str]:
-    """The comments of a C file."""
-    return re.findall(r"/\*(.*?)\*/", source, re.S)
 
 
 def texts() -> str:

@@ -1,5 +1,5 @@
-/* A plan laid out as operations on the scratch of one row; columns below are floats of this scratch. flow/cpu_layout.py
-   builds it. */
+/* A plan laid out as operations on the scratch of one row; columns below are floats of this scratch.
+   kernels/flow/cpu.py builds it. */
 #ifndef FASTFLOW_FLOW_H
 #define FASTFLOW_FLOW_H
 
