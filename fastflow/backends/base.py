@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan, execute_with_log_det
+from fastflow.late import late
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.plan.fold import fold
@@ -50,12 +50,12 @@ class Calibrator(ABC):
         """
         return log_prob_of_plans(self.density_plans, pooled)
 
-    @cached_property
+    @late
     def density(self) -> Density:
         """The stages that give the density."""
         return density_of(self._calibrated.calibration, self._calibrated.path)
 
-    @cached_property
+    @late
     def density_plans(self) -> tuple[Plan, ...]:
         """The same, folded."""
         return fold(self.density.stages, self.pooled_dim)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,6 +11,7 @@ from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import folded
 from fastflow.kernels.flow.plan import Plan
+from fastflow.late import late, making
 from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokens import Tokenizer, Tokens
@@ -62,7 +61,6 @@ class CpuCalibration:
     def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
         self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, the last used at the end
-        self._lock = threading.Lock()  # of _cuts
         self._latent: Any = None  # the stages that give the density, made when first asked for
         try:
             self._flow = self._folded(model.calibration, threads)
@@ -96,7 +94,7 @@ class CpuCalibration:
 
     def _cut(self, width: int, truncation: Truncation) -> Any:
         """The calibration cut to its leading ``width`` directions, folded into one call."""
-        with self._lock:
+        with making:  # changes _cuts
             found = self._cuts.pop(width, None)
             if found is None:
                 found = self._folded([*self._stages, truncation.stage(width)], self.threads)
@@ -129,7 +127,7 @@ class CpuCalibrator(Calibrator):
             return super().log_prob(pooled)
         return self._calibration.log_prob(pooled, self.density_plans)
 
-    @cached_property
+    @late
     def density_plans(self) -> tuple[Plan, ...]:
         """The fewest products, if they keep the log-determinant: of a dense matrix among the couplings they do not."""
         plans = fold(self.density.stages, self.pooled_dim, sparse=True)

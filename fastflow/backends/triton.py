@@ -9,7 +9,8 @@ Reads from the top: loading, the two ways a batch runs, and the launches that bo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple
@@ -145,15 +146,13 @@ class TritonBackend(Backend):
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        with self._lock:
-            self._mind_fork()
+        with self._alone():
             (z,) = self._computed(pooled, lambda x: (self._flow(x),))
         return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats) -> Densities:
         """(B, D) -> (B,) log-densities under the flow, of float32 grade."""
-        with self._lock:
-            self._mind_fork()
+        with self._alone():
             self._latent = self._latent or self._open_latent()
             z, log_det = self._computed(pooled, self._latent.with_log_det)
         with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
@@ -174,8 +173,7 @@ class TritonBackend(Backend):
         tokens.check(self._vocabulary)  # rows of the table, beyond which a kernel would read
         lengths = np.diff(tokens.offsets)
         out = np.empty((len(lengths), self._width(task)), np.float32)
-        with self._lock:
-            self._mind_fork()
+        with self._alone():
             try:
                 for rows in batches:
                     if (graph := self._graph(len(rows), int(lengths[rows].max(initial=0)), task)) is not None:
@@ -237,7 +235,10 @@ class TritonBackend(Backend):
     def _width(self, task: Task) -> int:
         return int(self._flow.outputs) if task.calibrated else self._shape.hidden
 
-    def _mind_fork(self) -> None:
-        """A CUDA context does not survive fork, and whatever touches it afterwards hangs or crashes."""
-        if os.getpid() != self._process:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time. A CUDA context does not survive a fork: whatever touches it then hangs or crashes."""
+        if os.getpid() != self._process:  # before the lock, which another thread may have held at the fork
             raise FastflowError("a Runtime on a GPU cannot be used in a forked process; make a new one in each process")
+        with self._lock:
+            yield

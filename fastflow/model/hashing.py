@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -103,16 +102,15 @@ class Later:
     def __init__(self, files: Sequence[Path], root: Path | None = None) -> None:
         self._files, self._root = tuple(files), root
         self._seen = [seen(path) for path in files]
+        self._found = ""
 
     def __call__(self) -> str:
+        if not self._found:  # without a lock: the files may be large, and a fork would wait
+            found = combined(self._files, root=self._root)
+            for path, before in zip(self._files, self._seen, strict=True):
+                check_seen(path, before)
+            self._found = found
         return self._found
-
-    @cached_property
-    def _found(self) -> str:
-        found = combined(self._files, root=self._root)
-        for path, before in zip(self._files, self._seen, strict=True):
-            check_seen(path, before)
-        return found
 
 
 def is_file(path: Path) -> bool:

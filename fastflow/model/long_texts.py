@@ -6,10 +6,10 @@ The library tokenizes a text whole and cuts it afterwards, which takes up to 320
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError
+from fastflow.late import late
 
 if TYPE_CHECKING:
     from fastflow.model.cuts import Cuts
@@ -30,7 +30,7 @@ class LongTexts:
         self.size = max(LEAST, SHARE * max_length)
         self._tokenizer = tokenizer
 
-    @cached_property
+    @late
     def _cuts(self) -> Cuts | None:
         from fastflow.model.cuts import find_cuts  # when the first long text comes
 

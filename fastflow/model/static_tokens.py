@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastflow.errors import FastflowError
+from fastflow.late import late
 from fastflow.model.static import TOKENIZER, open_table, read_rules
 from fastflow.model.tokens import Tokenizer, Tokens
 from fastflow.values import MOST, short
@@ -54,7 +54,7 @@ class StaticTokenizer(Tokenizer):
                 f"{self._directory}: the tokenizer has {self.size:,} entries, and the table has {vocabulary:,} vectors"
             )
 
-    @cached_property
+    @late
     def _characters(self) -> int:
         """The characters that are kept of a text."""
         return self.max_length * int(np.median([len(token) for token in self._tokenizer.get_vocab()]))

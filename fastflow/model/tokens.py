@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
+from fastflow.late import late
 from fastflow.model.architecture import read_config, whole_number
 from fastflow.model.hashing import in_thread
 from fastflow.model.tokenizer_files import NotNativeError, Saved, lowercase_first, read_saved
@@ -115,7 +115,6 @@ class Tokenizer:
         """Read the files; ``max_length`` is known before, or set before a text is tokenized."""
         self._directory, self._lower = directory, lower
         self._saved: Saved = read_saved(directory)
-        self._uncut: Any = None  # the library's without a limit, made when first asked for
         self._native: Native | None = None
         try:
             self._native, self.runs = _natively(self._saved, lower), "native"
@@ -123,7 +122,7 @@ class Tokenizer:
             self.runs = f"tokenizers: {error}"
             _ = self._library  # raises for a file that it cannot read
 
-    @cached_property
+    @late
     def _library(self) -> Any:
         """The ``tokenizers.Tokenizer`` as the file has it."""
         library = self._saved.library()
@@ -131,7 +130,7 @@ class Tokenizer:
             lowercase_first(library)
         return library
 
-    @cached_property
+    @late
     def _tokenizer(self) -> Any:
         """The ``tokenizers.Tokenizer`` with the limit."""
         with self._used():
@@ -142,7 +141,14 @@ class Tokenizer:
                 self._library.no_truncation()
         return self._library
 
-    @cached_property
+    @late
+    def _uncut(self) -> Any:
+        """The ``tokenizers.Tokenizer`` without a limit."""
+        uncut = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        uncut.no_truncation()
+        return uncut
+
+    @late
     def _long(self) -> LongTexts:
         from fastflow.model.long_texts import LongTexts
 
@@ -156,7 +162,7 @@ class Tokenizer:
         except Exception as error:  # the library raises a bare Exception
             raise FastflowError(f"{self._directory}: the tokenizer cannot be used: {reason(error)}") from error
 
-    @cached_property
+    @late
     def size(self) -> int:
         """The entries of the vocabulary, added tokens included."""
         if self._native is not None:
@@ -164,7 +170,7 @@ class Tokenizer:
         with self._used():
             return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
-    @cached_property
+    @late
     def _specials(self) -> dict[int, str]:
         """id -> special token as it is written, in the order of their ids."""
         if self._native is not None:
@@ -263,9 +269,6 @@ class Tokenizer:
 
         Raises as a call does.
         """
-        if self._uncut is None:
-            self._uncut = type(self._tokenizer).from_str(self._tokenizer.to_str())
-            self._uncut.no_truncation()
         encodings = self._checked(self._uncut.encode_batch, texts, special)
         return [
             [

@@ -172,6 +172,10 @@ def test_a_forked_process_is_told_so(standin, model, monkeypatch):
     runtime = on_standin(model)
     runtime.encode("a dog")
     monkeypatch.setattr("fastflow.backends.triton.os.getpid", lambda: -1)  # what a child would see
+    lock = runtime._opened.backend._lock
+    holder = threading.Thread(target=lock.acquire)  # ends with the lock held, as another thread may at a fork
+    holder.start()
+    holder.join()
     for call in (lambda: runtime.encode("a dog"), lambda: runtime.transform(np.ones((1, 32)))):
         with pytest.raises(FastflowError, match="cannot be used in a forked process; make a new one in each process"):
             call()

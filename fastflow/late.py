@@ -1,0 +1,53 @@
+"""What is made when it is first asked for. A fork waits until it is made: a child inherits all of it, or nothing.
+
+``functools.cached_property`` takes a lock of its class before Python 3.12. If another thread holds it at a fork, it is
+locked for ever in the child. So are the locks of modules that another thread imports.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+Made = TypeVar("Made")
+# whatever methods import when they are called; the import of a program may never end
+IMPORTED = ("fastflow", "hashlib", "numpy", "safetensors", "tokenizers", "torch", "transformers")
+# held while something is made: never while waiting for a thread, which may make something too
+making = threading.RLock()
+
+
+class late(Generic[Made]):
+    """A property that is computed once, when it is first asked for."""
+
+    def __init__(self, make: Callable[[Any], Made]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Made:
+        if instance is None:
+            return self  # type: ignore[return-value] - of the class, as property
+        with making:
+            if self._name not in instance.__dict__:
+                instance.__dict__[self._name] = self._make(instance)
+        made: Made = instance.__dict__[self._name]
+        return made
+
+
+def wait_for_others() -> None:
+    """Return with ``making`` held, when no other thread makes or imports what a Runtime needs."""
+    making.acquire()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in IMPORTED and getattr(getattr(module, "__spec__", None), "_initializing", False):
+            with suppress(Exception):  # the other thread raises it
+                import_module(name)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=wait_for_others, after_in_parent=making.release, after_in_child=making.release)

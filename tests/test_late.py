@@ -1,0 +1,246 @@
+"""A fork while another thread makes, or imports, what a Runtime needs late: the child has the right numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from fastflow import Runtime
+from fastflow.late import late, making
+
+from support.places import ROOT
+from support.static_dirs import model2vec_dir, static_embedding_dir, unigram
+
+LONG = "the dog sleeps near it. " * 300  # more characters than any limit
+AGREE = 1e-5  # of a backend that computes with other threads in the child
+AT_FORK: list[Callable[[], None]] = []  # called before a fork, ahead of what fastflow does then
+os.register_at_fork(before=lambda: [call() for call in AT_FORK])
+QUIET = pytest.mark.filterwarnings("ignore::fastflow.FastflowWarning", "ignore:.*multi-threaded, use of fork")
+
+
+class Late(NamedTuple):
+    """``model``: of MODELS; ``target``: the function that makes the late thing, which ``use`` needs."""
+
+    model: str
+    target: str
+    use: Callable[[Runtime], Any]
+    options: dict[str, Any] = {}  # noqa: RUF012 - of Runtime, and never changed
+
+
+def encode(rt: Runtime) -> Any:
+    return rt.encode(["a dog", LONG])
+
+
+def cut(rt: Runtime) -> Any:
+    return rt.transform(np.ones((3, 32)), truncate_dim=5)
+
+
+def density(rt: Runtime) -> Any:
+    return rt.log_prob(["a dog", "a cat"])
+
+
+def density_of_vectors(rt: Runtime) -> Any:
+    return rt.log_prob(np.ones((3, 32)))
+
+
+def pieces(rt: Runtime) -> Any:
+    return [piece.id for piece in rt.tokenizer.describe(["a dog"])[0]]
+
+
+def fingerprint(rt: Runtime) -> Any:
+    return [int(rt.fingerprint, 16) % 2**32]
+
+
+def describes(rt: Runtime) -> Any:
+    return rt.similarity(["a dog"], ["a cat"])
+
+
+LIBRARY = "fastflow.model.tokenizer_files.Saved.library"
+LONG_TEXTS, CUTS = "fastflow.model.long_texts.LongTexts.__init__", "fastflow.model.cuts.find_cuts"
+OF_FLOW, FOLD = "fastflow.backends.base.density_of", "fastflow.backends.cpu.fold"
+CASES = [
+    Late("flow", LIBRARY, pieces),
+    Late("flow", OF_FLOW, density),
+    Late("flow", FOLD, density),
+    Late("flow", OF_FLOW, density, {"dtype": "int8"}),
+    Late("flow", OF_FLOW, density, {"backend": "torch"}),
+    Late("flow", OF_FLOW, density, {"backend": "reference"}),
+    Late("vectors", OF_FLOW, density_of_vectors),
+    Late("vectors", FOLD, cut),
+    Late("xlm-roberta", LONG_TEXTS, encode),
+    Late("xlm-roberta", CUTS, encode),
+    Late("roberta", CUTS, encode, {"backend": "torch"}),
+    Late("model2vec", LIBRARY, encode),
+    Late("model2vec", LIBRARY, pieces),
+    Late("model2vec", "fastflow.model.hashing.combined", fingerprint),
+    Late("model2vec of Unigram", LONG_TEXTS, encode),
+    Late("StaticEmbedding", LIBRARY, pieces),
+    Late("StaticEmbedding of Unigram", LONG_TEXTS, encode),
+]
+IMPORTS = [
+    Late("xlm-roberta", "fastflow.model.long_texts", encode),
+    Late("xlm-roberta", "fastflow.model.cuts", encode),
+    Late("flow", "fastflow.stages.similarity", describes),
+    Late("StaticEmbedding and Dense", "fastflow.kernels.search.cpu", encode),
+]
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "model2vec": lambda path: model2vec_dir(path, seq_length=16),
+    "model2vec of Unigram": lambda path: model2vec_dir(path, unigram(), seq_length=16),
+    "StaticEmbedding": static_embedding_dir,
+    "StaticEmbedding of Unigram": lambda path: static_embedding_dir(path, tokenizer=unigram()),
+    "StaticEmbedding and Dense": lambda path: static_embedding_dir(path, [("Dense", {"out_features": 8})]),
+}
+
+
+def named(case: Late) -> str:
+    return " ".join([case.model, *map(str, case.options.values()), case.target.rpartition(".")[2], case.use.__name__])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, model, vector_model, encoders) -> Callable[[str], Any]:
+    made = {"flow": model, "vectors": vector_model}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            made[name] = MODELS[name](tmp_path_factory.mktemp("late") / "m") if name in MODELS else encoders(name)
+        return made[name]
+
+    return get
+
+
+class Inside:
+    """The first thread that is ``reached`` stays where it is until another one forks, and a little longer."""
+
+    def __init__(self) -> None:
+        self.first, self.there, self.forking, self.forked = (
+            True,
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+
+    def reached(self) -> None:
+        if not self.first:
+            return
+        self.first = False
+        self.there.set()
+        assert self.forking.wait(20)
+        self.forked.wait(0.05)  # a fork that does not wait happens now
+
+
+@pytest.fixture
+def inside() -> Iterator[Inside]:
+    found = Inside()
+    AT_FORK.append(found.forking.set)
+    yield found
+    AT_FORK.clear()
+
+
+def check_fork(rt: Runtime, use: Callable[[Runtime], Any], inside: Inside, wanted: Any) -> None:
+    """Fork while another thread is in ``use``: child and parent must have ``wanted``."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(use(rt)))
+    thread.start()
+    assert inside.there.wait(20)
+    if (pid := os.fork()) == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # ends a child that waits for a thread it has not inherited
+        os._exit(0 if np.abs(np.asarray(use(rt)) - wanted).max() <= AGREE else 3)
+    inside.forked.set()
+    status = os.waitpid(pid, 0)[1]
+    thread.join()
+    assert status == 0, f"the child ended with {status}; {int(signal.SIGALRM)} is a child that hung"
+    assert np.abs(np.asarray(found[0]) - wanted).max() <= AGREE
+
+
+@QUIET
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_a_fork_while_a_late_thing_is_made(models, monkeypatch, inside, case):
+    wanted = np.asarray(case.use(Runtime(models(case.model), **case.options)))
+    rt = Runtime(models(case.model), threads=1, **case.options)
+    place, _, name = case.target.rpartition(".")
+    owner = getattr(import_module(place.rpartition(".")[0]), place.rpartition(".")[2], None) or import_module(place)
+    real = getattr(owner, name)
+
+    def slow(*given: Any, **options: Any) -> Any:
+        inside.reached()
+        return real(*given, **options)
+
+    monkeypatch.setattr(owner, name, slow)
+    check_fork(rt, case.use, inside, wanted)
+
+
+@QUIET
+@pytest.mark.parametrize("case", IMPORTS, ids=named)
+def test_a_fork_while_a_module_is_imported(models, monkeypatch, inside, case):
+    wanted = np.asarray(case.use(Runtime(models(case.model), **case.options)))
+    rt = Runtime(models(case.model), threads=1, **case.options)
+    real = SourceFileLoader.exec_module
+
+    def slow(self: Any, module: Any) -> None:
+        if module.__name__ == case.target:
+            inside.reached()
+        real(self, module)
+
+    monkeypatch.setattr(SourceFileLoader, "exec_module", slow)
+    monkeypatch.delitem(sys.modules, case.target)
+    check_fork(rt, case.use, inside, wanted)
+
+
+def test_a_fork_by_the_thread_that_makes_something():
+    class Subject:
+        @late
+        def child(self) -> int:
+            """The child's id."""
+            if (pid := os.fork()) == 0:
+                with making:
+                    os._exit(0)
+            return pid
+
+    subject = Subject()
+    assert os.waitpid(subject.child, 0)[1] == 0
+    assert subject.__dict__ == {"child": subject.child}
+    assert Subject.child.__doc__ == "The child's id."
+
+
+def test_what_fails_is_made_again():
+    class Subject:
+        tries = 0
+
+        @late
+        def made(self) -> int:
+            self.tries += 1
+            if self.tries == 1:
+                raise KeyError
+            return self.tries
+
+    subject = Subject()
+    with pytest.raises(KeyError):
+        subject.made  # noqa: B018
+    assert (subject.made, subject.made) == (2, 2)
+
+
+LOCKS = {  # the locks that a Runtime holds while it computes, and why no child waits for them
+    "fastflow/late.py": ["RLock"],  # a fork waits for it
+    "fastflow/backends/triton.py": ["RLock"],  # a child is refused before
+    "fastflow/serve/engine.py": ["Condition"],  # a server does not fork
+    "fastflow/serve/model.py": ["cached_property"],  # likewise
+}
+
+
+def test_nothing_else_has_a_lock():
+    paths = [path for room in ("fastflow", "kernels") for path in sorted((ROOT / room).rglob("*.py"))]
+    kinds = re.compile(r"(?:import .*|threading\.)\b(cached_property|Lock|RLock|Condition|Semaphore)\b")
+    found = {str(path.relative_to(ROOT)): kinds.findall(path.read_text(encoding="utf-8")) for path in paths}
+    assert {path: locks for path, locks in found.items() if locks} == LOCKS
