@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 import click
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastflow.runtime import Runtime
 
 
-NO_MEMORY = "fastflow: out of memory; use a smaller --batch-tokens or a smaller model"
+NO_MEMORY = "out of memory; use a smaller --batch-tokens or a smaller model"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # but tab and line end
 
 
@@ -103,6 +103,19 @@ class Commands(click.Group):
             return cast("click.Command", getattr(import_module(module), function))
         return super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that ``args`` begin with; an unknown one is refused with the names that are like it."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches  # only to fail
+
+            near = [repr(name) for name in get_close_matches(args[0], names)]
+            meant = f" (Did you mean {'one of: ' * (len(near) > 1)}{', '.join(near)}?)" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return cast("list[str]", plain_errors(lambda given: super(Commands, self).parse_args(given, args), ctx, False))
 
@@ -123,11 +136,23 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which is an interruption too: finished work is kept and named."""
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Have ``plain_errors`` say ``note`` after the sentence of ``error``."""
+    error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as add_note of Python 3.11
+
+
 def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     """Run ``invoke(ctx)`` and turn a FastflowError or an exhausted machine into a sentence and an exit code.
 
-    1 is a failure and 2 wrong usage; Ctrl-C is 130 and SIGTERM 143, as a shell counts them.
+    1 is a failure and 2 wrong usage; Ctrl-C is 130 and SIGTERM 143, as a shell counts them. The notes of the error
+    are said after it.
     """
+
+    def fail(error: BaseException, sentence: str, code: int) -> NoReturn:
+        for line in (sentence, *getattr(error, "__notes__", ())):
+            say("fastflow: " + line.replace("\n", "\\n"))  # a name with a line end could forge a line
+        ctx.exit(code)
+
     open_standard_streams()
     try:
         with _terminable(), _warnings_as_lines():
@@ -135,34 +160,28 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except KeyboardInterrupt as error:
         if debug:
             raise
-        say(f"fastflow: {'terminated' if isinstance(error, Terminated) else 'interrupted'}")
-        ctx.exit(143 if isinstance(error, Terminated) else 130)
+        fail(error, *(("terminated", 143) if isinstance(error, Terminated) else ("interrupted", 130)))
     except FastflowError as error:
         if debug:
             raise
-        say("fastflow: " + str(error).replace("\n", "\\n"))  # a name with a line end could forge a line
-        ctx.exit(2 if isinstance(error, UsageError) else 1)
-    except MemoryError:
+        fail(error, str(error), 2 if isinstance(error, UsageError) else 1)
+    except MemoryError as error:
         if debug:
             raise
-        say(NO_MEMORY)
-        ctx.exit(1)
+        fail(error, NO_MEMORY, 1)
     except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
         raise
     except Exception as error:
         if debug:
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of what nobody asked for, such as --help
-            say(f"fastflow: {lost_stdout(error) if error.filename is None else error}")
-            ctx.exit(1)
+            fail(error, str(lost_stdout(error) if error.filename is None else error), 1)
         if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library that is loaded late
-            say(NO_MEMORY)
-            ctx.exit(1)
+            fail(error, NO_MEMORY, 1)
         if "can't start new thread" in str(error):
-            say("fastflow: the system gives no more threads: raise the limit on memory or processes (ulimit -v, -u)")
-            ctx.exit(1)
-        say(f"fastflow: unexpected {type(error).__name__}: {error}; please report it with what --debug shows")
-        ctx.exit(1)
+            sentence = "the system gives no more threads: raise the limit on memory or processes (ulimit -v, -u)"
+            fail(error, sentence, 1)
+        fail(error, f"unexpected {type(error).__name__}: {error}; please report it with what --debug shows", 1)
 
 
 @contextlib.contextmanager

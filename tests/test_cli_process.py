@@ -138,7 +138,7 @@ def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_p
     code = "import fastflow.files.embed; fastflow.files.embed.WINDOW = 16\n" + MAIN
     arguments = ("embed", source, "-m", model, "-o", out / "x.npy", "--quiet")
     done = run_python(code, *arguments, preexec_fn=small_disk, env=UNCOMPILED)
-    kept, failed = done.stderr.splitlines()
+    failed, kept = done.stderr.splitlines()
     assert done.returncode == 1
     assert kept.startswith("fastflow: 112 finished rows are in ")
     assert re.search(r"x\.npy cannot be written: File too large; free some space or choose another place", failed)
@@ -211,8 +211,8 @@ def test_an_interrupted_run_keeps_its_rows_and_says_how_to_continue(
     done = run_python(KILLED.replace("SIGKILL", number), 96, *arguments)
     assert done.returncode == code
     assert done.stderr == (
-        f"fastflow: 96 finished rows are in {target}.partial; the same command with --resume continues after them, if "
-        f"input, model and options stay as they are\nfastflow: {word}\n"
+        f"fastflow: {word}\nfastflow: 96 finished rows are in {target}.partial; the same command with --resume "
+        "continues after them, if input, model and options stay as they are\n"
     )
     resumed = run_python(KILLED, 0, *arguments, "--resume")
     assert (resumed.returncode, resumed.stderr) == (0, "")
@@ -247,7 +247,7 @@ main(sys.argv[1:])
 """
     done = run_python(code, "embed", corpus, "-m", model, "-o", target, "--quiet")
     assert done.returncode == status
-    said = f"fastflow: no rows of {target} were finished; the same command begins again\nfastflow: {word}\n"
+    said = f"fastflow: {word}\nfastflow: no rows of {target} were finished; the same command begins again\n"
     assert done.stderr == said
     assert list(target.parent.iterdir()) == []
 

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fastflow.console import Commands, Terminated, check_stdout, emit, say, write_json
+from fastflow.console import Commands, Terminated, add_note, check_stdout, emit, say, write_json
 from fastflow.errors import FastflowError, UsageError, warn
 
 NAN = float("nan")
@@ -53,6 +53,14 @@ def test_a_failure_is_one_sentence_and_an_exit_code(failure, code, said):
     shown = CliRunner().invoke(group_that(failure), ["--debug", "go"])
     assert type(shown.exception) is type(failure) or isinstance(failure, KeyboardInterrupt)
     assert said not in shown.stderr
+
+
+@pytest.mark.parametrize("failure", [FastflowError("x"), MemoryError(), KeyboardInterrupt(), ZeroDivisionError("x")])
+def test_the_notes_of_a_failure_are_said_after_it(failure):
+    for note in ("40 rows\nare kept", "the end"):
+        add_note(failure, note)
+    said = CliRunner().invoke(group_that(failure), ["go"]).stderr.splitlines()
+    assert said[1:] == ["fastflow: 40 rows\\nare kept", "fastflow: the end"]
 
 
 def test_sigterm_is_heard_during_a_command_and_let_go_of_afterwards():

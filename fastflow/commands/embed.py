@@ -18,7 +18,7 @@ from fastflow.commands.options import (
     DELIMITER,
     DEVICE,
     DTYPE,
-    ERRORS,
+    ENCODING,
     FORMAT,
     JSON,
     KEEP,
@@ -28,6 +28,7 @@ from fastflow.commands.options import (
     QUIET,
     RAY,
     THREADS,
+    errors_option,
     output_option,
     written_to,
 )
@@ -63,8 +64,8 @@ NORMALIZE = click.option("--normalize/--no-normalize", default=False, help="Divi
 RESUME = click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted run after the rows it finished (OUT.partial). If the same run with --resume has "
-    "finished OUT (OUT.run.json), there is nothing to do.",
+    help="Continue an interrupted run after the rows it finished (OUT.partial). If the same run has finished OUT "
+    "(OUT.run.json), there is nothing to do.",
 )
 
 
@@ -86,7 +87,8 @@ RESUME = click.option(
 @DELIMITER
 @NO_HEADER
 @NULL
-@ERRORS
+@ENCODING
+@errors_option("skip")
 @DTYPE
 @PRECISION
 @RANGES
@@ -145,6 +147,7 @@ def embed(
     text_field: str | None,
     id_field: str | None,
     errors: str,
+    encoding: str | None,
     keep: tuple[str, ...],
     delimiter: str | None,
     no_header: bool,
@@ -182,7 +185,7 @@ def embed(
         embed_on_ray(click.get_current_context())
         return
     marks = check_delimiter(delimiter), not no_header, null
-    layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep))
+    layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep), _encoding(encoding))
     paths = expanded(inputs)
     if ranges is not None:
         from fastflow.files.read.ranges import read_ranges  # few runs have any
@@ -228,6 +231,14 @@ def embed(
         numbers = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
         about = {"output": None if output is None else str(output), "model": runtime.info()["model"], **numbers}
         write_json(json_file, {**vars(done), "seconds": round(seconds, 3), **about})
+
+
+def _encoding(given: str | None) -> str | None:
+    if given is None:
+        return None
+    from fastflow.files.read.encodings import parse_encoding  # most inputs are UTF-8
+
+    return parse_encoding(given)
 
 
 def _check_together(

@@ -58,12 +58,24 @@ NULL = click.option(
     "-0", "--null", is_flag=True, help="The texts of a .txt end with NUL, as xargs -0 and find -print0 have it."
 )
 FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv, jsonl or parquet.  [default: by the suffix]")
-ERRORS = click.option(
-    "--errors",
-    type=click.Choice(["strict", "replace"]),
-    default="strict",
-    help="strict: bytes that are not UTF-8 are an error; replace: they become U+FFFD.",
+ENCODING = click.option(
+    "--encoding",
+    metavar="NAME",
+    help="The encoding of the input, such as cp1252 or utf-16, by its name in Python.  [default: UTF-8]",
 )
+
+
+def errors_option(*more: str) -> Callable[[Any], Any]:
+    """--errors, whose choices are strict, replace and ``more``."""
+    return click.option(
+        "--errors",
+        type=click.Choice(["strict", "replace", *more]),
+        default="strict",
+        help="strict: bytes that are not of the encoding are an error; replace: they become U+FFFD"
+        + "; skip: rows with such bytes are left out, and the summary names them" * ("skip" in more)
+        + ".",
+    )
+
 
 RAY = click.option(
     "--ray",
@@ -79,18 +91,21 @@ def corpus_options(command: Any) -> Any:
     @wraps(command)
     def with_layout(
         *arguments: Any, text_field: str | None, format: str | None, delimiter: str | None, no_header: bool,
-        errors: str, **options: Any,
+        errors: str, encoding: str | None, **options: Any,
     ) -> Any:  # fmt: skip
         def layout() -> Layout:
+            from fastflow.files.read.encodings import parse_encoding
             from fastflow.files.read.records import Layout
             from fastflow.files.run import check_delimiter
 
-            return Layout(format, text_field, None, errors, check_delimiter(delimiter), not no_header)
+            marks = check_delimiter(delimiter), not no_header
+            return Layout(format, text_field, None, errors, *marks, encoding=parse_encoding(encoding))
 
         return command(*arguments, layout=layout, **options)
 
     help = "The column that holds the text.  [default: text or sentence, or both of a pair]"
-    for option in (ERRORS, NO_HEADER, DELIMITER, FORMAT, click.option("--text-field", metavar="F", help=help)):
+    field = click.option("--text-field", metavar="F", help=help)
+    for option in (errors_option(), ENCODING, NO_HEADER, DELIMITER, FORMAT, field):
         with_layout = option(with_layout)
     return with_layout
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastflow.console import say
 from fastflow.files.checks import check_resumable, check_target, check_types
 from fastflow.files.encoding import Encoder, open_store
-from fastflow.files.read.records import Layout
+from fastflow.files.read.records import Layout, Skipped
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, Settings, Summary, write
 from fastflow.files.windows import Pace, Unlike, characters, looked_at, one_text, windows
@@ -91,7 +91,9 @@ class Embedded:
         likelihood = runtime._opened.likelihood if run.judge and not run.quiet else None
         self._unlike = None if likelihood is None else Unlike(likelihood)
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
-        self._counts = Summary()
+        self._counts, self._skipped = Summary(), source.skipped
+        if split is not None:
+            source.skipped = Skipped()  # those of the inputs were counted with the rows, which are read once more
 
     def into(
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
@@ -106,6 +108,9 @@ class Embedded:
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
+        counts.skipped, counts.skipped_rows = self._skipped.count, self._skipped.places
+        if counts.skipped:
+            say(f"fastflow: WARNING: {self._skipped.describe()}")
         if self._unlike is not None and (warning := self._unlike.warning()):
             say(f"fastflow: {warning}")
         return counts

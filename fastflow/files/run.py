@@ -52,6 +52,8 @@ class Summary:
     reused: int = 0  # texts whose pooled vector was there before
     cache: str = ""  # the content of --cache, in words
     finished: bool = False  # by an earlier run: this one had nothing to do
+    skipped: int = 0  # rows that --errors skip left out, and the places of the first
+    skipped_rows: list[str] = field(default_factory=list)
 
 
 def parse_keep(given: Sequence[str]) -> tuple[str, ...]:

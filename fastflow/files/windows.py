@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.console import say
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import UsageError
+from fastflow.files.read.records import RowFault
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.read.texts import unit_of
 from fastflow.files.run import Settings
@@ -61,9 +62,10 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
         texts = [one_text(row) for row in window]
         if s.truncate == "error" and len(cut := runtime.tokenizer([(s.prompt or "") + t for t in texts]).cut):
             _, path, record = window[cut[0]]
-            raise FastflowError(
+            raise RowFault(
                 f"{path}, {unit_of(path, s.layout)} {record.line}: longer than the model's "
-                f"{runtime.info()['max_length']} tokens"
+                f"{runtime.info()['max_length']} tokens",
+                "--truncate right",
             )
         yield Window(window, texts)
 

@@ -140,7 +140,7 @@ def test_embedding_a_file_shows_its_count_from_the_start(runtime, corpus, target
     assert "embed: 256 of 256 texts (100 %), " in shown.getvalue()
 
 
-def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_path, monkeypatch, capsys):
+def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_path, monkeypatch):
     lines = make_sentences(300, 3)
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     runtime, out = Runtime(model, "cpu", backend="cpu"), tmp_path / "o.npy"
@@ -153,9 +153,9 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
         return calls[-1]
 
     monkeypatch.setattr(runtime._opened, "embed", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         embed_file(runtime, str(tmp_path / "in.txt"), out, Settings())
-    assert "48 finished rows" in capsys.readouterr().err  # 16 and 32
+    assert "48 finished rows" in stopped.value.__notes__[0]  # 16 and 32
     monkeypatch.undo()
     assert embed_file(runtime, str(tmp_path / "in.txt"), out, Settings(), Run(True)).resumed == 48
     assert np.array_equal(np.load(out), runtime.encode(lines))

@@ -90,9 +90,7 @@ def test_a_finished_part_is_left_as_it_is(model, desk):
 def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
     run("embed", "in.txt", "-m", model, "-o", "out.npy", "--quiet")
     result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "out.npy", "--resume", "--quiet")
-    assert_one_sentence(
-        result, 2, "out.npy is finished, by a run without --resume, so there is no out.npy.run.json to compare with"
-    )
+    assert_one_sentence(result, 2, "out.npy is finished, and no part: it has no out.npy.shard.json; leave out --resume")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError
+from fastflow.files.read.inputs import Input
 from fastflow.files.read.records import Layout, Record
-from fastflow.files.read.texts import format_of, read_records
+from fastflow.files.read.sources import Sources
+from fastflow.files.read.texts import format_of, read_records, rows_so_far
 
 
 def write(directory: Path, name: str, content: str | bytes) -> str:
@@ -75,7 +77,7 @@ def test_standard_input(monkeypatch):
 def test_csv_with_quotes_newlines_and_ids(tmp_path):
     path = write(tmp_path, "x.csv", 'id,text,n\r\n7,"a ""b"", c",1\r\n8,"two\r\nlines",2\r\n9,,3\r\n')
     assert list(read_records(path, Layout(id_field="id"))) == [
-        Record(('a "b", c',), "7", 2), Record(("two\nlines",), "8", 4), Record(("",), "9", 5),
+        Record(('a "b", c',), "7", 2), Record(("two\r\nlines",), "8", 4), Record(("",), "9", 5),
     ]  # fmt: skip
     assert texts(path, field="n") == ["1", "2", "3"]
 
@@ -125,3 +127,36 @@ def test_errors_replace_reads_on(tmp_path):
     assert texts(path, errors="replace") == ["fine", "b\ufffdd"]
     path = write(tmp_path, "x.jsonl", b'{"text": "a\\ud800b\xff"}\n')
     assert texts(path, errors="replace") == ["a\ufffdb\ufffd"]
+
+
+SKIPPED = [  # an input, its layout, the rows that are read, and the lines that are left out
+    ("x.txt", b"a\nb\xff\nc\n\xe9", {}, ["a", "c"], [2, 4]),
+    ("x.txt", b"a\0b\xff\nb\0c", {"null": True}, ["a", "c"], [2]),
+    ("x.txt", b"a\nb\x81\nc\n", {"encoding": "cp1252"}, ["a", "c"], [2]),
+    ("x.txt", "a\nb\nc\n".encode("utf-16-le")[:-3] + b"\xd8", {"encoding": "utf-16-le"}, ["a", "b"], [3]),
+    ("x.jsonl", b'"a"\n{"text": "b", "x": "\xff"}\n{"text": "\\ud800"}\n"c"\n', {}, ["a", "c"], [2, 3]),
+    ("x.csv", b'text,n\na,1\n"two\n\xfflines",2\nc,3\n', {}, ["a", "c"], [4]),
+    ("x.csv", b"\xff,1\na,2\n", {"header": False, "field": "1"}, ["a"], [1]),
+    ("x.tsv", b"text\tn\na\t\xff\nc\t1\n", {}, ["c"], [2]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "layout", "rows", "lines"), SKIPPED)
+def test_rows_that_cannot_be_decoded_are_left_out_and_named(tmp_path, name, content, layout, rows, lines):
+    path, layout = write(tmp_path, name, content), Layout(**layout, errors="skip")
+    unit = "text" if layout.null else "line"
+    with Sources([path]) as source:
+        assert [row.record.texts[0] for row in source.rows(layout)] == rows
+        assert (source.skipped.count, source.skipped.places) == (len(lines), [f"{path}, {unit} {at}" for at in lines])
+    with Input(path) as again:
+        assert max(rows_so_far(again, layout)) == len(rows)
+    with pytest.raises(FastflowError, match="errors replace"):
+        list(read_records(path, layout._replace(errors="strict")))
+
+
+def test_the_first_places_are_named_and_all_are_counted(tmp_path):
+    with Sources([write(tmp_path, "x.txt", b"\xff\n" * 50)]) as source:
+        assert list(source.rows(Layout(errors="skip"))) == []
+        said = source.skipped.describe()
+    assert said.startswith("50 rows are left out, with bytes that cannot be read: ")
+    assert (said.count("x.txt, line "), said.endswith("; …")) == (20, True)

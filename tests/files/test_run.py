@@ -7,6 +7,7 @@ the name of the output.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
+from fastflow.files import embed
 from fastflow.files.run import write
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import StandardOutput
@@ -43,7 +45,7 @@ def desk(request, tmp_path, monkeypatch, model, vector_model) -> Desk:
 @each_format
 def test_stopped_twice_it_gives_the_rows_of_the_runtime_and_the_bytes_of_a_whole_run(desk):
     whole = desk.whole()
-    for finished, error in ((1, KeyboardInterrupt()), (3, FastflowError("late"))):
+    for finished, error in ((1, KeyboardInterrupt()), (3, of_a_full_disk())):
         said = interrupted(desk, 2 if finished == 3 else 1, "--resume", error=error).stderr
         assert (
             f"{finished * SIZE} finished rows are in {desk.partial}; the same command with --resume continues" in said
@@ -57,6 +59,57 @@ def test_stopped_twice_it_gives_the_rows_of_the_runtime_and_the_bytes_of_a_whole
     vectors, columns = read_back(desk.target)
     assert np.array_equal(vectors, desk.subject.wanted(desk.model))
     assert columns.get("index", [*desk.subject.rows]) == [*desk.subject.rows]
+
+
+def of_a_full_disk() -> FastflowError:
+    error = FastflowError("late")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    return error
+
+
+FAULTS = [  # a line that cannot be embedded, options of the run, those that continue it, and what it is about
+    (b"d\xe9j\xe0 vu", (), "--errors replace", "byte 2 is not UTF-8"),
+    (b"dog " * 80, ("--truncate", "error"), "--truncate right", "longer than the model's"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*are cut:UserWarning")
+@pytest.mark.parametrize(("line", "options", "mends", "fault"), FAULTS, ids=[mends for _, _, mends, _ in FAULTS])
+def test_a_row_that_is_refused_is_said_first_and_then_the_options_that_continue(
+    tmp_path, monkeypatch, model, line, options, mends, fault
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(embed, "WINDOW", SIZE)
+    (tmp_path / "in.txt").write_bytes(b"".join([*[b"a cat sits\n"] * 20, line + b"\n", *[b"the old dog\n"] * 20]))
+    words = ["embed", "in.txt", "-m", model, "--quiet", "-o"]
+    stopped = run(*words, "x.npy", *options)
+    said, hint = stopped.stderr.splitlines()
+    assert (stopped.exit_code, f"in.txt, line 21: {fault}" in said) == (1, True)
+    assert hint.endswith(
+        f"finished rows are in x.npy.partial; the same command with {mends} --resume continues after them"
+    )
+    assert fault in run(*words, "x.npy", *options, "--resume").stderr
+    assert run(*words, "x.npy", "--resume", *mends.split()).stderr == ""
+    assert run(*words, "whole.npy", *mends.split()).exit_code == 0
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert run(*words, "x.npy", "--resume", *mends.split()).exit_code == 0
+    assert run(*words, "x.npy", "--resume", *options).exit_code == 2, "its rows were made by an option that mends"
+
+
+def test_a_fault_of_the_input_promises_no_resume(tmp_path, monkeypatch, model):
+    monkeypatch.chdir(tmp_path)
+    lines = ['{"text": "a cat"}'] * 20
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines, "{"]) + "\n")
+    words = ["embed", "in.jsonl", "-m", model, "--quiet", "-o", "x.npy"]
+    fault, hint = run(*words).stderr.splitlines()
+    assert "in.jsonl, line 21: is not JSON" in fault
+    assert (
+        hint
+        == "fastflow: 16 finished rows are in x.npy.partial, but a mended input is another one, whose run begins again"
+    )
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    said = "starts again and replaces 16 finished rows in x.npy.partial, of a run with another input"
+    assert f"fastflow: {said}\n" in run(*words[:-2], "-o", "x.npy").stderr
 
 
 OPTIONS = [*({"precision": precision} for precision in PRECISIONS), {"prompt": "the old "}]
@@ -110,32 +163,21 @@ def test_an_earlier_output_stays_until_the_new_one_is_whole(desk):
     assert np.array_equal(read_back(desk.target)[0], desk.subject.wanted(desk.model))
 
 
-@each_subject
-def test_a_finished_output_is_not_made_again(desk):
-    assert desk.run().exit_code == 0
-    before = (desk.target.read_bytes(), desk.target.stat().st_mtime_ns)
-    done = desk.run("--resume")
-    if desk.subject.name == "shard":  # that a part is done is no error: a script may run all commands again
-        assert (done.exit_code, done.stdout) == (0, "")
-    else:
-        assert_one_sentence(done, 2, f"so there is no {desk.target.name}.run.json to compare with")
-    assert (desk.target.read_bytes(), desk.target.stat().st_mtime_ns) == before
-    assert desk.left() == [desk.target.name]
-
-
 def again(desk, *options):
     """The command without --quiet."""
     return run(*desk.subject.command(desk.model, desk.target), "--resume", *options)
 
 
 @each_subject
-def test_what_a_run_with_resume_finished_is_not_made_again_and_no_error(desk):
-    assert desk.run("--resume").exit_code == 0
+@pytest.mark.parametrize("first", [(), ("--resume",)])
+def test_what_a_run_has_finished_is_not_made_again_and_no_error(desk, first):
+    assert desk.run(*first).exit_code == 0
     before = (desk.target.read_bytes(), desk.target.stat().st_mtime_ns)
     done = again(desk)
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr.splitlines()[-1] == f"fastflow: {desk.target} is finished: nothing to do"
     assert desk.run("--resume").stderr == ""
+    assert desk.left() == [desk.target.name]
     if desk.subject.name != "shard":
         said = f"x{desk.suffix} is finished, and from a run with another "
         assert_one_sentence(again(desk, "--normalize"), 2, said + "normalized and another set of options: leave out")
@@ -157,8 +199,11 @@ def test_a_finished_output_that_is_another_file_or_has_a_damaged_record_is_an_er
         record.write_text(kept)
     os.utime("x.npy", (1, 1))
     assert_one_sentence(run(*words, "--resume"), 2, "x.npy is finished, and not as x.npy.run.json describes it")
+    record.unlink()
+    absent = "x.npy is finished, and there is no x.npy.run.json, which names its run: leave out --resume"
+    assert_one_sentence(run(*words, "--resume"), 2, absent)
     assert run(*words).exit_code == 0
-    assert not record.exists(), "it is of a file that was replaced"
+    assert run(*words, "--resume").exit_code == 0
 
 
 @each_subject

@@ -44,14 +44,17 @@ def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
 
 
 def assert_one_sentence(result: Result, code: int, message: str) -> None:
-    """One plain line on standard error, said by us or by click's usage check; nothing on standard output."""
+    """A plain line on standard error, said by us or by click's usage check; nothing on standard output.
+
+    Another may follow, with the place of finished rows.
+    """
     assert result.exit_code == code
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     assert "please report it" not in result.stderr
-    last = result.stderr.rstrip("\n").split("\n")[-1]
-    assert last.startswith(("fastflow: ", "Error: "))
-    assert message in last
+    said = [line for line in result.stderr.splitlines() if message in line]
+    assert said, result.stderr
+    assert said[0].startswith(("fastflow: ", "Error: "))
     if code == 1:
         assert sum(not line.startswith("fastflow: model ") for line in result.stderr.splitlines()) <= 3
 

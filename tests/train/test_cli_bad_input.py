@@ -57,7 +57,11 @@ def test_wrong_options(train, tmp_path, options, code, message):
     [
         (None, 1, "c.txt cannot be opened: No such file or directory"),
         ("", 1, "c.txt: holds no text"),
-        (b"good\nfine\nb\xe9d\n", 1, "c.txt, line 3: byte 2 is not UTF-8; convert the file, or use --errors replace"),
+        (
+            b"good\nfine\nb\xe9d\n",
+            1,
+            "c.txt, line 3: byte 2 is not UTF-8; convert the file, name its --encoding, or use --errors replace",
+        ),
         ("one\ntwo\none\n", 2, "the corpus has 2 distinct texts, fewer than one batch of 64"),
     ],
 )

@@ -201,7 +201,11 @@ def test_one_run_at_a_time(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("texts", [[], TEXTS[:3]])
-def test_too_few_texts(teacher, texts):
-    with pytest.raises(FastflowError, match=f"the corpus holds {len(texts)} texts, too few to learn from some"):
+@pytest.mark.parametrize(
+    ("texts", "counted"),
+    [([], "0 distinct texts"), (TEXTS[:3], "3 distinct texts"), (["the cat"] * 300, "1 distinct text"),
+     (TEXTS[:3] * 40, "3 distinct texts")],
+)  # fmt: skip
+def test_too_few_texts(teacher, texts, counted):
+    with pytest.raises(FastflowError, match=f"the corpus holds {counted}, too few to learn from some"):
         gathered(teacher, texts)

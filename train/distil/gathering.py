@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
+from fastflow.progress import counted
 from fastflow.train.data.sharded import SHARD, key_of
 from fastflow.train.distil.bags import Bags
 from fastflow.train.distil.lengths import Lengths, first_lengths
@@ -168,11 +169,12 @@ def gather(
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
     done, digest, began = found.texts, hashlib.sha256(), time.monotonic()
+    seen = set[bytes]()  # keys of distinct texts, until one is held out
     waiting = deque[tuple[list[str], str]]()  # shards without their vectors, and the digest up to the end of each
 
     def ahead() -> Iterator[list[str]]:
         read = 0
-        for shard in _shards(texts, found, seed, digest):
+        for shard in _shards(texts, found, seed, digest, seen):
             before, read = read, read + len(shard)
             if before >= done:
                 waiting.append((shard, digest.hexdigest()))
@@ -201,8 +203,9 @@ def gather(
         kept.save(found, found.sha256 or wanted, now=True)  # to solve takes as long again
     found.sha256 = digest.hexdigest()
     if found.texts < 2 or not found.held:
+        different = len(found.held) + found.texts if found.held else len(seen)
         raise FastflowError(
-            f"the corpus holds {found.texts + len(found.held)} texts, too few to learn from some and to hold out "
+            f"the corpus holds {counted(different, 'distinct texts')}, too few to learn from some and to hold out "
             "others; give at least a few hundred"
         )
     return found
@@ -215,8 +218,10 @@ def _others(kept: Kept | None) -> FastflowError:
     )
 
 
-def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any) -> Iterator[list[str]]:
+def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen: set[bytes]) -> Iterator[list[str]]:
     """``texts`` in lists of SHARD, without those that are held out, which go to ``found.held``.
+
+    ``seen`` takes the key of every text before the first that is held out.
 
     ``digest`` is over all texts up to the end of the shard. A hash of the text chooses, so equal texts stay together.
     """
@@ -227,10 +232,14 @@ def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any) -> It
         digest.update(len(data).to_bytes(8, "little") + data)
         if text in held:
             continue
-        if len(held) < MOST and key_of(text, seed)[0] % SHARE == 0:
-            held.add(text)
-            found.held.append(text)
-            continue
+        if len(held) < MOST:
+            key = key_of(text, seed)
+            if key[0] % SHARE == 0:
+                held.add(text)
+                found.held.append(text)
+                continue
+            if not held:
+                seen.add(key)
         shard.append(text)
         if len(shard) == SHARD:
             yield shard

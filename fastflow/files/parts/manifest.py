@@ -18,7 +18,7 @@ from typing import Any
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import wrong
-from fastflow.files.write.partial import cannot_write, check_known, unfinished
+from fastflow.files.write.partial import STRICT, cannot_write, unfinished
 from fastflow.replacing import replace_text
 from fastflow.values import open_regular, read_object, short
 
@@ -78,7 +78,9 @@ class Manifest:
         if self.shard[1] != other.shard[1]:
             return f"{self.shard[1]} parts, and of {other.shard[1]}"
         for name, value in _flat(self.run).items():
-            if (theirs := _flat(other.run).get(name)) != value:
+            theirs = _flat(other.run).get(name)
+            strict = name in STRICT and STRICT[name] in (value, theirs)  # each part has the rows of the other's options
+            if theirs != value and not strict:
                 return f"two sets of options: {name} is {value!r}, and {theirs!r}"
         return None
 
@@ -172,7 +174,10 @@ def is_done(part: Path, manifest: Manifest) -> bool:
     if not part.exists() or unfinished(part):
         return False
     if not manifest_path(part).exists():
-        check_known(part)
+        raise UsageError(
+            f"{part} is finished, and no part: it has no {manifest_path(part).name}; leave out --resume to replace it, "
+            "or choose another output with -o"
+        )
     before = read_manifest(manifest_path(part))
     difference = before.difference(manifest) or ("two parts" if before.shard != manifest.shard else None)
     if difference:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastflow.errors import FastflowError
+from fastflow.files.read.records import RowFault, Skipped
 
 if TYPE_CHECKING:
     from fastflow.files.read.compressed import Readable
@@ -32,6 +33,7 @@ class Input:
         self.path = path
         self._waiting = 0  # lines that have been read and not been given
         self.digest: Any = None  # of hashlib, that takes the content of lines as they are read
+        self.skipped = Skipped()
         try:
             self._file = self._open(path)
             self._handle = self._unpacked()
@@ -53,23 +55,31 @@ class Input:
         if self.path != "-":
             self._file.close()
 
-    def lines(self, errors: str = "strict", null: bool = False) -> Iterator[str]:
+    def lines(
+        self, errors: str = "strict", null: bool = False, encoding: str | None = None, whole: bool = False
+    ) -> Iterator[str]:
         """Lines without their ends; only \\n and \\r\\n end a line, and a byte-order mark is dropped.
 
-        ``errors``: strict or replace, for bytes that are not UTF-8. ``null``: texts that end with a NUL instead, and
-        hold line ends. Raises a FastflowError naming the line or text, also for a file that was changed between its
-        opening and its end.
+        ``errors``: strict, replace, or another of Python's, for bytes that ``encoding`` (None: UTF-8) does not have.
+        ``null``: texts that end with a NUL instead, and hold line ends. ``whole``: lines keep the \\r at their end.
+        Raises a FastflowError naming the line or text, also for a file that was changed between its opening and its
+        end.
         """
-        number, unit, end = 0, "text" if null else "line", b"" if null else b"\r"
+        number, unit, end = 0, "text" if null else "line", b"" if null or whole else b"\r"
         try:
-            for number, raw in enumerate(self.raw_lines(b"\0" if null else b"\n"), 1):
+            for number, raw in enumerate(self.raw_lines(b"\0" if null else b"\n", encoding), 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
                 yield raw.removesuffix(end).decode("utf-8", errors)
         except UnicodeDecodeError as error:
-            raise FastflowError(
-                f"{self.path}, {unit} {number}: byte {error.start + 1} is not UTF-8; convert the file, or use "
-                "--errors replace"
+            fault = (
+                f"byte {error.start + 1} is not UTF-8" if encoding is None else f"holds bytes that are not {encoding}"
+            )
+            other = "its" if encoding is None else "another"
+            raise RowFault(
+                f"{self.path}, {unit} {number}: {fault}; convert the file, name {other} --encoding, or use --errors "
+                "replace",
+                "--errors replace",
             ) from error
         except OSError as error:
             self.check_unchanged()
@@ -110,11 +120,19 @@ class Input:
         """At most ``size`` of the next bytes as they lie in the file, compressed or not; b"" at its end."""
         return self._file.read(size)
 
-    def raw_lines(self, end: bytes = b"\n") -> Iterator[bytes]:
-        """The bytes between ``end`` and ``end``, unpacked; those after the last one too, if there are any."""
+    def raw_lines(self, end: bytes = b"\n", encoding: str | None = None) -> Iterator[bytes]:
+        """The bytes between ``end`` and ``end``, unpacked; those after the last one too, if there are any.
+
+        With ``encoding``, the bytes are UTF-8 made of it.
+        """
+        handle = self._handle
+        if encoding is not None:
+            from fastflow.files.read.encodings import Recoded  # most inputs are UTF-8
+
+            handle = Recoded(handle, encoding)
         start: list[bytes] = []  # of a line whose end has not been read
         number = held = 0  # lines that were given, bytes of ``start``
-        while chunk := self._handle.read1(CHUNK):
+        while chunk := handle.read1(CHUNK):
             if self.digest is not None:
                 self.digest.update(chunk)
             *whole, rest = chunk.split(end)

@@ -9,6 +9,7 @@ from fastflow.errors import FastflowError
 
 PAIR = ("sentence1", "sentence2")
 TEXT_FIELDS = ("text", "sentence")
+MOST_PLACES = 20  # of rows that were skipped
 Identity = str | int | float | bool | None  # an id as JSON holds it; a table's ids are strings
 
 
@@ -23,14 +24,41 @@ class Record(NamedTuple):
     kept: tuple[Any, ...] = ()
 
 
+class RowFault(FastflowError):
+    """A row that cannot be embedded; with ``option`` it can, and all rows before it stay as they are."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class Skipped:
+    """The rows that ``--errors skip`` left out: their ``count``, and the ``places`` of the first MOST_PLACES."""
+
+    def __init__(self) -> None:
+        self.count, self.places = 0, list[str]()
+
+    def add(self, path: str, unit: str, number: int) -> None:
+        """Count a row, which is ``unit`` ``number`` of the input at ``path``."""
+        self.count += 1
+        if len(self.places) < MOST_PLACES:
+            self.places.append(f"{path}, {unit} {number}")
+
+    def describe(self) -> str:
+        """The rows in words."""
+        more = "; …" * (self.count > len(self.places))
+        rows = "1 row is" if self.count == 1 else f"{self.count:,} rows are"
+        return f"{rows} left out, with bytes that cannot be read: {'; '.join(self.places)}{more}"
+
+
 class Layout(NamedTuple):
     """How an input holds its texts: the options of a command.
 
     ``field`` names the column of the text; without it a column ``text`` or ``sentence`` is taken, or the only one of
-    a JSON object, or both of a pairs file's ``sentence1`` and ``sentence2``. ``errors``: strict or replace, for bytes
-    that are not UTF-8. ``delimiter`` and ``header`` are for csv and tsv: without a header the columns are called 1, 2,
-    3 and so on. ``null``: the texts of a txt end with a NUL, not with a line end. ``keep`` names fields that are
-    carried along.
+    a JSON object, or both of a pairs file's ``sentence1`` and ``sentence2``. ``errors``: strict, replace or skip, for
+    bytes that ``encoding``, a codec of Python (None: UTF-8), does not have. ``delimiter`` and ``header`` are for csv
+    and tsv: without a header the columns are called 1, 2, 3 and so on. ``null``: the texts of a txt end with a NUL, not
+    with a line end. ``keep`` names fields that are carried along.
     """
 
     format: str | None = None
@@ -41,6 +69,7 @@ class Layout(NamedTuple):
     header: bool = True
     null: bool = False
     keep: tuple[str, ...] = ()
+    encoding: str | None = None
 
 
 def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout, Record
+from fastflow.files.read.records import Layout, Record, Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]  # size and modification time
@@ -69,12 +69,13 @@ class Sources:
     """``with Sources(paths) as sources``: the first input is open, and a later one is opened when it is its turn.
 
     ``identities`` holds size and modification time of each when the run began, None of one that is no regular file;
-    ``identity`` is None if any is None, for then the run cannot be repeated. ``opened`` opens an input.
+    ``identity`` is None if any is None, for then the run cannot be repeated. ``opened`` opens an input. ``skipped``
+    counts rows that --errors skip left out.
     Raises a FastflowError naming the input that cannot be opened or was changed meanwhile.
     """
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
-        self.paths, self._opened = list(paths), opened
+        self.paths, self._opened, self.skipped = list(paths), opened, Skipped()
         self._current, self._at = opened(self.paths[0]), 0
         try:
             self.identities = [self._current.identity, *(_identity(path) for path in self.paths[1:])]
@@ -127,6 +128,7 @@ class Sources:
             if self.identities[at] not in (None, self._current.identity):
                 raise self._current.changed()
         self._fresh = False
+        self._current.skipped = self.skipped
         return self._current
 
     def check_unchanged(self) -> None:

@@ -7,25 +7,27 @@ from collections.abc import Iterator
 from itertools import chain
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.inputs import LONGEST
+from fastflow.files.read.inputs import LONGEST, Input
 from fastflow.files.read.records import Layout, Record, known_fields, listed, text_fields
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}  # of a csv, and their names in messages
 
 
-def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) -> Iterator[Record]:
+def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout) -> Iterator[Record]:
     """The records of a csv, or of a tsv, which has no quoting; ids are strings.
+
+    ``lines`` of ``source`` keep the \\r at their end, for a quoted field may hold it.
 
     The delimiter of a csv is read off its first line. Raises a FastflowError for one with two readings: a
     first line that may be a header or a text, two possible delimiters, a column that is used and comes twice.
     """
     # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
     csv.field_size_limit(LONGEST)
-    first = next(lines, None)
+    first, path = next(lines, None), source.path
     if first is None:
         return
-    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(first, path, layout))
-    ended = _Ended(chain([first], lines), path)
+    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(first.removesuffix("\r"), path, layout))
+    ended = _Ended(chain([first], lines), source, layout.errors == "skip")
     rows = csv.reader(
         ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL, strict=True
     )
@@ -35,13 +37,17 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
         fields = [_place(names, name, path) for name in _text_fields(names, head, path, layout)]
         key = None if layout.id_field is None else _named_place(names, layout.id_field, path, "to take the id from")
         keep = [_named_place(names, name, path, "to keep") for name in layout.keep]
-        if not layout.header:
+        if not layout.header and not ended.skips():
             yield _record(head, fields, key, keep, rows.line_num)
         blank, model = 0, "the header" if layout.header else "line 1"
+        ended.begin()
         for values in rows:
-            ended.held = 0
+            skipped = ended.skips()
+            ended.begin()
             if not values and len(names) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
                 blank = blank or rows.line_num
+                continue
+            if skipped:
                 continue
             if blank:
                 raise FastflowError(f"{path}, line {blank}: is empty, {model} has {len(names)} fields")
@@ -59,11 +65,22 @@ def table_records(lines: Iterator[str], path: str, kind: str, layout: Layout) ->
 class _Ended:
     """Lines with their ends for csv.reader, which takes more until a row is whole.
 
-    ``held`` counts the characters since it was last set to 0. Raises a FastflowError for a row of more than LONGEST.
+    ``looks``: for lines whose bytes cannot be read. Raises a FastflowError for a row of more than LONGEST.
     """
 
-    def __init__(self, lines: Iterator[str], path: str) -> None:
-        self._lines, self._path, self._number, self.held = lines, path, 0, 0
+    def __init__(self, lines: Iterator[str], source: Input, looks: bool) -> None:
+        self._lines, self._source, self._looks, self._number = lines, source, looks, 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Another row begins."""
+        self._held, self._unreadable = 0, False
+
+    def skips(self) -> bool:
+        """Whether the row holds a line that cannot be read; ``source`` counts it then."""
+        if self._unreadable:
+            self._source.skipped.add(self._source.path, "line", self._number)
+        return self._unreadable
 
     def __iter__(self) -> _Ended:
         return self
@@ -71,10 +88,15 @@ class _Ended:
     def __next__(self) -> str:
         line = next(self._lines) + "\n"
         self._number += 1
-        self.held += len(line)
-        if self.held > LONGEST:
+        self._held += len(line)
+        if self._looks and not self._unreadable:
+            from fastflow.files.read.encodings import is_unreadable  # few runs skip any
+
+            self._unreadable = is_unreadable(line)
+        if self._held > LONGEST:
             raise FastflowError(
-                f"{self._path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not closed?"
+                f"{self._source.path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not "
+                "closed?"
             )
         return line
 

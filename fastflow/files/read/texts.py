@@ -11,7 +11,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input, without_packing
-from fastflow.files.read.records import Identity, Layout, Record, listed, text_fields
+from fastflow.files.read.records import Identity, Layout, Record, RowFault, listed, text_fields
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
 TABLES = ("tsv", "csv")
@@ -70,31 +70,47 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]
 def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
     """The rows of an input that is open, counted up to the last; for Parquet that one alone, of its footer.
 
-    Lines are counted, not parsed, except in csv and tsv, whose quoted texts hold line ends.
+    Lines are counted, not parsed, except in csv and tsv, whose quoted texts hold line ends, and if some are skipped.
     """
     kind = format_of(source.path, layout.format)
     if kind == "parquet":
         from fastflow.files.read.parquet import row_count  # as in ``records_of``
 
         yield row_count(source)
-    elif kind in TABLES:
+    elif kind in TABLES or layout.errors == "skip":
         yield from (number for number, _ in enumerate(records_of(source, layout), 1))
     else:
-        lines = enumerate(source.lines(layout.errors, layout.null), 1)
+        lines = enumerate(source.lines(layout.errors, layout.null, layout.encoding), 1)
         yield from (number for number, line in lines if kind == "txt" or line.strip())  # JSON: blank ones are no rows
 
 
 def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
-    path = source.path
-    lines = source.lines(layout.errors, layout.null)
-    if kind == "txt":
-        yield from (Record((line,), None, number) for number, line in enumerate(lines, 1))
-    elif kind == "jsonl":
-        yield from _json_records(lines, path, layout)
-    else:
+    skips = layout.errors == "skip"
+    errors = "surrogateescape" if skips else layout.errors
+    lines = source.lines(errors, layout.null, layout.encoding, whole=kind in TABLES)
+    if kind in TABLES:
         from fastflow.files.read.tables import table_records
 
-        yield from table_records(lines, path, kind, layout)
+        yield from table_records(lines, source, kind, layout)
+        return
+    numbered = enumerate(lines, 1)
+    if skips:
+        numbered = _without_unreadable(numbered, source, unit_of(source.path, layout))
+    if kind == "jsonl":
+        yield from _json_records(numbered, source, layout)
+    else:
+        yield from (Record((line,), None, number) for number, line in numbered)
+
+
+def _without_unreadable(lines: Iterator[tuple[int, str]], source: Input, unit: str) -> Iterator[tuple[int, str]]:
+    """``lines`` but those whose bytes cannot be read, which ``source`` counts."""
+    from fastflow.files.read.encodings import is_unreadable  # few runs skip any
+
+    for number, line in lines:
+        if is_unreadable(line):
+            source.skipped.add(source.path, unit, number)
+        else:
+            yield number, line
 
 
 def check_layout(path: str, kind: str, layout: Layout) -> None:
@@ -107,23 +123,35 @@ def check_layout(path: str, kind: str, layout: Layout) -> None:
         raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
     if kind == "parquet" and path != without_packing(path):
         raise UsageError(f"{path}: Parquet packs its columns itself, and is not read out of another packing; unpack it")
+    if kind == "parquet" and (layout.encoding is not None or layout.errors == "skip"):
+        option = "--encoding" if layout.encoding is not None else "--errors skip"
+        raise UsageError(f"{path}: {option} is for lines of text, and this file is read as {kind}")
     if kind != "txt" and layout.null:
         raise UsageError(f"{path}: --null is for txt, and this file is read as {kind}")
 
 
-def _json_records(lines: Iterator[str], path: str, layout: Layout) -> Iterator[Record]:
-    for number, line in _without_blank_end(enumerate(lines, 1)):
+def _json_records(lines: Iterator[tuple[int, str]], source: Input, layout: Layout) -> Iterator[Record]:
+    for number, line in _without_blank_end(lines):
         try:
-            value = json.loads(line, object_pairs_hook=_object)
-        except (ValueError, RecursionError) as error:
-            raise FastflowError(f"{path}, line {number}: is not JSON: {error}") from error
-        row = {"text": value} if isinstance(value, str) else value
-        if not isinstance(row, dict):
-            raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
-        names = text_fields(list(row), path, number, layout.field)
-        texts = tuple(_string(row, name, path, number, layout.errors) for name in names)
-        kept = tuple(_json_kept(row, name, path, number, layout) for name in layout.keep)
-        yield Record(texts, _json_id(row, path, number, layout), number, kept)
+            yield _json_record(line, source.path, number, layout)
+        except RowFault:
+            if layout.errors != "skip":
+                raise
+            source.skipped.add(source.path, "line", number)
+
+
+def _json_record(line: str, path: str, number: int, layout: Layout) -> Record:
+    try:
+        value = json.loads(line, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise FastflowError(f"{path}, line {number}: is not JSON: {error}") from error
+    row = {"text": value} if isinstance(value, str) else value
+    if not isinstance(row, dict):
+        raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
+    names = text_fields(list(row), path, number, layout.field)
+    texts = tuple(_string(row, name, path, number, layout.errors) for name in names)
+    kept = tuple(_json_kept(row, name, path, number, layout) for name in layout.keep)
+    return Record(texts, _json_id(row, path, number, layout), number, kept)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -160,10 +188,11 @@ def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -
 def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
     """``text``, or U+FFFD for half a surrogate pair, which JSON can spell and UTF-8 cannot such as \\ud800."""
     try:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", errors)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace" if errors == "replace" else "strict")
     except UnicodeDecodeError as error:
-        raise FastflowError(
-            f"{path}, line {line}: field {name!r} holds half a surrogate pair; mend it, or use --errors replace"
+        raise RowFault(
+            f"{path}, line {line}: field {name!r} holds half a surrogate pair; mend it, or use --errors replace",
+            "--errors replace",
         ) from error
 
 

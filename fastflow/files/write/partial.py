@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read.records import RowFault
 from fastflow.files.write.locks import open_locked
 from fastflow.replacing import replace_text
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STRICT = {"errors": "strict", "truncate": "error"}  # options of a run -> the value that refuses rows
 
 
 def partial_path(target: Path) -> Path:
@@ -29,7 +31,7 @@ def state_path(target: Path) -> Path:
 
 
 def run_path(target: Path) -> Path:
-    """Where a run with --resume records what the finished ``target`` is of."""
+    """Where a run records what the finished ``target`` is of."""
     return target.with_name(target.name + ".run.json")
 
 
@@ -44,8 +46,8 @@ def check_known(target: Path) -> None:
         if not partial_path(target).exists():  # of a run that was killed right after the target got its name
             state_path(target).unlink(missing_ok=True)
         raise UsageError(
-            f"{target} is finished, by a run without --resume, so there is no {run_path(target).name} to compare "
-            "with: leave out --resume to make it again, or choose another output with -o"
+            f"{target} is finished, and there is no {run_path(target).name}, which names its run: leave out --resume "
+            "to make it again, or choose another output with -o"
         )
 
 
@@ -97,6 +99,25 @@ def cannot_write(path: Path, error: OSError) -> FastflowError:
     return FastflowError(f"{path} cannot be written: {error.strerror}; {help}")
 
 
+def _may_pass(cause: BaseException | None) -> bool:
+    """Whether the cause of an error is the system, such as a full disk; else it is a row, which stays as it is."""
+    return (isinstance(cause, OSError) and cause.errno is not None) or "sqlite3" in type(cause).__module__
+
+
+def _loosened(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The options of the run ``saved``, but those by which it refused rows have the values that they have ``now``.
+
+    No row that it finished depends on these.
+    """
+    out = dict(saved)
+    for name in saved.keys() & now.keys():
+        if isinstance(saved[name], dict) and isinstance(now[name], dict):
+            out[name] = _loosened(saved[name], now[name])
+        elif saved[name] == STRICT.get(name, ...):
+            out[name] = now[name]
+    return out
+
+
 def _identity(path: Path) -> list[int]:
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
@@ -123,7 +144,7 @@ class State:
             return self.forget()
         try:
             saved = json.loads(self.path.read_text(encoding="utf-8"))
-            same, rows, position = saved["run"] == self._run, int(saved["rows"]), int(saved["bytes"])
+            same, rows, position = self._continues(saved["run"]), int(saved["rows"]), int(saved["bytes"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FastflowError(f"{self.path} is damaged; remove it and {self._partial} to start again") from error
         if not same or size < position:
@@ -145,7 +166,8 @@ class State:
         try:
             saved = json.loads(run_path(target).read_text(encoding="utf-8"))
             rows, whole = int(saved["rows"]), saved["file"] == _identity(target)
-            other = None if saved["run"] == self._run else f"from a run with another {self._difference(saved['run'])}"
+            same = self._continues(saved["run"])
+            other = None if same else f"from a run with another {self._difference(saved['run'])}"
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FastflowError(f"{run_path(target)} is damaged; remove it and {target} to start again") from error
         if other or not whole:
@@ -157,19 +179,30 @@ class State:
         return rows
 
     def done(self, whole: Path, rows: int) -> None:
-        """Record for another run with --resume what the file ``whole`` is of, just before it gets the target's name."""
+        """Record for a run with --resume what the file ``whole`` is of, just before it gets the target's name."""
+        if not self._again:
+            return
         path = run_path(self.target)
         try:
             replace_text(path, json.dumps({"rows": rows, "file": _identity(whole), "run": self._run}))
         except OSError as error:
             raise cannot_write(path, error) from error
 
-    def left(self) -> int:
-        """How many finished rows an earlier run left here; 0 if its record cannot be read."""
+    def left(self) -> str:
+        """The finished rows that an earlier run left here, in words; empty if its record cannot be read."""
         try:
-            return int(json.loads(self.path.read_text(encoding="utf-8"))["rows"])
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            rows, same = int(saved["rows"]), self._continues(saved["run"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return 0
+            return ""
+        known = (
+            "; --resume would have kept them" if same else f", of a run with another {self._difference(saved['run'])}"
+        )
+        return f"{rows:,} finished rows in {self._partial}{known}" if rows else ""
+
+    def _continues(self, saved: Any) -> bool:
+        """Whether this run may follow the run ``saved``: it is the same, or refused rows that this one mends."""
+        return isinstance(saved, dict) and _loosened(saved, self._run) == self._run
 
     def _difference(self, other: Any) -> str:
         """The parts of the run that differ, in words."""
@@ -193,14 +226,17 @@ class State:
             raise cannot_write(self.path, error) from error
         self.rows = rows
 
-    def kept(self, written: int) -> str:
+    def kept(self, written: int, error: BaseException) -> str:
         """Where the finished rows of a run that failed are, and how to go on; ``written`` counts those of a pipe."""
         if not self._again:
             return f"{written:,} finished rows are in {self._partial}, but a pipe cannot be read again to continue them"
-        return (
-            f"{self.rows:,} finished rows are in {self._partial}; the same command with --resume continues after them, "
-            "if input, model and options stay as they are"
-        )
+        where = f"{self.rows:,} finished rows are in {self._partial}"
+        if isinstance(error, RowFault):
+            return f"{where}; the same command with {error.option} --resume continues after them"
+        if isinstance(error, FastflowError) and not _may_pass(error.__cause__):
+            return f"{where}, but a mended input is another one, whose run begins again"
+        again = "the same command with --resume continues after them"
+        return f"{where}; {again}, if input, model and options stay as they are"
 
     def forget(self) -> tuple[int, None]:
         """Nothing is to be continued."""

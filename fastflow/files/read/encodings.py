@@ -1,0 +1,59 @@
+"""Inputs in another encoding than UTF-8, and bytes that an encoding cannot read."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+from fastflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from fastflow.files.read.compressed import Readable
+
+MARK = "fastflow.mark"  # the handler of errors that puts BAD in place of bytes that cannot be read
+BAD = b"\xff"  # a byte that UTF-8 never has
+DOMAINS = ("idna", "punycode")  # codecs of names, which cannot read a file piece after piece
+
+
+def parse_encoding(given: str | None) -> str | None:
+    """Python's name of the codec that ``--encoding`` names, None for UTF-8; raises a UsageError for an unknown one."""
+    if given is None:
+        return None
+    try:
+        "a".encode(given)  # a LookupError for a codec of no text, such as base64
+        name = codecs.lookup(given).name
+    except (LookupError, ValueError):
+        name = ""
+    if not name or name in DOMAINS:
+        raise UsageError(f"--encoding {given}: Python knows no such encoding; name one such as cp1252 or utf-16")
+    return None if name == "utf-8" else name
+
+
+class Recoded:
+    """The content of ``file`` as UTF-8, with BAD in place of bytes that ``encoding`` does not have."""
+
+    def __init__(self, file: Readable, encoding: str) -> None:
+        self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)(MARK)
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes of the content; b"" at the end."""
+        while chunk := self._file.read1(size):
+            if text := self._decoder.decode(chunk):
+                return text.encode("utf-8", MARK)
+        return self._decoder.decode(b"", True).encode("utf-8", MARK)
+
+
+def is_unreadable(text: str) -> bool:
+    """Whether ``text``, decoded with surrogateescape, holds bytes that were not UTF-8."""
+    return not text.isascii() and any("\udc80" <= each <= "\udcff" for each in text)
+
+
+def _mark(error: UnicodeError) -> tuple[str | bytes, int]:
+    if isinstance(error, UnicodeDecodeError):
+        return "\udcff", error.end
+    if isinstance(error, UnicodeEncodeError):
+        return BAD * (error.end - error.start), error.end
+    raise error
+
+
+codecs.register_error(MARK, _mark)
