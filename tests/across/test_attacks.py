@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 from support.places import TESTS
+from support.processes import run_limited
 
 ATTACKS = TESTS / "attacks"
 
@@ -18,6 +18,7 @@ ATTACKS = TESTS / "attacks"
     [
         "writers.py --rounds 8 --seed 1",
         "memory.py --rounds 14 --seed 1",
+        "forks.py --rounds 20 --seed 1",
         "inputs.py --count 100 --seed 1",
         "outputs.py --count 160 --seed 1",
         "models.py --count 40 --seed 1",
@@ -26,8 +27,6 @@ ATTACKS = TESTS / "attacks"
 )
 def test_no_fault_is_found(command):
     name, *options = command.split()
-    done = subprocess.run(
-        [sys.executable, ATTACKS / name, *options], capture_output=True, text=True, timeout=600, check=False
-    )
+    done = run_limited([sys.executable, ATTACKS / name, *options], seconds=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 faults" in done.stdout
