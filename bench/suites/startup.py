@@ -152,11 +152,14 @@ def start(name: str, dtype: str, command: Sequence[str], exact: Array) -> tuple[
                 raise FastflowError("bench: the process has no standard output")
             guard = Timer(TIMEOUT_S, process.kill)
             guard.start()
-            process.stdout.readline()
-            seconds = perf_counter() - began
-            out = process.stdout.read()
-            process.wait()
-            guard.cancel()
+            try:
+                process.stdout.readline()
+                seconds = perf_counter() - began
+                out = process.stdout.read()
+                process.wait()
+            finally:  # Ctrl-C or SIGTERM too: the process ends with the bench
+                guard.cancel()
+                process.kill()
         messages.seek(0)
         last = (messages.read().strip().splitlines() or [f"no message; it is given {TIMEOUT_S} s"])[-1]
     if process.returncode:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
+ENDING = 5.0  # seconds that a killed process may take to be gone
 
 
 def ray_data(purpose: str) -> Any:
@@ -41,7 +42,8 @@ def cluster(address: str, quiet: bool) -> Iterator[None]:
     else:
         knock(address)
     try:
-        ray.init(address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR)
+        with ending_what_failed():
+            ray.init(address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises several kinds, and a bare Exception if its node does not start in time
         raise FastflowError(f"--ray {address}: {refusal(address, error)}") from error
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs failures with their tracebacks; ours is one line
@@ -50,6 +52,29 @@ def cluster(address: str, quiet: bool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def ending_what_failed() -> Iterator[None]:
+    """If the block fails, kill the processes of Ray that it started: ``ray.shutdown`` ends only a whole start's."""
+    import ray  # makes psutil importable, which is in its package
+    import psutil  # isort: skip
+
+    this, home = psutil.Process(), os.path.dirname(ray.__file__)
+    before = this.children()
+    try:
+        yield
+    except BaseException:
+        left = []
+        for child in this.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                if child not in before and any(home in word for word in child.cmdline()):
+                    left += [child, *child.children(recursive=True)]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, ENDING)
+        raise
 
 
 def check_address(address: str) -> None:

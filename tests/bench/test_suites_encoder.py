@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from fastflow.bench.suites import workbench as benches
 from fastflow.bench.suites.sizes import QUICK, ServeSizes
 from fastflow.bench.suites.workbench import SHAPES, Workbench, workbench
 from fastflow.cache_folder import cache_directory
+from fastflow.console import Terminated
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import encoder_hash
 from fastflow.model.tokens import Tokenizer
@@ -183,6 +186,35 @@ def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
 def test_a_process_that_fails_says_why():
     with pytest.raises(FastflowError, match=r"peer int8 failed: ValueError: no such file"):
         startup.start("peer", "int8", [sys.executable, "-c", "raise ValueError('no such file')"], np.ones((1, 2)))
+
+
+ENDS_ITS_PARENT = """
+import os, signal, sys, time
+open(sys.argv[1], 'w').write(str(os.getpid()))
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(20)
+"""
+
+
+@pytest.fixture
+def terminable():
+    """SIGTERM raises Terminated, as in the command."""
+
+    def terminate(*_):
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_an_interrupted_bench_ends_its_process_and_the_guard_of_it(tmp_path, terminable):
+    threads = set(threading.enumerate())
+    with pytest.raises(Terminated):
+        startup.start("peer", "int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")], np.ones((1, 2)))
+    assert all(guard.finished.is_set() for guard in set(threading.enumerate()) - threads)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_padded_batches_come_back_in_the_texts_order(small_bench, sentences):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +13,7 @@ from fastflow.errors import UsageError
 from fastflow.integrations.ray_cluster import check_address, cluster, refusal
 
 ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")  # of Ray's package
 
 
 @pytest.mark.parametrize("address", ["local", "auto", "127.0.0.1:6379", "head:1", "[::1]:6379"])
@@ -55,6 +58,38 @@ def test_ray_that_does_not_start_here_is_no_cluster_elsewhere(monkeypatch):
 
     monkeypatch.setattr(ray, "init", init)
     refused("local", "local: Ray did not start on this machine: the node timed out$")
+
+
+CHILD = "import sys, time; print(flush=True); time.sleep(600)"
+PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {CHILD!r}]); time.sleep(600)"
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_leaves_no_process_of_it(monkeypatch):
+    """Ray knows its processes only after a whole start; others of this process stay."""
+    began = []
+
+    def start(*words):
+        began.append(subprocess.Popen([sys.executable, "-c", PARENT, *words], stdout=subprocess.PIPE))
+        began[-1].stdout.readline()  # its own child runs
+
+    def init(*_, **__):
+        start(ray.__file__)
+        start()
+        raise Exception("the node timed out")
+
+    start(ray.__file__)
+    monkeypatch.setattr(ray, "init", init)
+    try:
+        refused("local", "local: Ray did not start on this machine: the node timed out$")
+        assert [process.poll() is None for process in began] == [True, False, True]
+        assert began[1].stdout.read() == b""  # its child held the pipe too
+    finally:
+        for process in began:
+            for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+                child.kill()
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.parametrize(
