@@ -16,9 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from support.places import DATA, USERS  # first: it sets the environment
+from support.processes import run_limited
 
 NUMBERS = count()  # of tests
 ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
@@ -30,7 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """On arm64 OpenBLAS raises flags of numbers that it does not return, and NumPy warns of them."""
+    """Hypothesis counts no wall-clock time. On arm64 OpenBLAS raises flags of numbers that it does not return."""
+    hypothesis.settings.register_profile("fastflow", deadline=None)
+    hypothesis.settings.load_profile("fastflow")
     if platform.machine() == "aarch64":
         config.addinivalue_line("filterwarnings", "ignore:.* encountered in matmul:RuntimeWarning")
 
@@ -183,13 +187,12 @@ def _no_trial_from_before(tmp_path_factory: pytest.TempPathFactory, monkeypatch:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_python(code, *arguments, **options of subprocess.run)`` in a new interpreter, outside the checkout."""
+    """``run_python(code, *arguments, **options of run_limited)`` in a new interpreter, outside the checkout."""
 
     def run(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        given = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 120, "check": False}
-        given["env"] = USERS | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-        return subprocess.run(command, **{**given, **options})
+        given = {"cwd": tmp_path, "env": USERS | {"XDG_CACHE_HOME": str(tmp_path / "cache")}}
+        return run_limited(command, **{**given, **options})
 
     return run
 

@@ -14,10 +14,12 @@ import pytest
 import fastflow
 
 from support.databases import make
+from support.processes import HANGS
 from support.servers import Running, serving
 
 TEXTS = ["A man is playing a guitar.", "naïve café 東京 🎸", "a\nb"]
 KEY = "a-key"
+PATIENT = {"max_queue": HANGS, "timeout": HANGS, "receive": HANGS, "send": HANGS}  # on a busy machine too
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def server(tmp_path_factory):
     """A server with a key, a further name of its model, and a file of three rows to search."""
     model = {"fingerprint": fastflow.Runtime(None, "cpu").fingerprint}
     rows = make(tmp_path_factory.mktemp("rows") / "rows.db", np.eye(3, 256, dtype=np.float32), model)
-    with serving(keys=(KEY,), names=("text-embedding-3-small",), rate=50_000.0, search=rows) as running:
+    with serving(keys=(KEY,), names=("text-embedding-3-small",), rate=50_000.0, search=rows, **PATIENT) as running:
         yield running
 
 
@@ -36,7 +38,7 @@ def vectors() -> np.ndarray:
 
 def openai_client(server: Running, **options):
     openai = pytest.importorskip("openai", reason="the official client of OpenAI is not installed")
-    given = {"base_url": f"{server.url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 30.0}
+    given = {"base_url": f"{server.url}/v1", "api_key": KEY, "max_retries": 0, "timeout": HANGS}
     return openai, openai.OpenAI(**given | options)
 
 
@@ -55,6 +57,26 @@ def test_openai_gets_the_vectors_of_the_runtime(server, vectors, options):
     assert [row.index for row in found.data] == [0, 1, 2]
     assert found.model == "text-embedding-3-small"
     assert found.usage.prompt_tokens == found.usage.total_tokens > 0
+
+
+def test_openai_without_v1(server, vectors):
+    openai, client = openai_client(server, base_url=server.url)
+    found = client.embeddings.create(model="default", input=TEXTS, extra_body={"input_type": "search_document"})
+    np.testing.assert_allclose([row.embedding for row in found.data], vectors, atol=1e-6)
+    with pytest.raises(openai.BadRequestError, match="input_type must be one of query, search_query, document"):
+        client.embeddings.create(model="default", input="a", extra_body={"input_type": "image"})
+
+
+def test_huggingface_hub_knows_the_address_only(server, vectors, monkeypatch):
+    """It sends POST /, as to Text Embeddings Inference."""
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)  # which it takes for every address
+    client = hub.InferenceClient(server.url, token=KEY, timeout=30)
+    np.testing.assert_allclose(client.feature_extraction(TEXTS), vectors, atol=1e-6)
+    np.testing.assert_allclose(client.feature_extraction(TEXTS[0], normalize=True), vectors[:1], atol=1e-6)
+    assert client.feature_extraction(TEXTS, dimensions=64).shape == (3, 64)
+    with pytest.raises(hub.errors.HfHubHTTPError, match="422"):
+        client.feature_extraction(TEXTS, prompt_name="none")
 
 
 def test_openai_asks_for_base64_by_itself(server, monkeypatch):
@@ -206,7 +228,7 @@ def curl(*arguments: str, data: bytes | None = None) -> bytes:
     if found is None:
         pytest.skip("curl is not installed")
     return subprocess.run(
-        [found, "-sS", "--max-time", "30", *arguments], input=data, capture_output=True, check=True
+        [found, "-sS", "--max-time", str(HANGS), *arguments], input=data, capture_output=True, check=True
     ).stdout
 
 
@@ -234,6 +256,7 @@ def test_schemathesis_finds_no_answer_outside_the_description(server, tmp_path):
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--seed", "1"),
         *("--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--generation-database", "none"),
         *("--header", f"Authorization: Bearer {KEY}", "--suppress-health-check", "all", "--no-color"),
+        *("--request-timeout", str(HANGS)),
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -10,6 +9,7 @@ import pytest
 
 from support.corpus import inputs, lines_of
 from support.places import ROOT, TESTS
+from support.processes import run_limited
 
 FUZZ, CORPUS = TESTS / "fuzz", TESTS / "corpus"
 sys.path.insert(0, str(FUZZ))
@@ -24,9 +24,7 @@ CLANG = fuzzing_compiler()
 
 def run(*command: object, seconds: int = 600) -> str:
     """What a script prints; it must end well."""
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
-    )
+    done = run_limited([sys.executable, *command], seconds, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-SECONDS = 20  # for one case
+SECONDS = 20  # of the processor, for one case
+HANGS = 600  # seconds after which a case waits for ever, however busy the machine is
 LONGEST = 1200  # characters of a message
 Judge = Callable[[], tuple[str, str]]  # -> (outcome, details)
 
@@ -58,7 +59,8 @@ def boxed(judge: Judge, memory: int) -> tuple[str, str]:
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + memory, held + memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(HANGS)
         try:
             answer = judge()
         except MemoryError:
@@ -74,7 +76,7 @@ def boxed(judge: Judge, memory: int) -> tuple[str, str]:
     with os.fdopen(log, "rb") as file:
         file.seek(0)
         if not said:
-            return "Killed", f"by signal {status}, after {SECONDS} s at most: {file.read(300)!r}"
+            return "Killed", f"by signal {status}, after {SECONDS} s of the processor at most: {file.read(300)!r}"
     outcome, details = json.loads(said)
     return outcome, details
 

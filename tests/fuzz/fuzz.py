@@ -35,7 +35,7 @@ def fuzz(name: str, options: list[str]) -> None:
     if folder is not None:
         for i, seed in enumerate(target.seeds()):
             (folder / f"seed-{i}").write_bytes(seed)
-    atheris.Setup([name, *options], target.one)
+    atheris.Setup([name, *options], harness.limited(target.one))
     atheris.Fuzz()
 
 

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
@@ -27,6 +28,7 @@ from support.corpus import inputs
 
 FUZZ = Path(__file__).resolve().parent
 TESTS = FUZZ.parent
+SECONDS = 30  # of the processor, for one input: libFuzzer's own limit counts the machine's other work too
 os.environ |= {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -97,6 +99,20 @@ def scratch() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="fastflow-fuzz-", dir=os.environ.get("FASTFLOW_SCRATCH") or memory()))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def limited(one: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """``one``, which raises Finding for an input that takes SECONDS of the processor."""
+
+    def slow(*_: object) -> None:
+        raise Finding(f"the input takes {SECONDS} s of the processor")
+
+    def run(data: bytes) -> None:
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        one(data)
+
+    signal.signal(signal.SIGPROF, slow)
+    return run
 
 
 def contract(run: Callable[[], object]) -> None:

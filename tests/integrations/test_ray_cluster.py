@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from fastflow.train.reading import Run
 
 from support.builders import make_sentences
 from support.places import USERS
+from support.processes import run_limited
 from support.rays import CLIENTS, SETTINGS, Dying, failing, finished, mortal, started
 from support.refusals import refuses
 
@@ -120,10 +120,7 @@ def test_the_sentence_of_an_actor_reaches_the_user(address, model):
 
 def command(*words, module="fastflow", env=CLIENTS):
     program = f"from {module}.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)], env=USERS | env, capture_output=True, text=True,
-        timeout=300,
-    )  # fmt: skip
+    return run_limited([sys.executable, "-c", program, *words], seconds=300, env=USERS | env)
 
 
 def test_the_command_writes_a_folder_of_numbered_rows(address, source, model, texts, want, tmp_path):
@@ -132,9 +129,9 @@ def test_the_command_writes_a_folder_of_numbered_rows(address, source, model, te
     assert done.returncode == 0, done.stderr
     assert f"2,000 texts, numbered in the column 'row'; written to {tmp_path / 'out'}" in done.stderr
     table = pq.read_table(tmp_path / "out").sort_by("row")
-    assert table.schema.names == ["row", "id", "text", "embedding"]
+    assert table.schema.names == ["row", "key", "text", "embedding"]
     assert table.column("row").to_pylist() == list(range(ROWS))
-    assert table.column("id").to_pylist() == [f"k{i}" for i in range(ROWS)]
+    assert table.column("key").to_pylist() == [f"k{i}" for i in range(ROWS)]
     assert table.column("text").to_pylist() == texts
     check_rows(table, want)
     manifest = json.loads((tmp_path / "out" / "_fastflow.json").read_text())
