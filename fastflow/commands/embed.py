@@ -82,7 +82,11 @@ RESUME = click.option(
 )
 @FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
-@click.option("--id-field", metavar="F", help="A column to keep as id, in JSON Lines, .parquet, .npz or .db.")
+@click.option(
+    "--id-field",
+    metavar="F",
+    help="A column to keep as id, under its name, in JSON Lines, .parquet or .db; in .npz as ids.",
+)
 @KEEP
 @DELIMITER
 @NO_HEADER

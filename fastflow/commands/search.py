@@ -63,8 +63,9 @@ def search(
 
     QUERY is a text; - reads one query a line from standard input. --json gives one object a query, a line each.
 
-    FILE.db is made by fastflow embed INPUT -o FILE.db. It stores the fingerprint of its model, and another model is
-    refused. VECTORS.npy stores none: give the model that made it. Its rows are numbers alone without --texts.
+    FILE.db is made by fastflow embed INPUT -o FILE.db. It names its model, which is opened without -m, and stores the
+    fingerprint: another model is refused. VECTORS.npy stores neither: give the model that made it. Its rows are numbers
+    alone without --texts.
 
     QUERY is embedded with the model's prompt for queries, if it has one, and compared with every row: by cosine, or by
     the similarity that a model of Sentence Transformers names. A .db of --precision binary or
@@ -76,7 +77,10 @@ def search(
     fastflow search input.db - --json < queries.txt
     """
     from fastflow.search import Index
+    from fastflow.search.database import model_of
 
+    if model is None and file.suffix == ".db":
+        model = model_of(file)
     runtime = open_runtime(model, device, dtype, threads, quiet=True)
     answers: list[str] = []
     paragraphs = False

@@ -87,17 +87,20 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
 
 
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
-    """Raise a UsageError for a field to keep whose name the output uses itself, or for another; equal names are those
-    that ``same`` makes equal.
+    """Raise a UsageError for an id or a field to keep whose name the output uses itself, or for another; equal names
+    are those that ``same`` makes equal.
     """
-    absent = {"id", "ids"} if settings.layout.id_field is None else set()
+    layout = settings.layout
+    absent = {"ids"} if layout.id_field is None else set()
     absent |= set() if settings.log_prob else {"log_prob"}
+    ids = () if layout.id_field is None or "ids" in own else (layout.id_field,)
     taken: dict[str, str | None] = {same(name): None for name in own if name not in absent}
-    for name in settings.layout.keep:
+    for name in (*ids, *layout.keep):
         if (other := taken.setdefault(same(name), name)) not in (None, name):
             raise UsageError(f"{what} cannot hold {other!r} and {name!r}, which differ in case alone; keep one of them")
         if other is None:
-            raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out --keep {name}")
+            option = "--id-field" if name in ids else "--keep"
+            raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out {option} {name}")
 
 
 def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -141,8 +142,10 @@ class Embedded:
         elif run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
         with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
-            writer.types, writer.id_field = types, settings.layout.id_field
+            writer.types = types
             writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
+            place = runtime._opened.packaged or os.path.abspath(runtime._opened.model.path)
+            writer.about |= {"id_field": settings.layout.id_field, "model": place}
             if part is not None:
                 begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
@@ -190,7 +193,7 @@ class Embedded:
         ids = None if layout.id_field is None else [row.record.id for row in rows]
         kept = {name: [row.record.kept[at] for row in rows] for at, name in enumerate(layout.keep)}
         log_probs = log_probs if self._settings.log_prob else None
-        return Block([row.number for row in rows], texts, ids, vectors, log_probs, kept)
+        return Block([row.number for row in rows], texts, ids, vectors, log_probs, kept, layout.id_field or "id")
 
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:

@@ -150,9 +150,10 @@ def files_of(path: str) -> list[str]:
 
 def parts_of(paths: Sequence[str], layout: Layout) -> tuple[list[Part], Columns]:
     """The parts of all inputs, of which only the footers are read, and their columns."""
-    for name in layout.keep:
-        if name in (ROW, "id", "embedding") and (name != "id" or layout.id_field is not None):
-            raise UsageError(f"the output has a column {name!r} of its own; rename yours, or leave out --keep {name}")
+    for name in (layout.id_field, *layout.keep):
+        if name in (ROW, "embedding"):
+            option = "--keep" if name in layout.keep else "--id-field"
+            raise UsageError(f"the output has a column {name!r} of its own; rename yours, or leave out {option} {name}")
     parts: list[Part] = []
     types: dict[str, Any] = {}
     row, texts = 0, ""
@@ -200,7 +201,7 @@ def read_part(part: Part, columns: Columns) -> Iterator[pa.Table]:
             raise FastflowError(f"{part.path} was changed while it was read; start again")
         for batch in file.iter_batches(BATCH, row_groups=list(part.groups), columns=wanted):
             found = {ROW: pa.array(range(row, row + batch.num_rows), pa.int64())}
-            found |= {} if columns.id is None else {"id": plain_column(batch, columns.id)}
+            found |= {} if columns.id is None else {columns.id: plain_column(batch, columns.id)}
             found |= {name: plain_column(batch, name) for name in columns.keep}
             found[TEXT] = plain_column(batch, columns.text)
             if found[TEXT].null_count:

@@ -27,12 +27,29 @@ from fastflow.files.write.database_table import (
     run_of,
     width_of,
 )
+from fastflow.model.artifact import PACKAGED
 from fastflow.search.condition import checked, refused
 from fastflow.search.source import Hit, Rows, Source
 
 AT_ONCE = 500  # values in a list of SQL
 KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # by precision; floats else
 FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit of each byte is the other one
+
+
+def model_of(path: Path) -> str | None:
+    """The directory of the model that made the .db at ``path``; None if it names none.
+
+    Raises a FastflowError for a directory that is not there.
+    """
+    with reading(path) as db:
+        name = run_of(db, path).get("model")
+    if name in PACKAGED:
+        return str(PACKAGED[name])
+    if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # a Hub id would be looked up
+        raise FastflowError(
+            f"{path} was made with the model {name}, which is not there: give the model that made it with -m"
+        )
+    return name
 
 
 class Database(Source):
@@ -46,6 +63,8 @@ class Database(Source):
         with reading(path) as db:
             self.run = run_of(db, path)
             self.columns = columns_of(db)
+        name = self.run.get("id_field") or "id"
+        self._id = name if name in self.columns else None
         self._identity = self._stat()
         self.dim, self.precision = self.run["dim"], self.run["precision"]
         self.kind = KINDS.get(self.precision, self.kind)
@@ -81,8 +100,8 @@ class Database(Source):
         return self._matrix(rows.tolist(), [found[row][1] for row in rows.tolist()])
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
-        rest = [name for name in self.columns if name not in ("row", "text", "id")]
-        given = "id" if "id" in self.columns else "NULL"
+        rest = [name for name in self.columns if name not in ("row", "text", self._id)]
+        given = "NULL" if self._id is None else quoted(self._id)
         names = ", ".join(["row", "text", given, *map(quoted, rest)])
         rows = self._some(names, [row for row, _ in found])
         hits = []

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from click.testing import Result
 
-from fastflow import Runtime
+from fastflow import Index, Runtime
 
 from support.commands import assert_one_sentence, run
 from support.places import ROOT
+from support.runs import check_parts
+from support.written import read_back
 
 
 def rows(result: Result) -> list[dict]:
@@ -45,6 +48,25 @@ def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
     assert run("embed", source, "-m", model, "-o", tmp_path / "out.jsonl", *options).exit_code == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["index"], row["text"]) for row in found] == [(i, sentences[i]) for i in (3, 4, 5)]
+
+
+NAMED = [("ticket", ()), ("ticket", ("--keep", "ticket,lang")), ("id", ())]
+
+
+@pytest.mark.parametrize(("name", "options"), NAMED)
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".db", ".npz"])
+def test_an_id_keeps_the_name_of_its_column_in_one_run_and_in_joined_parts(
+    model, tmp_path, monkeypatch, suffix, name, options
+):
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({name: f"T-{i}", "text": f"the dog {i}", "lang": "en"}) for i in range(5)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    check_parts(suffix, 2, "embed", "in.jsonl", "-m", model, "--id-field", name, *options)
+    columns = read_back(tmp_path / f"out{suffix}")[1]
+    assert columns["id" if suffix == ".npz" else name] == [f"T-{i}" for i in range(5)]
+    if suffix == ".db":
+        hits = Index(tmp_path / "out.db", Runtime(model)).search("the dog 3", k=1, where=f"{name} = 'T-3'")
+        assert [(hit.id, hit.fields) for hit in hits] == [("T-3", {"lang": "en"} if options else {})]
 
 
 def test_the_first_command_of_the_readme():

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from support.commands import run
+from fastflow.model.artifact import PACKAGED
+
+from support.commands import assert_one_sentence, run
+from support.databases import make
 
 
 @pytest.fixture(scope="module")
 def desk(model, sentences, tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
-    lines = [{"id": f"k{i}", "text": text, "lang": "en" if i % 2 else "de"} for i, text in enumerate(sentences)]
+    lines = [{"ticket": f"k{i}", "text": text, "lang": "en" if i % 2 else "de"} for i, text in enumerate(sentences)]
     (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    options = ["-m", model, "--quiet", "--id-field", "id", "--keep", "lang"]
+    options = ["-m", model, "--quiet", "--id-field", "ticket", "--keep", "lang"]
     assert run("embed", folder / "in.jsonl", *options, "-o", folder / "x.db").exit_code == 0
     assert run("embed", folder / "in.jsonl", "-m", model, "--quiet", "-o", folder / "x.npy").exit_code == 0
     return folder
@@ -103,3 +107,32 @@ def test_a_condition_that_no_row_meets_is_said(desk, model):
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.splitlines()[-1] == "fastflow: no row meets \"lang = 'fr'\""
     assert run("search", desk / "x.db", "a dog", "-m", model, "--where", "lang = 'fr'", "--quiet").stderr == ""
+
+
+def test_without_a_model_the_one_that_the_file_names_is_opened(desk, model, sentences, tmp_path, monkeypatch):
+    monkeypatch.delenv("FASTFLOW_MODEL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("a dog\na storm at sea\n")
+    (tmp_path / "static").mkdir()  # a directory of that name is not the model in the package
+    for name in ("static", "default"):
+        place = tmp_path / f"{name}.db"
+        model_of_package = PACKAGED[name]
+        assert run("embed", "in.txt", "-m", model_of_package, "-o", place, "-q").exit_code == 0
+        found = run("search", place, "a storm at sea", "-k", 1)
+        assert (found.exit_code, f"fastflow: model {name}, " in found.stderr) == (0, True), found.stderr
+    shutil.copytree(model, "copy")
+    assert run("embed", "in.txt", "-m", "copy", "-o", "x.db", "-q").exit_code == 0
+    assert run("search", "x.db", "a dog", "-q").exit_code == 0
+    shutil.rmtree("copy")
+    gone = f"x.db was made with the model {tmp_path / 'copy'}, which is not there: give the model that made it with -m"
+    assert_one_sentence(run("search", "x.db", "a dog"), 1, gone)
+    shutil.copytree(PACKAGED["static"], "copy")
+    other = "x.db was made with another model, of the fingerprint "
+    assert_one_sentence(run("search", "x.db", "a dog"), 1, other)
+    assert run("search", "x.db", "a dog", "-q", "-m", model).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["relative", "someone/model", "static/../static", ""])
+def test_a_name_in_a_file_is_looked_up_nowhere_else(model, tmp_path, name):
+    place = make(tmp_path / "x.db", np.eye(3, 32, dtype=np.float32), {"model": name})
+    assert_one_sentence(run("search", place, "a dog"), 1, "which is not there: give the model that made it with -m")

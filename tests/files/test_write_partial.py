@@ -18,7 +18,7 @@ def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_
     target = tmp_path / "x.npy"
     target.write_bytes(b"whole")
     state_path(target).write_text("{}")
-    with pytest.raises(UsageError, match=r"is finished, by a run without --resume, so there is no x\.npy\.run\.json"):
+    with pytest.raises(UsageError, match=r"x\.npy is finished, and there is no x\.npy\.run\.json, which names"):
         check_known(target)
     assert list(tmp_path.iterdir()) == [target]
 

@@ -52,7 +52,7 @@ def test_rows_are_numbered_through_all_inputs_however_they_are_cut(folder, monke
     monkeypatch.setattr(ray_files, "PART", size)
     parts, columns = parts_of([str(folder)], Layout(id_field="key", keep=("text",)))
     assert len(parts) == {1: 4, 3: 3, 65_536: 2}[size]
-    want = [{"row": i, "id": i, "text": f"t{i}", TEXT: f"t{i}"} for i in range(8)]
+    want = [{"row": i, "key": i, "text": f"t{i}", TEXT: f"t{i}"} for i in range(8)]
     want[7] |= {"text": "t5", TEXT: "t5"}
     assert rows_of(parts, columns) == want
 
@@ -81,7 +81,7 @@ def test_the_output_has_numbers_and_vectors_and_no_texts(folder, model):
         ({"text": ["a"]}, {"field": "body"}, "in.parquet: no field 'body'; the fields are text"),
         ({"sentence1": ["a"], "sentence2": ["b"]}, {}, "in.parquet holds pairs of texts; choose one with --te"),
         ({"text": ["a"], "row": [1]}, {"keep": ("row",)}, "has a column 'row' of its own; rename yours"),
-        ({"text": ["a"], "id": [1]}, {"id_field": "id", "keep": ("id",)}, "has a column 'id' of its own"),
+        ({"text": ["a"], "row": [1]}, {"id_field": "row"}, "has a column 'row' of its own; rename yours, or leave out --i"),
         ({"text": pa.array([], pa.string())}, {}, "in.parquet: there is no row to embed"),
     ],
 )

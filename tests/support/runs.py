@@ -49,7 +49,7 @@ class Subject:
     def command(self, model: Path, target: Path) -> list[str]:
         """All words; ids and fields are kept if the format has a place for them."""
         keeps = writer_for(target).keeps_ids and self.words[0] == "embed"
-        kept = ["--id-field", "id", "--keep", "n,title"] if keeps else []
+        kept = ["--id-field", "key", "--keep", "n,title"] if keeps else []
         return [*self.words, *kept, "-m", str(model), "-o", str(target)]
 
     def wanted(self, model: Path, **options: Any) -> np.ndarray:
@@ -128,7 +128,7 @@ def desk_of(folder: Path, subject: Subject, model: Path, suffix: str, patch: pyt
     patch.setattr(transform, "ROWS", SIZE)
     (folder / "out").mkdir()
     fields = [{"n": i if i > 4 else f"n{i}", "title": f"ü{i}"} for i in range(ROWS)]  # n is text in early rows alone
-    lines = [json.dumps({"id": f"k{i}", "text": TEXTS[i], **more}) for i, more in enumerate(fields)]
+    lines = [json.dumps({"key": f"k{i}", "text": TEXTS[i], **more}) for i, more in enumerate(fields)]
     parts = {"in": lines, "b": lines[:20], "a": lines[20:55], "c": lines[55:]}
     for name, part in parts.items():
         (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in part))

@@ -32,14 +32,14 @@ WHOLE = range(-(2**63), 2**63)  # the integers of SQLite
 
 
 class DatabaseFile(OutputFile):
-    """.db: a SQLite table ``texts`` with ``row``, ``text``, ``id`` where asked for, a column for every field to keep,
+    """.db: a SQLite table ``texts`` with ``row``, ``text``, a column for the id and for every field to keep,
     ``log_prob`` where asked for and ``vector``, a BLOB of little-endian numbers; a table ``run`` describes the run.
 
     A column whose values are all text, whole numbers or floats is declared so; one that mixes them has no type.
     """
 
     keeps_ids = True
-    own = ("row", "text", "id", "log_prob", "vector")
+    own = ("row", "text", "log_prob", "vector")
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         super().__init__(target, meta)
@@ -113,8 +113,7 @@ class DatabaseFile(OutputFile):
 
 def _columns(block: Block) -> dict[str, list[Any]]:
     """Ids and fields to keep, as SQLite stores them."""
-    given = ({} if block.ids is None else {"id": block.ids}) | dict(block.kept)
-    return {name: [stored(value) for value in values] for name, values in given.items()}
+    return {name: [stored(value) for value in values] for name, values in block.columns().items()}
 
 
 def stored(value: Any) -> str | int | float | None:

@@ -22,6 +22,7 @@ TABLE = "texts"
 RUN = "run"
 STEPS = 10_000  # of SQLite's machine between two looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
+ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # of a run, that the manifest of a part does not have
 ROWS = 512  # read at a time: more would leave the caches
 DTYPES = {  # of a vector, by the run's precision
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
@@ -135,7 +136,7 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
         raise FastflowError(f"{path} is of version {short(version)} of .db, and this fastflow reads {FORMAT}; update")
     if run.get("precision") not in DTYPES or not isinstance(run.get("dim"), int) or run["dim"] < 1:
         raise FastflowError(f"{path} is damaged: its table run has no precision or dim; make the file again")
-    for name, kind in (("fingerprint", str), ("prompt", str), ("truncate_dim", int)):
+    for name, kind in (("fingerprint", str), ("prompt", str), ("truncate_dim", int), ("id_field", str), ("model", str)):
         if not isinstance(run.get(name), kind | None):
             said = f"{name} in its table run is {short(run[name])}"
             raise FastflowError(f"{path} is damaged: {said}; make the file again")
@@ -160,7 +161,7 @@ def about_of(path: Path) -> dict[str, Any]:
     """The fields of a part's table ``run`` that its manifest does not have."""
     with reading(path) as db:
         run = run_of(db, path)
-        return {name: run.get(name) for name in ("dim", "truncate_dim", "prompt")}
+        return {name: run.get(name) for name in ABOUT}
 
 
 def blocks(path: Path, scored: bool) -> Iterator[Block]:

@@ -36,7 +36,6 @@ class OutputFile:
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
         self.named = False  # whether the whole file has its final name
-        self.id_field: str | None = None
         self.started: Callable[[], None] | None = None  # called before the first rows are written
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
         self.types: dict[str, Any] = {}  # of the input's columns, if they have types

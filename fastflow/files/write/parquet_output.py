@@ -22,7 +22,7 @@ GROUP = 16_384  # rows of a row group
 
 
 class ParquetOutput(OutputFile):
-    """.parquet: ``id`` where asked for, the fields to keep, ``log_prob`` where asked for and ``embedding``, a list of
+    """.parquet: the id, the fields to keep, ``log_prob`` where asked for and ``embedding``, a list of
     fixed size; the run's description is JSON under ``fastflow`` in the schema's metadata.
 
     The columns of a Parquet input keep their types. A column of JSON values gets one at the end, when all were read:
@@ -31,7 +31,7 @@ class ParquetOutput(OutputFile):
     """
 
     keeps_ids = True
-    own = ("id", "log_prob", "embedding")
+    own = ("log_prob", "embedding")
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         self._arrow, _ = arrow(f"{target}: writing Parquet")
@@ -45,9 +45,7 @@ class ParquetOutput(OutputFile):
 
     def note(self, block: Block) -> None:
         """Note the kinds of values in columns without a type, which they get at the end."""
-        if block.ids is not None and self.id_field not in self.types:
-            json_columns.look(self._kinds, "id", block.ids)
-        for name, values in block.kept.items():
+        for name, values in block.columns().items():
             if name not in self.types:
                 json_columns.look(self._kinds, name, values)
 
@@ -74,8 +72,7 @@ class ParquetOutput(OutputFile):
 
     def _schema_of(self, block: Block) -> Any:
         pa, numbers = self._arrow, block.vectors.dtype.name
-        fields = [] if block.ids is None else [("id", self.types.get(self.id_field or "", pa.string()))]
-        fields += [(name, self.types.get(name, pa.string())) for name in block.kept]
+        fields = [(name, self.types.get(name, pa.string())) for name in block.columns()]
         fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
         kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
         # the name that Parquet gives to the numbers of a list, so that the schema is the same when it is read back
@@ -84,8 +81,7 @@ class ParquetOutput(OutputFile):
 
     def _batch(self, block: Block) -> Any:
         pa, schema = self._arrow, self._schema
-        arrays = [] if block.ids is None else [self._array(block.ids, schema.field("id").type)]
-        arrays += [self._array(values, schema.field(name).type) for name, values in block.kept.items()]
+        arrays = [self._array(values, schema.field(name).type) for name, values in block.columns().items()]
         arrays += [] if block.log_probs is None else [pa.array(block.log_probs)]
         arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.ravel()), block.vectors.shape[1]))
         return pa.record_batch(arrays, schema=schema)

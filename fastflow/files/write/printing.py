@@ -14,13 +14,13 @@ from fastflow.files.read.records import Identity, plain
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FIELDS = ("index", "id", "text", "log_prob", "embedding")  # of an object
+FIELDS = ("index", "text", "log_prob", "embedding")  # of an object
 FIRST = 3  # numbers of a vector that a terminal shows
 
 
 class Block:
     """Consecutive rows ready to write: their input row numbers, texts, ids and log-densities (None: not asked for),
-    vectors (b, D'), and the values of the fields to keep by name.
+    vectors (b, D'), and the values of the fields to keep by name; ``id_field`` names the column of the ids.
     """
 
     def __init__(
@@ -31,16 +31,22 @@ class Block:
         vectors: NDArray[Any],
         log_probs: NDArray[Any] | None = None,
         kept: Mapping[str, Sequence[Any]] | None = None,
+        id_field: str = "id",
     ) -> None:
         self.rows, self.texts, self.ids, self.vectors, self.log_probs = rows, texts, ids, vectors, log_probs
         self.kept = kept or {}
+        self.named_ids = {} if ids is None else {id_field: ids}
+
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """The values of ids and fields to keep by the names of their columns."""
+        return {**self.named_ids, **self.kept}
 
 
 def json_lines(block: Block) -> str:
     """One object a row; nine significant digits give float32 back exactly."""
     lines = []
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
-        head = {"index": row} | ({} if block.ids is None else {"id": block.ids[at]})
+        head = {"index": row} | {name: ids[at] for name, ids in block.named_ids.items()}
         kept = {name: plain(values[at]) for name, values in block.kept.items()}
         tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
         start = json.dumps(head | {"text": text} | kept | tail, ensure_ascii=False)[:-1]
