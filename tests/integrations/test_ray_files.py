@@ -81,7 +81,7 @@ def test_the_output_has_numbers_and_vectors_and_no_texts(folder, model):
         ({"text": ["a"]}, {"field": "body"}, "in.parquet: no field 'body'; the fields are text"),
         ({"sentence1": ["a"], "sentence2": ["b"]}, {}, "in.parquet holds pairs of texts; choose one with --te"),
         ({"text": ["a"], "row": [1]}, {"keep": ("row",)}, "has a column 'row' of its own; rename yours"),
-        ({"text": ["a"], "row": [1]}, {"id_field": "row"}, "has a column 'row' of its own; rename yours, or leave out --i"),
+        ({"text": ["a"], "row": [1]}, {"id_field": "row"}, "has a column 'row' of its own; rename yours, or leave"),
         ({"text": pa.array([], pa.string())}, {}, "in.parquet: there is no row to embed"),
     ],
 )
