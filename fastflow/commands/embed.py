@@ -112,6 +112,9 @@ RESUME = click.option(
     help="Keep the vector of every text in FILE.db, and take those that are there from the same model: for a corpus "
     "that grows. Runs may share it.",
 )
+@click.option(
+    "--only-new", is_flag=True, help="With --cache: write only the rows whose texts no finished run has put there."
+)
 @RESUME
 @click.option(
     "--shard",
@@ -271,6 +274,7 @@ def _summarise(done: Summary, seconds: float, longest: int | None, output: Path 
         return
     rate = done.texts / max(seconds, 1e-9)
     odd = [f"{done.empty:,} empty"] * bool(done.empty) + [f"{done.resumed:,} done before"] * bool(done.resumed)
+    odd += [f"{done.known:,} more known and left out"] * bool(done.known)
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
     written = "" if output is None else written_to(output, replaced)

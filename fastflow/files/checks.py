@@ -25,6 +25,10 @@ def check_target(
     """
     check_formats(paths, settings.layout)
     check_cache(cache, target, paths)
+    if settings.only_new and cache is None:
+        raise UsageError("--only-new leaves out the texts of earlier runs, which --cache FILE.db knows: add --cache")
+    if settings.only_new and settings.shard is not None:
+        raise UsageError("--only-new and --shard: the rows of a part are fixed; leave out one of them")
     if target is None and settings.shard is not None:
         raise UsageError("--shard needs an output, for a part has a manifest beside it: -o DIR")
     if target is None:

@@ -100,6 +100,8 @@ class Embedded:
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
     ) -> Summary:
         """Write the rows after the ``finished`` ones of an earlier run; pooled vectors come from ``store`` if there."""
+        if self._settings.only_new and store is not None:
+            self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime._opened.backend.overlaps)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
         total, about = self._expected() if shown else (None, False)
@@ -150,6 +152,8 @@ class Embedded:
                 begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
                 writer.seal = lambda whole: begun.sealed(whole).write(target)
+            if store is not None and settings.only_new:
+                state.since = store.since
             with growing(writer, state, run.resume) as rows:
                 return self.into(writer, state, rows, store)
 
@@ -181,8 +185,22 @@ class Embedded:
             counts.texts += len(texts)
             counts.empty += sum(not text.strip() for text in texts)
 
+    def _unknown(self, rows: Iterator[Row], store: Store, since: int | None) -> Iterator[Row]:
+        """``rows`` but those whose texts ``store`` had when it was at ``since``."""
+        from fastflow.files.reuse.store import decides, keys_of  # few runs look for new texts
+
+        decided = decides(self._runtime, self._settings.prompt)
+        together = 1 if self._source.identity is None else WINDOW  # a pipe may have no more for now
+        for some in windowed(rows, together, characters):
+            keys = keys_of(map(one_text, some), decided)
+            known = store.known(keys, since or 0)
+            yield from (row for row, key in zip(some, keys, strict=True) if key not in known)
+            self._counts.known += sum(key in known for key in keys)
+
     def _expected(self) -> tuple[int | None, bool]:
         """The rows of the run, finished ones among them, and whether that is an estimate."""
+        if self._settings.only_new:
+            return None, False
         if self._split is not None:
             return self._split.stop - self._split.start, False
         return self._source.expected(self._settings.layout)

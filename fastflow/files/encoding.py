@@ -162,6 +162,7 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
         store = Repeats(None if target is None else target.parent, size)
     try:
         yield store
+        store.finish()
     finally:
         store.close()
 

@@ -33,6 +33,7 @@ class Settings:
     truncate: str = "right"
     prompt: str | None = None
     log_prob: bool = False
+    only_new: bool = False
     ranges: Ranges | None = None
 
     def recorded(self) -> dict[str, Any]:
@@ -52,6 +53,7 @@ class Summary:
     reused: int = 0  # texts whose pooled vector was there before
     cache: str = ""  # the content of --cache, in words
     finished: bool = False  # by an earlier run: this one had nothing to do
+    known: int = 0  # rows that --only-new left out
     skipped: int = 0  # rows that --errors skip left out, and the places of the first
     skipped_rows: list[str] = field(default_factory=list)
 

@@ -56,6 +56,16 @@ WITHOUT_A_MODEL = [
     ("embed in.txt --prompt a --prompt-name b", 2, "give --prompt or --prompt-name, not both"),
     ("embed in.txt --prompt-name b --fit", 2, "--fit makes a model without prompts of its own"),
     ("embed in.txt --fit --shard 1/2 -o new", 2, "--fit and --shard: every shard needs one and the same"),
+    (
+        "embed in.txt --only-new",
+        2,
+        "--only-new leaves out the texts of earlier runs, which --cache FILE.db knows: a",
+    ),
+    (
+        "embed in.txt --only-new --cache c.db --shard 1/2 -o new",
+        2,
+        "--only-new and --shard: the rows of a part are",
+    ),
     ("embed in.txt --dim 0", 2, "0 is not in the range x>=1"),
     ("embed in.txt --precision int4", 2, "'int4' is not one of"),
     ("embed in.txt --format xml", 2, "unknown format 'xml'; known are txt, tsv, csv, jsonl, parquet"),

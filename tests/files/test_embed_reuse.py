@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from fastflow.files.run import Run, Settings, Summary
 from fastflow.opened import Opened
 
 from support.commands import assert_one_sentence, run
+from support.runs import stopped_at
 
 pytestmark = pytest.mark.skipif(find_spec("fastflow.kernels._cpu") is None, reason="only compiled kernels promise bits")
 HOWS = ["dedupe", "cache"]
@@ -147,3 +151,57 @@ def test_the_summary_counts_and_the_size_is_reported(model, source, lines, out):
     result = run("cache", out / "c.db", "--clear")
     assert_one_sentence(result, 2, "c.db is one file: remove it as such; --clear is for the cache of fastflow-train")
     assert (out / "c.db").exists()
+
+
+class Daily:
+    """Runs of ``fastflow embed`` on lines with one cache, in a folder; each gives the texts that it wrote."""
+
+    def __init__(self, model, folder):
+        self.model, self.folder = model, folder
+
+    def run(self, lines, out, *options):
+        source, content = self.folder / f"{out}.txt", "".join(f"{line}\n" for line in lines)
+        if not source.exists():
+            source.write_text(content)
+        words = [source, "-m", self.model, "-q", "--cache", self.folder / "c.cache"]
+        done = run("embed", *words, "-o", self.folder / f"{out}.jsonl", *options)
+        return done, [json.loads(line)["text"] for line in self.written(out)]
+
+    def written(self, out):
+        path = self.folder / f"{out}.jsonl"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def daily(model, tmp_path):
+    return Daily(model, tmp_path)
+
+
+def test_only_rows_that_no_finished_run_had_are_written(daily, sentences):
+    old, new = sentences[:40], [*sentences[40:45], sentences[40]]
+    assert daily.run(old, "a")[1] == old
+    mixed = [*old[:20], *new, *old[20:]]
+    assert daily.run(mixed, "b", "--only-new")[1] == new
+    assert [json.loads(line)["index"] for line in daily.written("b")] == list(range(20, 26))
+    assert daily.run(mixed, "c", "--only-new")[1] == []
+    assert daily.run(mixed, "c", "--only-new", "--resume")[0].exit_code == 0
+    assert daily.run(mixed, "d", "--only-new", "--prompt", "so ")[1] == mixed, "with another prompt none is known"
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_rows_that_an_interrupted_run_has_computed_are_not_lost(daily, sentences, between, options):
+    """In between another run may finish, which knows the texts of the cache."""
+    daily.run(sentences[:20], "a")
+    with stopped_at(2):
+        assert daily.run(sentences[:100], "b", "--only-new")[1] == []
+    if between:
+        daily.run(sentences[:5], "c")
+    assert daily.run(sentences[:100], "b", "--only-new", *options)[1] == sentences[20:100]
+
+
+def test_the_texts_of_a_cache_of_an_earlier_version_are_known(daily, sentences):
+    daily.run(sentences[:20], "a")
+    with contextlib.closing(sqlite3.connect(daily.folder / "c.cache")) as db, db:
+        db.execute("DROP TABLE known")
+    assert daily.run(sentences[:25], "b", "--only-new")[1] == sentences[20:25]

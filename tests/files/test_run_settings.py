@@ -28,7 +28,7 @@ def test_what_is_no_shard_is_refused_in_one_sentence(text):
 
 
 OTHER = {"layout": Layout("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9, "dedupe": True,
-         "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True,
+         "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True, "only_new": True,
          "ranges": Ranges("r.npy", "0" * 64, np.zeros((2, 32), np.float32))}  # fmt: skip
 
 

@@ -68,6 +68,7 @@ SUBJECTS = [
     Subject("shard", ("embed", "in.jsonl", "--shard", "2/2"), rows=range(ROWS // 2, ROWS)),
     Subject("dedupe", ("embed", "in.jsonl", "--dedupe")),
     Subject("cache", ("embed", "in.jsonl", "--cache", "c.cache")),
+    Subject("only-new", ("embed", "in.jsonl", "--cache", "c.cache", "--only-new")),
     Subject("transform", ("transform", "in.npy"), (".npy", ".npz", ".safetensors")),
 ]
 
@@ -77,7 +78,7 @@ def cases(subjects: list[Subject]) -> list[Any]:
     found = []
     for each in subjects:
         for suffix in each.suffixes:
-            slow = each.name in ("dedupe", "cache") and suffix != each.suffixes[0]
+            slow = each.name in ("dedupe", "cache", "only-new") and suffix != each.suffixes[0]
             found.append(pytest.param((each, suffix), id=f"{each.name}{suffix}", marks=[pytest.mark.slow] * slow))
     return found
 

@@ -24,7 +24,12 @@ CHECK = 8  # bytes that bind a kept vector to its key
 
 
 class Store(ABC):
-    """Rows of bytes by key, all of one size."""
+    """Rows of bytes by key, all of one size.
+
+    ``since``: the number of the last row that a finished run has stored, None if runs share no rows.
+    """
+
+    since: int | None = None
 
     @abstractmethod
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -37,6 +42,13 @@ class Store(ABC):
     def describe(self) -> str:
         """The content in words; empty if nothing is kept after the run."""
         return ""
+
+    def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
+        """The ``keys`` of rows with a number up to ``since``."""
+        return set()
+
+    def finish(self) -> None:  # noqa: B027 (nothing to note, if runs share no rows)
+        """Note that a run has written all of its rows."""
 
     @abstractmethod
     def close(self) -> None:

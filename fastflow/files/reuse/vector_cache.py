@@ -3,6 +3,7 @@
     runs      the settings that decide a vector, as JSON, and how many vectors they have
     keys      key of text and settings -> number of the vector
     vectors   a check and the row (see ``reuse``)
+    known     the last number when a run had finished: vectors up to it are of runs that wrote all of their rows
 
 Every row is checked when it is read: one that is not what was stored for its key is an error, never a vector.
 """
@@ -32,6 +33,8 @@ CREATE TABLE runs (number INTEGER PRIMARY KEY, settings TEXT UNIQUE NOT NULL, ve
 CREATE TABLE vectors (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE keys (key BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 """
+KNOWN = """CREATE TABLE IF NOT EXISTS known (last INTEGER NOT NULL)"""
+LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
 class VectorCache(Store):
@@ -48,6 +51,9 @@ class VectorCache(Store):
             with self._changing():
                 if not _version(self._db, path):
                     _create(self._db)
+                self._db.execute(KNOWN)  # a cache of an earlier version has none: its runs are taken to have finished
+                self._db.execute(f"INSERT INTO known SELECT ({LAST}) WHERE NOT EXISTS (SELECT * FROM known)")  # noqa: S608
+                (self.since,) = self._db.execute("SELECT last FROM known").fetchone()
         except BaseException:
             self._db.close()
             raise
@@ -56,6 +62,15 @@ class VectorCache(Store):
         with _plain(self.path):
             query = "SELECT key, data FROM keys LEFT JOIN vectors USING (number) WHERE key IN "
             return {key: self._checked(key, data) for key, data in self._among(keys, query)}
+
+    def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
+        with _plain(self.path):
+            found = self._among(keys, "SELECT key, number FROM keys WHERE key IN ")
+            return {key for key, number in found if number <= since}
+
+    def finish(self) -> None:
+        with self._changing():
+            self._db.execute(f"UPDATE known SET last = ({LAST})")  # noqa: S608 (a fixed query)
 
     def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(keys), ASKED):
@@ -76,7 +91,7 @@ class VectorCache(Store):
             # another run may have been faster; sorted, neighbours in the index are written together
             there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
             new = sorted(rows.keys() - there)
-            (last,) = self._db.execute("SELECT coalesce(max(number), 0) FROM vectors").fetchone()
+            (last,) = self._db.execute(LAST).fetchone()
             numbered = list(enumerate(new, last + 1))
             self._db.executemany(
                 "INSERT INTO vectors VALUES (?, ?)", ((n, check_of(key, rows[key]) + rows[key]) for n, key in numbered)

@@ -134,6 +134,7 @@ class State:
     def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
         self.target, self.path, self._partial = target, state_path(target), partial_path(target)
         self.rows = 0
+        self.since: int | None = None  # the vectors of a cache that the run takes as known, if it looks for new texts
         self._again, self._paths = source is not None, paths
         self._run = json.loads(json.dumps({"input": source, **run}))  # as it will be read back
 
@@ -152,7 +153,7 @@ class State:
                 f"{self._partial} is from a run with another {self._difference(saved['run'])}; give the same again, or "
                 f"remove {self._partial} to start again"
             )
-        self.rows = rows
+        self.rows, self.since = rows, saved.get("since", self.since)
         return rows, position
 
     def is_done(self) -> int | None:
@@ -189,16 +190,21 @@ class State:
             raise cannot_write(path, error) from error
 
     def left(self) -> str:
-        """The finished rows that an earlier run left here, in words; empty if its record cannot be read."""
+        """The finished rows that an earlier run left here, in words; empty if its record cannot be read.
+
+        The same run, which begins again, takes the same vectors of a cache as known.
+        """
         try:
             saved = json.loads(self.path.read_text(encoding="utf-8"))
             rows, same = int(saved["rows"]), self._continues(saved["run"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return ""
-        known = (
-            "; --resume would have kept them" if same else f", of a run with another {self._difference(saved['run'])}"
-        )
-        return f"{rows:,} finished rows in {self._partial}{known}" if rows else ""
+        whose = "; --resume would have kept them"
+        if same:
+            self.since = saved.get("since", self.since)
+        else:
+            whose = f", of a run with another {self._difference(saved['run'])}"
+        return f"{rows:,} finished rows in {self._partial}{whose}" if rows else ""
 
     def _continues(self, saved: Any) -> bool:
         """Whether this run may follow the run ``saved``: it is the same, or refused rows that this one mends."""
@@ -221,7 +227,9 @@ class State:
         if not self._again:
             return
         try:
-            replace_text(self.path, json.dumps({"rows": rows, "bytes": position, "run": self._run}))
+            replace_text(
+                self.path, json.dumps({"rows": rows, "bytes": position, "since": self.since, "run": self._run})
+            )
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self.rows = rows
