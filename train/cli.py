@@ -59,8 +59,8 @@ class TrainCommand(click.Command):
     multiple=True,
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Scored pairs: print Spearman x100 of raw pooling, of the weighted pooling, of the calibrated embeddings and, "
-    "with --encoder default, of the packaged models; then whether the calibration is better or worse.",
+    help="Scored pairs: print Spearman x100 of unweighted pooling, of weighted pooling, of the calibrated embeddings "
+    "and, with --encoder default, of the packaged models; then whether the calibration is better or worse.",
 )
 @click.option(
     "--ray",

@@ -1,4 +1,4 @@
-"""Which calibration ships: the method, or raw pooling if its dropout views are no better separated, and why."""
+"""Which calibration ships: the method, or none if its dropout views are no better separated, and why."""
 
 import json
 
@@ -54,8 +54,9 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
     bad = ["--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--demoted", "4"]
     result = train(*bad)
     assert result.exit_code == 0
-    assert "flow was REFUSED and raw pooling kept: its dropout views are no better separated about their mean " in (
-        result.stderr
+    assert (
+        "flow was REFUSED and the pooling kept as it is: its dropout views are no better separated about their mean "
+        in (result.stderr)
     )
     assert "--stop budget" in result.stderr
     assert record(tmp_path / "m")["choice"]["chosen"] == "none"
@@ -77,7 +78,9 @@ def test_the_latent_is_judged_as_it_is_and_its_look_is_its_separability(train, t
     assert [values["none"], values["flow"]] == [training["separability"][when] for when in ("before", "after")]
 
 
-REFUSED = "whiten was REFUSED and raw pooling kept: its dropout views are no better separated (none 4.000, whiten "
+REFUSED = (
+    "whiten was REFUSED and the pooling kept as it is: its dropout views are no better separated (none 4.000, whiten "
+)
 WITH_AUTO = "auto keeps the pooling as it is: whiten was refused, its dropout views are no better separated "
 WITH_AUTO += "(none 4.000, whiten "
 CHANCE = "; it needs more than 4.040, because a smaller gain may be chance)"
@@ -90,7 +93,7 @@ REMEDY = ", so it would fit the encoder's noise; give more text or more varied t
     [(5.2, True, ""), (4.05, True, ""), (4.03, False, CHANCE), (3.9, False, ")"), (np.nan, False, None)],
 )
 def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, why, automatic):
-    """Both numbers, the one reached and the one needed if that is more than raw pooling's."""
+    """Both numbers, the one reached and the one needed if that is more than the pooling's own."""
     stages = fit_named("whiten", x := normal(40, 8))
     fitted, views = Fitted(stages), Views(x, normal(40, 8, 1))
     monkeypatch.setattr(selection, "judge", lambda stages, views: value)
@@ -117,7 +120,7 @@ def test_what_is_judged_are_the_stages_in_float64():
     (stage,) = fit_named("whiten", x)
     expected = views.judge(lambda side: (side - stage.params["mean"]) @ stage.params["matrix"])
     assert judge([stage], views) == pytest.approx(expected, rel=1e-12)
-    assert judge([], views) == views.judge(centred=True)  # raw pooling keeps its mean
+    assert judge([], views) == views.judge(centred=True)  # a pooling without calibration keeps its mean
 
 
 def test_recolour_that_gives_back_a_mean_is_judged_about_it():
@@ -156,7 +159,7 @@ def test_a_failure_that_is_not_of_the_corpus_is_never_a_reason_to_keep_the_pooli
 
 @pytest.mark.slow
 def test_auto_fails_if_its_checkpoint_is_of_another_run(train, tmp_path, monkeypatch):
-    """It must not ship raw pooling instead."""
+    """It must not ship the pooling as it is instead."""
     monkeypatch.setattr(fitting, "FEWEST", 256)
     options = ("--method", "auto", "--save-steps", "2")
     interrupted(train, monkeypatch, 3, *options)

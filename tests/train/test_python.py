@@ -89,7 +89,7 @@ def test_a_cache_is_used_where_one_is_named(bert, sentences, tmp_path, capfd):
 
 @pytest.mark.slow
 def test_a_refused_method_is_warned_of(bert, sentences):
-    with pytest.warns(UserWarning, match="whiten was REFUSED and raw pooling kept") as warned:
+    with pytest.warns(UserWarning, match="whiten was REFUSED and the pooling kept as it is") as warned:
         fit = fastflow.fit(sentences, bert, "whiten", pooling=LAYERED)
     assert warned[0].filename == __file__
     assert (fit.stages, fit.report["method"], fit.report["calibration"]) == ([], "none", "none")

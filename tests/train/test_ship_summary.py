@@ -57,7 +57,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     result = train("--eval", pairs, "--method", "standardize")
     assert result.exit_code == 0
     assert re.split(r" {2,}", result.stdout.splitlines()[0].strip()) == [
-        "raw pooling",
+        "unweighted pooling",
         "weighted pooling",
         "calibrated",
     ]
@@ -68,13 +68,13 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     runtime = Runtime(tmp_path / "m", backend="torch")
     assert train("--method", "none", "--token-weights", "none", "--eval", pairs, out=tmp_path / "raw").exit_code == 0
     raw = Runtime(tmp_path / "raw", backend="torch")
-    assert "| measured | raw pooling | calibrated |" in (tmp_path / "raw" / "README.md").read_text()
+    assert "| measured | unweighted pooling | calibrated |" in (tmp_path / "raw" / "README.md").read_text()
     for column, encode in enumerate((raw.encode, runtime.pool, runtime.encode)):
         expected = evaluate(encode, find_sets([pairs]))
         for row in expected["rows"]:
             for kind in ("all", "wmean"):
                 assert float(lines[f"Spearman {row['set']}, {kind}"][column]) == pytest.approx(row[kind], abs=0.02)
-    best = r"(?: Calibrating gained .* over raw pooling\.)?"
+    best = r"(?: Calibrating gained .* over unweighted pooling\.)?"
     figures = rf"Spearman \S+ calibrated(?:[;,] \S+ \w+ pooling){{2}}\.{best} So few pairs cannot decide\."
     assert re.fullmatch(
         rf"(?:Better|Worse than \w+ pooling|Level), perhaps by chance with 60 pairs: {figures}", last_line(result)
@@ -85,7 +85,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
     assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
     card = (tmp_path / "m" / "README.md").read_text()
-    assert "| measured | raw pooling | weighted pooling | calibrated |" in card
+    assert "| measured | unweighted pooling | weighted pooling | calibrated |" in card
     assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
 
 
@@ -141,11 +141,11 @@ def scored(pairs, **scores):
 @pytest.mark.parametrize(
     ("scores", "said", "others", "gained"),
     [
-        ({"raw": 50.0, "before": 52.0, "after": 55.0}, "Better", "52 weighted pooling, 50 raw pooling", ""),
+        ({"raw": 50.0, "before": 52.0, "after": 55.0}, "Better", "52 weighted pooling, 50 unweighted pooling", ""),
         (
             {"raw": 56.2, "before": 52.0, "after": 55.0},
-            "Worse than raw pooling",
-            "56.2 raw pooling, 52 weighted pooling",
+            "Worse than unweighted pooling",
+            "56.2 unweighted pooling, 52 weighted pooling",
             "",
         ),
         ({"before": 52.0, "after": 52.0}, "Level", "52 weighted pooling", ""),
@@ -158,8 +158,8 @@ def scored(pairs, **scores):
         (
             {"raw": 4.0, "before": 5.0, "after": 61.0, "packaged": 60.0, "static": 93.8},
             "Worse than static in the package",
-            "93.8 static in the package, 60 model in the package, 5 weighted pooling, 4 raw pooling",
-            "57.0 over raw pooling",
+            "93.8 static in the package, 60 model in the package, 5 weighted pooling, 4 unweighted pooling",
+            "57.0 over unweighted pooling",
         ),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_fit_on_the_encoder_of_the_package_has_its_model_in_a_column_of_its_ow
     assert fit.measures["spearman"]["static"] == evaluate(Runtime("static").encode, sets)
     heads, *lines = report.cells(fit.measures, report.source_of(fit.encoder))
     packaged = ["model in the package", "static in the package"]
-    assert heads == ["", "raw pooling", "weighted pooling", "calibrated", *packaged]
+    assert heads == ["", "unweighted pooling", "weighted pooling", "calibrated", *packaged]
     assert [bool(line[4] and line[5]) for line in lines] == [line[0].startswith("Spearman") for line in lines]
     assert fit.report["verdict"] == fit.verdict
     assert re.match(r"(Better|Level|Worse than [\w ]+)[,:]", fit.verdict)

@@ -1,4 +1,4 @@
-"""Choosing a calibration without labels, and refusing one that the dropout views do not favour over raw pooling."""
+"""Choosing a calibration without labels, and refusing one that the dropout views do not favour over none."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def _verdict(method: str, chosen: str, raw: float, value: float, about: str, aut
     if automatic:
         return f"auto keeps the pooling as it is: {method} was refused, {why})"
     return (
-        f"{method} was REFUSED and raw pooling kept: {why}), so it would fit the encoder's noise; give more text or "
-        "more varied text, or keep it with --stop budget"
+        f"{method} was REFUSED and the pooling kept as it is: {why}), so it would fit the encoder's noise; give more "
+        "text or more varied text, or keep it with --stop budget"
     )

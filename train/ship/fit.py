@@ -91,12 +91,12 @@ class Fit(Saving):
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages of the calibration in their order, none for raw pooling."""
+        """The stages of the calibration in their order, none if the pooling is kept as it is."""
         return list(self.choice.fitted.stages)
 
     @property
     def refused(self) -> bool:
-        """Whether the named method was refused and raw pooling kept."""
+        """Whether the named method was refused and the pooling kept as it is."""
         return self.choice.method != self.training["method"] != "auto"
 
     @property

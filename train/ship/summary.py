@@ -98,12 +98,18 @@ def source_of(encoder: FrozenEncoder | None) -> str:
     """The name of the vectors that are calibrated: the column next to theirs is called calibrated."""
     if encoder is None:
         return RAW_VECTORS
-    return "raw pooling" if encoder.pooling.weights is None else "weighted pooling"
+    return "unweighted pooling" if encoder.pooling.weights is None else "weighted pooling"
 
 
 def columns(source: str) -> dict[str, str]:
     """{vectors that were measured: the head of their column}; ``source``: that of the vectors before calibration."""
-    return {"raw": "raw pooling", "before": source, "after": "calibrated", "packaged": PACKAGED, "static": STATIC}
+    return {
+        "raw": "unweighted pooling",
+        "before": source,
+        "after": "calibrated",
+        "packaged": PACKAGED,
+        "static": STATIC,
+    }
 
 
 def cells(measures: dict[str, Any], source: str) -> list[list[str]]:
@@ -143,7 +149,7 @@ def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> st
     if pairs < FEW:
         said += f", perhaps by chance with {pairs:,} pairs"
     line = f"{said}: Spearman {own:.4g} calibrated; {', '.join(f'{score:.4g} {head}' for head, score in others)}."
-    plain = "raw pooling" if "raw pooling" in scores else source
+    plain = "unweighted pooling" if "unweighted pooling" in scores else source
     if scores[plain] < own < best:
         line += f" Calibrating gained {own - scores[plain]:.1f} over {plain}."
     return line + FEWER_PAIRS * (pairs < NO_PROOF)
