@@ -29,7 +29,7 @@ def isas():
 
 
 include "c/mapped.pxi"
-include "c/trial/trial.pxi"
+include "c/selftest/selftest.pxi"
 include "c/flow/flow.pxi"
 include "c/encoder/steps.pxi"
 include "c/encoder/formats.pxi"

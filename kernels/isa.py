@@ -1,7 +1,7 @@
 """The instruction set of the compiled kernels: the one that the caller or FASTFLOW_ISA names, or the best here.
 
-Before one is used, its bodies compute a few numbers (``c/trial``): one that is wrong, by a fault of the processor, of a
-hypervisor or of a compiler, is passed over.
+Before one is used, its bodies compute a few numbers (``c/selftest``): one that is wrong, by a fault of the processor, of
+a hypervisor or of a compiler, is passed over.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def forced_isa(name: str | None = None) -> str:
     if (asked or name is not None) and not usable(number := isas().get(asked, (-1,))[0]):
         why = amx_missing() if asked == "amx" else ""
         if number >= 0 and (what := wrong(number)):
-            why = f"it computes wrong numbers in its trials: {', '.join(what)}"
+            why = f"it computes wrong numbers in its self-tests: {', '.join(what)}"
         named = f"FASTFLOW_ISA={asked}" if name is None else f"instruction set {asked!r}"
         names = ", ".join((*TILES[: has_tiles()], *best_first()))
         raise ValueError(f"{named} cannot run on this machine{f' ({why})' * bool(why)}; usable here: {names}")

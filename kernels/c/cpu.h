@@ -28,7 +28,7 @@ const char *ff_find_amx(void);  /* "" if tiles may be used, for which Linux is a
 enum { FF_PORTABLE, FF_AVX2, FF_AVX512, FF_AMX, FF_AMX_EMULATED, FF_ISAS };
 const char *ff_isa_name(int isa);
 int ff_isa_present(int isa);  /* 1 when compiled in, present in the CPU and enabled by the operating system */
-int ff_isa_usable(int isa);  /* trial/usable.c: 1 when present and right in its trials, which run the first time */
+int ff_isa_usable(int isa);  /* selftest/usable.c: 1 when present and right in its self-tests, which run the first time */
 const char *ff_amx_missing(void);  /* why AMX cannot run here, asking the system for it the first time; "" if it can */
 /* Of the float32 kernels: floats in a vector, on which the layout of the weights depends; and rows in the largest tile, on
    which scratch memory depends. A tile of R rows keeps 2 R vectors of sums in registers: 8 of 16 in portable C, 12 of 16

@@ -60,7 +60,7 @@ const char *ff_amx_missing(void)
     answer = ff_find_amx();
 #if FF_HAS_AMX && defined(__linux__)
     if (!*answer && !amx_is_right())
-        answer = "AMX gave a wrong answer in its trial";
+        answer = "AMX gave a wrong answer in its self-test";
 #endif
     return atomic_compare_exchange_strong(&known, &none, answer) ? answer : none;
 }

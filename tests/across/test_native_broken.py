@@ -1,4 +1,4 @@
-"""Bodies that are really wrong, and whether the trials find them: ``tests/native/broken.py``."""
+"""Bodies that are really wrong, and whether the self-tests find them: ``tests/native/broken.py``."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from support.places import TESTS
 
 @pytest.mark.whole
 @pytest.mark.skipif(not isas()["amx"][1], reason="the script breaks bodies of AMX and AVX-512")
-def test_a_broken_body_fails_a_trial():
+def test_a_broken_body_fails_a_self_test():
     done = subprocess.run(
         [sys.executable, TESTS / "native/broken.py"], capture_output=True, text=True, timeout=900, check=False
     )

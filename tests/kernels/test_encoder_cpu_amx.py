@@ -54,9 +54,9 @@ def dot_bf16(a, b, c):
     return out
 
 
-def trial(number, whole, a, b, c):
+def multiply(number, whole, a, b, c):
     out = np.ascontiguousarray(c).view(np.uint8).copy()
-    _cpu.tile_trial(number, whole, a.view(np.uint8), b.view(np.uint8), out)
+    _cpu.try_tile(number, whole, a.view(np.uint8), b.view(np.uint8), out)
     return out.view(c.dtype)
 
 
@@ -73,7 +73,7 @@ def test_a_tile_of_bfloat16_has_the_documented_bits(tiles, scale, seed):
     wide[0] = (a.astype(np.uint32) << 16).view(np.float32)
     c = (rng.normal(size=(16, 16)) * scale).astype(np.float32)
     some = [0, 5, 15]  # rows: fractions are slow
-    found = trial(tiles, False, a, b, c)
+    found = multiply(tiles, False, a, b, c)
     want = dot_bf16(wide[0][some], wide[1], c[some])
     assert np.isfinite(found).all()
     assert np.array_equal(found[some], want)
@@ -92,7 +92,7 @@ def test_a_tile_of_bytes_is_exact(tiles):
         b = rng.integers(-b_bound, b_bound, (64, 16)).astype(np.int8)
         c = rng.integers(-(2**20), 2**20, (16, 16)).astype(np.int32)
         packed = np.ascontiguousarray(b.reshape(16, 4, 16).swapaxes(1, 2)).reshape(16, 64)
-        assert np.array_equal(trial(tiles, True, a, packed, c), c + a.astype(np.int32) @ b.astype(np.int32))
+        assert np.array_equal(multiply(tiles, True, a, packed, c), c + a.astype(np.int32) @ b.astype(np.int32))
 
 
 def test_the_processor_and_the_emulation_agree():
@@ -103,7 +103,7 @@ def test_the_processor_and_the_emulation_agree():
         for _ in range(200):
             a, b = rng.integers(0, 256, (2, 16, 64)).astype(np.uint8)
             c = rng.normal(size=(16, 16)).astype(np.float32)
-            hard, soft = (trial(_cpu.isas()[name][0], whole, a, b, c) for name in instructions.TILES)
+            hard, soft = (multiply(_cpu.isas()[name][0], whole, a, b, c) for name in instructions.TILES)
             same = (hard.view(np.int32) == soft.view(np.int32)) | (np.isnan(hard) & np.isnan(soft) & (not whole))
             assert same.all()
 
@@ -172,15 +172,15 @@ def test_a_flow_under_amx_is_that_of_avx512():
     assert choose("float32", "amx-emulated") == ("amx-emulated", FLOAT)
 
 
-def test_a_trial_checks_what_it_is_given():
+def test_a_tile_checks_what_it_is_given():
     tile, short = np.zeros((16, 64), np.uint8), np.zeros((16, 63), np.uint8)
     number, usable, _, _ = _cpu.isas()["amx-emulated"]
     for wrong in (0, _cpu.isas()["avx512"][0], 99, -1):
         with pytest.raises(ValueError, match=f"instruction set {wrong} has no tiles"):
-            _cpu.tile_trial(wrong, True, tile, tile, tile)
+            _cpu.try_tile(wrong, True, tile, tile, tile)
     if usable:
         with pytest.raises(ValueError, match="a tile has 16 rows of 64 bytes"):
-            _cpu.tile_trial(number, True, tile, short, tile)
+            _cpu.try_tile(number, True, tile, short, tile)
 
 
 @pytest.mark.parametrize("window", [None, 0, 31, 300])

@@ -1,4 +1,4 @@
-"""Bodies of C that are really wrong: each must fail a trial. Run ``python tests/native/broken.py``.
+"""Bodies of C that are really wrong: each must fail a self-test. Run ``python tests/native/broken.py``.
 
 A rule of an instruction set is changed in a copy of its header, what includes it is compiled again, and ``ff_wrong`` is
 asked. Needs gcc, and a processor with AVX-512; takes a minute or two.
@@ -35,7 +35,7 @@ CHANGES = (
 )
 ASK = """
 #include <stdio.h>
-#include "trial/trial.h"
+#include "selftest/selftest.h"
 int main(void)
 {
     for (int isa = 0; isa < FF_ISAS; isa++)
@@ -46,7 +46,7 @@ int main(void)
 
 
 def build(folder: Path, made: Path) -> list[int]:
-    """Compile what is not made yet, and ask: of each instruction set the trials that fail, bit 31 if it is absent."""
+    """Compile what is not made yet, and ask: of each instruction set the failed self-tests, bit 31 if it is absent."""
     sources = [*sorted(folder.rglob("*.c"))]
     objects = [made / str(path.relative_to(folder)).replace("/", "_") for path in sources]
     for source, to in zip(sources, objects, strict=True):

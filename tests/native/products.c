@@ -192,21 +192,21 @@ static double check_half(int isa, const ff_body *body)
 static int agree(void)
 {
     static _Alignas(64) union { char bytes[1024]; uint32_t words[256]; float floats[256]; } a, b, hard, soft;
-    for (int trial = 0; trial < 2000; trial++) {
+    for (int number = 0; number < 2000; number++) {
         for (int i = 0; i < 256; i++) {  /* all bit patterns, and as many sums of ordinary size and of subnormal products */
             const float f = draw(), g = draw();
-            const uint32_t most = trial % 4 == 1 ? 0x8fff8fffu : trial % 4 == 2 ? 0xdfffdfffu : 0xffffffffu;
+            const uint32_t most = number % 4 == 1 ? 0x8fff8fffu : number % 4 == 2 ? 0xdfffdfffu : 0xffffffffu;
             a.words[i] = (uint32_t)(int32_t)(f * 2147483520.0f) & most;
             b.words[i] = (uint32_t)(int32_t)(g * 2147483520.0f) & most;
-            if (trial % 4 == 3)
+            if (number % 4 == 3)
                 a.floats[i] = f, b.floats[i] = g;
-            hard.floats[i] = soft.floats[i] = trial % 4 ? draw() : 0x1p-127f * f;
+            hard.floats[i] = soft.floats[i] = number % 4 ? draw() : 0x1p-127f * f;
         }
-        ff_try_tile(FF_AMX, trial & 1, a.bytes, b.bytes, hard.bytes);
-        ff_try_tile(FF_AMX_EMULATED, trial & 1, a.bytes, b.bytes, soft.bytes);
+        ff_try_tile(FF_AMX, number & 1, a.bytes, b.bytes, hard.bytes);
+        ff_try_tile(FF_AMX_EMULATED, number & 1, a.bytes, b.bytes, soft.bytes);
         for (int i = 0; i < 256; i++)
-            if (hard.words[i] != soft.words[i] && ((trial & 1) || hard.floats[i] == hard.floats[i])) {
-                printf("trial %d: %08x, emulated %08x\n", trial, hard.words[i], soft.words[i]);
+            if (hard.words[i] != soft.words[i] && ((number & 1) || hard.floats[i] == hard.floats[i])) {
+                printf("number %d: %08x, emulated %08x\n", number, hard.words[i], soft.words[i]);
                 return 0;
             }
     }

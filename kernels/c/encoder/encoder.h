@@ -150,7 +150,7 @@ typedef struct {
 } ff_attention;
 /* FF_FLOAT, FF_BF16 or FF_INT8; NULL if this machine has none */
 const ff_attention *ff_find_attention(int isa, int format);
-const ff_attention *ff_attention_of(int isa, int format);  /* trial/usable.c: NULL too if it was wrong in its trial */
+const ff_attention *ff_attention_of(int isa, int format);  /* selftest/usable.c: NULL too if it failed its self-test */
 
 typedef struct {
     /* y = LayerNorm of the row x, which may be y; accumulated in float32. x, y, scale, bias: `width` columns and zeros up to a

@@ -20,7 +20,7 @@ def amx_missing():
     return ff_amx_missing().decode()
 
 
-def tile_trial(
+def try_tile(
     int isa, bint whole, const unsigned char[:, ::1] a, const unsigned char[:, ::1] b, unsigned char[:, ::1] c
 ):
     """c += a b in place for one tile each, (16, 64) bytes: int8 accumulated in int32 if ``whole``, else bfloat16 in float32."""

@@ -39,7 +39,7 @@ typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' m
 typedef void (*ff_product)(const char *memory, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
                            int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
 ff_product ff_find_product(int isa, int format);  /* NULL if this machine has none */
-ff_product ff_product_of(int isa, int format);    /* trial/usable.c: NULL too if it was wrong in its trial */
+ff_product ff_product_of(int isa, int format);    /* selftest/usable.c: NULL too if it failed its self-test */
 int ff_slow_dots(int isa);  /* whether the processor's dot products of bfloat16 take longer than widened weights */
 void ff_switch_tiles(int isa, int on);  /* this thread's tiles: on before the products of a call, off after them; AMX alone has any */
 /* c += a b for one tile each (16 rows of 64 bytes): with `whole` int8 accumulated in int32, else bfloat16 in float32. Tiles must

@@ -1,5 +1,5 @@
-/* Scans rows in blocks, one thread a block. A million codes are read at the speed of memory: trials with VNNI and with
-   VPOPCNTDQ were no faster. */
+/* Scans rows in blocks, one thread a block. A million codes are read at the speed of memory: measurements with
+   VNNI and VPOPCNTDQ were no faster. */
 #include <stdatomic.h>
 
 #include "search.h"

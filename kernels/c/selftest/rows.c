@@ -6,7 +6,7 @@
 #include "scalar.h"
 #include "search/search.h"
 #include "table/table.h"
-#include "trial.h"
+#include "parts.h"
 
 enum { WIDE = 20, COUNT = 4, ROOM = 64 };
 
@@ -19,7 +19,7 @@ static uint16_t half_of(int r, int i)
     return halves[whole(r, i) + 3];
 }
 
-int ff_try_table(const ff_trial *t)
+int ff_try_table(const ff_selftest *t)
 {
     static const int32_t ids[] = {1, 3, 0, 2, 1};
     static const int64_t offsets[] = {0, 5};
@@ -52,7 +52,7 @@ int ff_try_table(const ff_trial *t)
 }
 
 /* Each kind of scan on codes of 76 bytes: whole vectors and a rest. */
-int ff_try_scans(const ff_trial *t)
+int ff_try_scans(const ff_selftest *t)
 {
     enum { BYTES = 76, FLOATS = BYTES / 4 };
     int8_t codes[COUNT * BYTES], query[BYTES];
@@ -88,7 +88,7 @@ int ff_try_scans(const ff_trial *t)
     return 1;
 }
 
-static int try_norm(const ff_trial *t, const ff_body *body)
+static int try_norm(const ff_selftest *t, const ff_body *body)
 {
     float x[ROOM] = {0}, y[ROOM], scale[ROOM] = {0}, bias[ROOM] = {0};
     double want[WIDE], mean = 0, variance = 0.125;
@@ -106,7 +106,7 @@ static int try_norm(const ff_trial *t, const ff_body *body)
     return ff_agree(t, FF_TRY_ROWS, y, want, WIDE, 1e-5);
 }
 
-static int try_embed(const ff_trial *t, const ff_body *body)
+static int try_embed(const ff_selftest *t, const ff_body *body)
 {
     uint16_t words[COUNT * WIDE];
     float positions[COUNT * WIDE], x[ROOM];
@@ -123,7 +123,7 @@ static int try_embed(const ff_trial *t, const ff_body *body)
 }
 
 /* The weighted mean and the largest of 20 tokens, more than a run of 16. */
-static int try_pool(const ff_trial *t, const ff_body *body)
+static int try_pool(const ff_selftest *t, const ff_body *body)
 {
     enum { TOKENS = 20 };
     float *x = (float *)(void *)t->scratch, weights[TOKENS], out[ROOM];
@@ -146,7 +146,7 @@ static int try_pool(const ff_trial *t, const ff_body *body)
 }
 
 /* A row as bfloat16 and as bytes with and without sign: each of its numbers has a byte of its own. */
-static int try_convert(const ff_trial *t, const ff_body *body)
+static int try_convert(const ff_selftest *t, const ff_body *body)
 {
     float x[ROOM] = {0}, found[ROOM / 2];
     double halves[ROOM / 2], bytes[ROOM / 2];
@@ -174,7 +174,7 @@ static int try_convert(const ff_trial *t, const ff_body *body)
     return 1;
 }
 
-static int try_rotate(const ff_trial *t, const ff_body *body)
+static int try_rotate(const ff_selftest *t, const ff_body *body)
 {
     enum { HEAD = 32 };
     float x[3 * HEAD], table[HEAD];
@@ -192,7 +192,7 @@ static int try_rotate(const ff_trial *t, const ff_body *body)
     return ff_agree(t, FF_TRY_ROWS, x, want, 2 * HEAD, 1e-6);
 }
 
-static int try_glu(const ff_trial *t, const ff_body *body)
+static int try_glu(const ff_selftest *t, const ff_body *body)
 {
     float x[2 * ROOM];
     double want[ROOM];
@@ -204,7 +204,7 @@ static int try_glu(const ff_trial *t, const ff_body *body)
     return ff_agree(t, FF_TRY_ROWS, x, want, ROOM, 1e-5);
 }
 
-int ff_try_rows(const ff_trial *t)
+int ff_try_rows(const ff_selftest *t)
 {
     const ff_body *body = ff_body_of(t->isa);
     return try_norm(t, body) && try_embed(t, body) && try_pool(t, body) && try_convert(t, body) && try_rotate(t, body) &&

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "flow/flow.h"
-#include "trial.h"
+#include "parts.h"
 
 enum { WIDE = 20, ROWS = 3, SLOT = 64, INPUT = 0, HIDDEN = SLOT, RESULT = 2 * SLOT };  /* of the scratch of a row */
 enum { HEAD = 12 };        /* columns in the first of two chains */
@@ -66,7 +66,7 @@ static void compute(const weights_of *w, const float *x, double *z)
 
 #define AT(field) (int32_t)(offsetof(weights_of, field) / sizeof(float))
 
-int ff_try_flow(const ff_trial *t)
+int ff_try_flow(const ff_selftest *t)
 {
     weights_of *w = (weights_of *)(void *)t->scratch;
     _Static_assert(sizeof(weights_of) <= FF_TRY_BYTES, "the weights fit");

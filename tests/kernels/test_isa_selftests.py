@@ -10,18 +10,18 @@ from fastflow.errors import UsageError
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 
-# trials of c/trial/trial.h by number, and whether nothing runs on an instruction set that fails one
+# self-tests of c/selftest/parts.h by number, and whether nothing runs on an instruction set that fails one
 FLOATS = {0: "the flow", 1: "the mean of a table's rows", 2: "scans", 3: "rows of the encoder", 4: "float32 products",
           10: "float32 attention"}  # fmt: skip
-TRIALS = 16
+SELFTESTS = 16
 
 
 def number(name):
     return _cpu.isas()[name][0]
 
 
-def own_trials(isa):
-    """The trials that ``isa`` has: a product and attention of each of its formats, and what is float32."""
+def own_selftests(isa):
+    """The self-tests that ``isa`` has: a product and attention of each of its formats, and what is float32."""
     formats = {4 + form for form in _cpu.formats(number(isa))} | {10 + f for f in _cpu.attention_formats(number(isa))}
     return formats if isa.startswith("amx") else formats | set(FLOATS)
 
@@ -32,12 +32,12 @@ def test_what_this_machine_has_is_right(isa):
     assert _cpu.wrong(number(isa)) == []
 
 
-def test_a_wrong_number_fails_its_own_trial_and_no_other(isa):
-    expected = own_trials(isa)
+def test_a_wrong_number_fails_its_own_self_test_and_no_other(isa):
+    expected = own_selftests(isa)
     assert len(expected) >= 3
-    for trial in range(TRIALS):
-        assert _cpu.try_again(number(isa), trial) == ([trial] if trial in expected else []), trial
-    assert _cpu.usable(number(isa)), "a trial that is not kept changes nothing"
+    for test in range(SELFTESTS):
+        assert _cpu.try_again(number(isa), test) == ([test] if test in expected else []), test
+    assert _cpu.usable(number(isa)), "a self-test that is not kept changes nothing"
 
 
 def test_what_is_no_instruction_set_is_none():
@@ -48,7 +48,7 @@ def test_what_is_no_instruction_set_is_none():
             call(99)
 
 
-def test_all_trials_of_a_machine_take_under_five_milliseconds_of_the_processor():
+def test_all_self_tests_of_a_machine_take_under_five_milliseconds_of_the_processor():
     def spent():
         start = time.process_time_ns()
         for isa in instructions.isas():
@@ -61,9 +61,9 @@ def test_all_trials_of_a_machine_take_under_five_milliseconds_of_the_processor()
 BROKEN = """
 import json, sys, warnings
 from fastflow.kernels import _cpu
-for name, trials in json.loads(sys.argv[2]).items():
-    for trial in trials:
-        _cpu.try_again(_cpu.isas()[name][0], trial, True)
+for name, selftests in json.loads(sys.argv[2]).items():
+    for test in selftests:
+        _cpu.try_again(_cpu.isas()[name][0], test, True)
 import fastflow
 from fastflow.errors import FastflowError
 with warnings.catch_warnings(record=True) as seen:
@@ -82,7 +82,7 @@ print(json.dumps([said, [str(each.message) for each in seen]]))
 
 @pytest.fixture
 def opened(run_python):
-    """``opened(model, broken)``: what a process reports if the trials ``broken`` of each instruction set fail."""
+    """``opened(model, broken)``: what a process reports if the self-tests ``broken`` of each instruction set fail."""
 
     def run(model, broken, dtype="float32"):
         done = run_python(BROKEN, model, json.dumps(broken), dtype)
@@ -131,7 +131,7 @@ def test_a_wrong_product_in_reduced_precision_leaves_float32_as_it_is(opened, mo
     halves = (_cpu.BF16, _cpu.BF16_WIDE)
     wrong = {name: [4 + form for form in _cpu.formats(number(name)) if form in halves]
              for name in (best, "amx") if _cpu.isas()[name][1]}  # fmt: skip
-    assert all(len(trials) == 1 for trials in wrong.values())  # of several only the last is kept
+    assert all(len(selftests) == 1 for selftests in wrong.values())  # of several only the last is kept
     (backend, details, notes, _), _ = opened(model, {})
     (same, as_before, passed_over, _), _ = opened(model, wrong)
     assert (same, as_before) == (backend, details) == ("cpu", details)
@@ -153,6 +153,6 @@ def test_one_that_is_named_and_wrong_is_refused(run_python, model):
     (kind, sentence), _ = json.loads(done.stdout)
     assert kind == UsageError.__name__
     assert sentence.startswith(
-        f"FASTFLOW_ISA={best} cannot run on this machine (it computes wrong numbers in its trials: "
+        f"FASTFLOW_ISA={best} cannot run on this machine (it computes wrong numbers in its self-tests: "
     )
     assert "float32 products" in sentence

@@ -1,19 +1,19 @@
-/* Runs the trials of an instruction set and keeps their answer. */
+/* Runs the self-tests of an instruction set and keeps their answer. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "mxcsr.h"
-#include "trial.h"
+#include "selftest.h"
 
 #define TRIED (1u << 31)
-_Static_assert(FF_TRIALS < 31, "a bit for each trial");
+_Static_assert(FF_SELFTESTS < 31, "a bit for each self-test");
 
-static _Atomic uint32_t answers[FF_ISAS];  /* bits of the trials that failed, and TRIED */
+static _Atomic uint32_t answers[FF_ISAS];  /* bits of the self-tests that failed, and TRIED */
 
-const char *ff_trial_name(int trial)
+const char *ff_selftest_name(int test)
 {
-    static const char *const names[FF_TRIALS] = {
+    static const char *const names[FF_SELFTESTS] = {
         [FF_TRY_FLOW] = "the flow", [FF_TRY_TABLE] = "the mean of a table's rows", [FF_TRY_SCANS] = "scans",
         [FF_TRY_ROWS] = "rows of the encoder",
         [FF_TRY_PRODUCT + FF_FLOAT] = "float32 products", [FF_TRY_PRODUCT + FF_BF16] = "bfloat16 products",
@@ -22,18 +22,18 @@ const char *ff_trial_name(int trial)
         [FF_TRY_ATTENTION + FF_FLOAT] = "float32 attention", [FF_TRY_ATTENTION + FF_BF16] = "bfloat16 attention",
         [FF_TRY_ATTENTION + FF_INT8] = "int8 attention",
     };
-    return names[trial];
+    return names[test];
 }
 
-static int is_right(const ff_trial *t, int trial)
+static int is_right(const ff_selftest *t, int test)
 {
-    switch (trial) {
+    switch (test) {
     case FF_TRY_FLOW: return ff_try_flow(t);
     case FF_TRY_TABLE: return ff_try_table(t);
     case FF_TRY_SCANS: return ff_try_scans(t);
     case FF_TRY_ROWS: return ff_try_rows(t);
     }
-    return trial < FF_TRY_ATTENTION ? ff_try_product(t, trial - FF_TRY_PRODUCT) : ff_try_attention(t, trial - FF_TRY_ATTENTION);
+    return test < FF_TRY_ATTENTION ? ff_try_product(t, test - FF_TRY_PRODUCT) : ff_try_attention(t, test - FF_TRY_ATTENTION);
 }
 
 uint32_t ff_try(int isa, int broken, int keep)
@@ -43,12 +43,12 @@ uint32_t ff_try(int isa, int broken, int keep)
     if (!ff_isa_present(isa) || posix_memalign(&scratch, 64, FF_TRY_BYTES))
         return 0;
     memset(scratch, 0, FF_TRY_BYTES);
-    const ff_trial t = {isa, broken, scratch};
+    const ff_selftest t = {isa, broken, scratch};
     const ff_mxcsr csr = ff_set_mxcsr(FF_FLUSH);
     ff_switch_tiles(isa, 1);
-    for (int trial = isa < FF_AMX ? 0 : FF_TRY_PRODUCT; trial < FF_TRIALS; trial++)
-        if (!is_right(&t, trial))
-            wrong |= 1u << trial;
+    for (int test = isa < FF_AMX ? 0 : FF_TRY_PRODUCT; test < FF_SELFTESTS; test++)
+        if (!is_right(&t, test))
+            wrong |= 1u << test;
     ff_switch_tiles(isa, 0);
     ff_set_mxcsr(csr);
     free(scratch);

@@ -4,7 +4,7 @@
 
 #include "encoder/encoder.h"
 #include "scalar.h"
-#include "trial.h"
+#include "parts.h"
 
 enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* bytes in a row of the operand: at most 32 floats, or bytes and a scale */
 #define UNIT 0.125  /* of numbers from -3 to 3 */
@@ -59,7 +59,7 @@ static void fill(product_of *p, int format, int panel, double *want)
 
 #define AT(field) (int64_t)offsetof(product_of, field)
 
-int ff_try_product(const ff_trial *t, int format)
+int ff_try_product(const ff_selftest *t, int format)
 {
     const ff_product product = ff_find_product(t->isa, format);
     if (!product)
@@ -105,7 +105,7 @@ static void attend(double *want)
     }
 }
 
-int ff_try_attention(const ff_trial *t, int format)
+int ff_try_attention(const ff_selftest *t, int format)
 {
     const ff_attention *attention = ff_find_attention(t->isa, format);
     if (!attention)

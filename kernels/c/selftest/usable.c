@@ -1,6 +1,6 @@
-/* What may be used: it is present, and was right in its trials. */
+/* What may be used: it is present, and was right in its self-tests. */
 #include "encoder/encoder.h"
-#include "trial.h"
+#include "selftest.h"
 
 int ff_isa_usable(int isa)
 {
