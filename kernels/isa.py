@@ -1,7 +1,7 @@
 """The instruction set of the compiled kernels: the one that the caller or FASTFLOW_ISA names, or the best here.
 
-Before one is used, its bodies compute a few numbers (``c/selftest``): one that is wrong, by a fault of the processor, of
-a hypervisor or of a compiler, is passed over.
+Before one is used, its bodies compute a few numbers (``c/selftest``): one that is wrong, by a fault of the processor,
+of a hypervisor or of a compiler, is passed over.
 """
 
 from __future__ import annotations

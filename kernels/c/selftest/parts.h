@@ -1,0 +1,49 @@
+/* What the self-tests of the flow, of rows and of products share with the file that runs them. */
+#ifndef FASTFLOW_PARTS_H
+#define FASTFLOW_PARTS_H
+
+#include <math.h>
+
+#include "gemm/gemm.h"
+
+enum {
+    FF_TRY_FLOW, FF_TRY_TABLE, FF_TRY_SCANS, FF_TRY_ROWS,
+    FF_TRY_PRODUCT,                                /* + format */
+    FF_TRY_ATTENTION = FF_TRY_PRODUCT + FF_FORMATS, /* + format */
+    FF_SELFTESTS = FF_TRY_ATTENTION + FF_FORMATS
+};
+enum { FF_TRY_BYTES = 1 << 16 };  /* of scratch for a self-test */
+
+typedef struct {
+    int isa;
+    int broken;     /* a self-test whose results are changed before they are compared, for tests; -1: none */
+    char *scratch;  /* FF_TRY_BYTES, 64-byte aligned, zeros */
+} ff_selftest;
+
+/* Whether found (count) is want (count) up to `tolerance`, absolute below 1 and relative above. */
+static inline int ff_agree(const ff_selftest *t, int test, float *found, const double *want, int count, double tolerance)
+{
+    if (t->broken == test)
+        found[count / 2] += 0.1f * (1 + fabsf(found[count / 2]));
+    for (int i = 0; i < count; i++) {
+        const double size = fabs(want[i]);
+        if (!(fabs(found[i] - want[i]) <= tolerance * (size > 1 ? size : 1)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Number `i` of a sequence of multiples of 1/8 from -3/8 to 3/8, without a short period in i or in `row`. */
+static inline double ff_try_number(int row, int i)
+{
+    return ((row * 5 + i * 3 + i / 7) % 7 - 3) / 8.0;
+}
+
+int ff_try_flow(const ff_selftest *);
+int ff_try_table(const ff_selftest *);
+int ff_try_scans(const ff_selftest *);
+int ff_try_rows(const ff_selftest *);
+int ff_try_product(const ff_selftest *, int format);    /* 1 too if there is none */
+int ff_try_attention(const ff_selftest *, int format);  /* 1 too if there is none */
+
+#endif
