@@ -57,8 +57,8 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     "max_queue",
     type=SECONDS,
     default=USUAL.max_queue,
-    help="Refuse a request (429) that would wait longer for its first turn. After a refusal the next batch is all that "
-    "waits, until the work has run out.",
+    help="Refuse a request (429) that would wait longer for its first turn, and say when to come back. Lower: sooner "
+    "answers under a lasting overload, and more refusals.",
 )
 @click.option("--timeout", type=SECONDS, default=USUAL.timeout, help="Seconds after which a request is given up (503).")
 @click.option("--max-inputs", type=click.IntRange(1), default=USUAL.max_inputs, help="Texts of a request.")
@@ -89,10 +89,13 @@ def serve(
 ) -> None:
     """Serve a model over HTTP.
 
-    Its routes are OpenAI's /v1/embeddings and TEI's /embed. Requests that come together are computed together; long
-    lists and single texts take turns. SIGTERM lets running requests finish. The other routes are /compare, /similarity,
-    /tokenize, /v1/models, /info, /health, /metrics and /openapi.json. In a browser, / is a page to try the model on
-    and /docs describes the routes.
+    Its routes are OpenAI's /v1/embeddings and /v1/models, TEI's /embed, /similarity, /tokenize, /info, /health and
+    /metrics, our /compare, and their description at /openapi.json. /embeddings is /v1/embeddings; POST / and
+    /invocations are /embed, /ping is /health, /api-doc/openapi.json is /openapi.json. In a browser, / is a page to try
+    the model on and /docs describes the routes.
+
+    Requests that come together are computed together; long lists and single texts take turns. SIGTERM lets running
+    requests finish.
 
     With --search, /search finds the rows of FILE.db that are most like a query, and the page has a field for it. The
     file must be made with the same model, and is held in memory.

@@ -17,7 +17,7 @@ from fastflow.errors import FastflowError
 from fastflow.model.tokens import Tokens
 from fastflow.serve.batch import Embedder, Floats, How, Part, compute, joined, some
 from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
-from fastflow.serve.refusals import Refused
+from fastflow.serve.refusals import Refused, expired, overloaded
 from fastflow.serve.settings import Settings
 
 TURNS = 4  # requests whose turns fill a batch
@@ -164,7 +164,8 @@ class Engine:
     def check_wait(self) -> None:
         """Raise Refused if any request that comes now waits for too long: before its body is read."""
         try:
-            self.queue.check_wait()  # without the lock: a moment old is good enough, for ``embed`` checks again
+            with self._wake:
+                self.queue.check_wait()
         except Busy as busy:
             raise overloaded(busy) from busy
 
@@ -262,14 +263,3 @@ def _check_waiting(left: asyncio.Future[Any], late: bool) -> None:
         raise Gone
     if late:
         raise expired()
-
-
-def overloaded(busy: Busy) -> Refused:
-    """The request would wait for too long."""
-    message = f"the server is busy: try again in {busy.seconds} s"
-    return Refused("overloaded", message, headers={"retry-after": str(busy.seconds)})
-
-
-def expired() -> Refused:
-    """The request has not been computed before its deadline."""
-    return Refused("expired", "the texts were not computed before the deadline: try again, or send fewer at once")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from fastflow.serve.service import Service
 
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
-PUBLIC = ("/health", "/metrics", *page.PATHS)  # without a key, and while the server is going down
+PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # without a key, and while the server is going down
 
 # refused under overload before they are read
-COMPUTED = ("/v1/embeddings", "/embed", "/similarity", "/compare", "/search")
+COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/compare", "/search")
 
 
 class Guard:
@@ -35,7 +35,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         try:
-            self._check(scope["path"], dict(scope["headers"]))
+            self._check(scope["method"], scope["path"], dict(scope["headers"]))
         except Refused as refused:
             self.service.metrics.count("te_request_failure", err=refused.kind)
             await refused.response(scope["path"])(scope, receive, send)
@@ -45,13 +45,14 @@ class Guard:
             await self.app(scope, receive, send)
         finally:
             self.service.active -= 1
+            self.service.bodies -= scope.get("state", {}).get("held", 0)
 
-    def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
+    def _check(self, method: str, path: str, headers: dict[bytes, bytes]) -> None:
         """Raise Refused for a request that no route shall see."""
         if self._hosts and b"host" in headers and not self._own(headers[b"host"].decode("latin-1").lower()):
             message = "this server answers to localhost alone: use http://localhost, or set an API key for other names"
             raise Refused("host", message)
-        if path in PUBLIC:
+        if path in PUBLIC and (method, path) != ("POST", "/"):  # which is TEI's /embed
             return
         if self._keys and not self._known(headers.get(b"authorization", b"")):
             message = "the API key is missing or wrong: send the header Authorization: Bearer KEY"
@@ -63,7 +64,7 @@ class Guard:
         if length.isdigit() and int(length) > self.service.settings.max_body:
             message = f"the body is larger than {self.service.settings.max_body} bytes: send fewer texts at once"
             raise Refused("body", message, headers={"connection": "close"})
-        if path in COMPUTED:
+        if method == "POST" and path in COMPUTED:
             self.service.engine.check_wait()
 
     def _own(self, host: str) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fastflow.serve.metrics import Metrics
+from fastflow.serve.refusals import OPENAI, crowded
 from fastflow.serve.settings import Settings
 
 LINGER = 64 * 2**20  # bytes of a body that are read and dropped after its request was refused
@@ -20,8 +22,11 @@ INVALID = "Invalid HTTP request received."
 log = logging.getLogger("fastflow.serve")
 
 
-def protocol(settings: Settings, metrics: Metrics) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol with the limits of ``settings``; requests that are not HTTP count in ``metrics``."""
+def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = lambda: 0.0) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol with the limits of ``settings``; requests that are not HTTP count in ``metrics``.
+
+    ``wait()``: seconds until the requests that wait are answered, and their connections are free.
+    """
     noted = Rarely()
 
     class Limited(HttpToolsProtocol):
@@ -36,8 +41,7 @@ def protocol(settings: Settings, metrics: Metrics) -> type[HttpToolsProtocol]:
             super().connection_made(transport)
             self._arrives()
             if len(self.connections) > settings.max_connections:
-                self._answer(b"503 Service Unavailable", b"retry-after: 1\r\n")
-                self.transport.close()
+                self._too_many()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel()
@@ -69,6 +73,17 @@ def protocol(settings: Settings, metrics: Metrics) -> type[HttpToolsProtocol]:
                     noted(self.client)
                     self.send_400_response(INVALID)
                 self.transport.close()
+
+        def _too_many(self) -> None:
+            """Refuse a connection; its request arrives all the same, or its client could not read the answer."""
+            refused, self._deaf = crowded(settings.max_connections, wait()).response(OPENAI), True
+            head = "".join(f"{name}: {refused.headers[name]}\r\n" for name in ("retry-after", "content-type"))
+            self._answer(b"503 Service Unavailable", head.encode(), bytes(refused.body))
+            metrics.count("te_request_failure", err="crowded")
+            if len(self.connections) > 2 * settings.max_connections:  # clients that send nothing stay
+                self.transport.close()
+            else:
+                self._linger()
 
         def _too_long(self) -> None:
             """Refuse headers, chunk extensions or trailers, and read no more."""
@@ -144,14 +159,13 @@ def protocol(settings: Settings, metrics: Metrics) -> type[HttpToolsProtocol]:
                 if timer is not None:
                     timer.cancel()
 
-        def _answer(self, status: bytes, header: bytes = b"") -> None:
+        def _answer(self, status: bytes, header: bytes = b"", body: bytes = b"") -> None:
             """Answer the request that arrives, unless an answer has begun."""
             cycle = self.cycle
             begun = cycle and (cycle.response_started if self._in_body else not cycle.response_complete)
             if not (begun or self._left is not None or self.transport.is_closing()):
-                self.transport.write(
-                    b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n" + header + b"\r\n"
-                )
+                length = f"\r\nconnection: close\r\ncontent-length: {len(body)}\r\n".encode()
+                self.transport.write(b"HTTP/1.1 " + status + length + header + b"\r\n" + body)
 
     return Limited
 

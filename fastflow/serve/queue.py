@@ -14,14 +14,39 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 SMOOTH = 0.2  # weight of the last batch in the rate
+LONGEST = 60  # seconds of Retry-After; clients such as openai's ignore a longer one
+WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """A request is refused for now: ``seconds`` until the work that waits has been computed."""
+    """A request is refused for now. It is accepted after ``seconds``, or now by a server with a larger ``option``."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
-        self.seconds = max(1, math.ceil(seconds))
+        self.seconds, self.option = min(LONGEST, max(1, math.ceil(seconds))), option
+
+
+class Promised:
+    """The work of refused requests, which come back later, spread over the time that the machine needs for them.
+
+    If all came back at one time, most would be refused again, and the machine would idle until then.
+    """
+
+    def __init__(self) -> None:
+        self.work = 0.0
+
+    def refuse(self, seconds: float, own: float, rate: float, option: str) -> Busy:
+        """Make the refusal of a request of ``own`` work, for which ``seconds`` are enough if it is the only one.
+
+        ``rate``: the work of a second.
+        """
+        busy = Busy(seconds + self.work / rate, option)
+        self.work = min(self.work + own, LONGEST * rate)
+        return busy
+
+    def done(self, work: float) -> None:
+        """Count ``work`` that the machine has done, for any request."""
+        self.work = max(0.0, self.work - work)
 
 
 class TooMuch(Exception):
@@ -35,13 +60,14 @@ class TooMuch(Exception):
 class Job:
     """The texts of one request, from its admission to its last batch.
 
-    ``left``: tokens not handed out, an estimate until ``Queue.put`` gives the ``lengths``; ``turn``: those of its next
-    turn; ``next``: the first text not handed out; ``deadline``: the time from which nothing more is computed.
+    ``estimate``: tokens at its admission; ``left``: tokens not handed out, by the estimate until ``Queue.put`` gives
+    the ``lengths``; ``turn``: tokens of its next turn; ``next``: the first text not handed out; ``deadline``: the time
+    from which nothing more is computed.
     """
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        self.left = self.turn = 0
+        self.estimate = self.left = self.turn = 0
         self.lengths: Sequence[int] = ()
         self.next = 0
         self.gone = False  # finished, cancelled or expired: it counts no more
@@ -74,10 +100,10 @@ class Queue(Generic[AnyJob]):
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not handed out
         self.turns = 0  # the same, of each job its next turn alone: what comes before the first turn of a new one
-        self.fresh = 0  # the first turns among them
         self.running = 0  # tokens of the batch that was handed out last
         self.jobs = 0
-        self.flooded = False  # a request was refused, and the work has not run out since
+        self.longer = 1.0  # tokens of a text over its estimate, lately
+        self.promised = Promised()
         self._waiting: deque[AnyJob] = deque()
 
     @property
@@ -90,17 +116,14 @@ class Queue(Generic[AnyJob]):
         """Seconds before the first turn of a request that comes now."""
         return (self.turns + self.running) / self.rate
 
-    def check_wait(self, own: int = 0) -> None:
-        """Raise Busy if a request whose first turn takes ``own`` tokens would wait for too long.
+    def check_wait(self) -> None:
+        """Raise Busy if a request that comes now would wait for its first turn for longer than ``bounds.wait``.
 
-        A burst may wait for ``bounds.wait``. If more comes than is computed, a long queue makes every answer late
-        and none sooner: from a refusal until the work has run out, the first turns that wait must fit into one batch.
-        Long requests take a turn in every batch until they end, so Busy names the time in which their work is done.
+        It comes back when half of that wait is left, so a late client or a wrong rate does not let the machine idle.
+        Long requests take a turn in every batch until they end, so the wait falls with the work.
         """
-        full = self.flooded and self.fresh > 0 and self.fresh + own > self.batch
-        if full or self.wait > self.bounds.wait:
-            self.flooded = True
-            raise Busy(max(self.wait, (self.work + self.running) / self.rate))
+        if self.wait > self.bounds.wait:
+            raise self._refuse((self.work + self.running) / self.rate - self.bounds.wait / 2, WAIT)
 
     def learn(self, tokens: int, seconds: float) -> None:
         """A batch of ``tokens`` took ``seconds``; one smaller than a turn is no measure of the speed."""
@@ -110,16 +133,19 @@ class Queue(Generic[AnyJob]):
     def admit(self, job: AnyJob, tokens: int) -> None:
         """Count ``job``, of about ``tokens``, from now on. Raises Busy or TooMuch, by one rule for one text and many.
 
-        It must get its first turn in time (``check_wait``), and be finished within ``bounds.work``: a job of one turn
-        waits for a turn of each other, a longer one for all of their work.
+        It must get its first turn in time (``check_wait``), and be finished within ``bounds.work``. A job of one turn
+        waits for a turn of each other job. A longer one waits for all their work, and for jobs that come later: these
+        may take half of the time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
         """
-        own, wait = tokens / self.rate, self.wait
-        if own > self.bounds.work:
+        job.estimate, tokens = tokens, math.ceil(tokens * self.longer)
+        own, wait, most = tokens / self.rate, self.wait, self.bounds.work
+        if own > most:
             raise TooMuch(own)
-        self.check_wait(min(tokens, self.bounds.turn))
+        self.check_wait()
         before = wait if tokens <= self.bounds.turn else (self.work + self.running) / self.rate
-        if before + own > self.bounds.work:
-            raise Busy(max(wait, before + own - self.bounds.work))
+        free = max(most / 2 - own, min(self.bounds.wait, most - own))
+        if before > free:
+            raise self._refuse(before - free, TIMEOUT)
         self.jobs += 1
         self._count(job, tokens)
 
@@ -127,9 +153,10 @@ class Queue(Generic[AnyJob]):
         """The texts of ``job`` are ready: it waits for its turns. One that was dropped meanwhile is left out."""
         if job.gone:
             return
-        self._count(job, -job.left)
+        tokens = sum(lengths)
+        self.longer += SMOOTH * (tokens / max(1, job.estimate) - self.longer)
         job.lengths = lengths
-        self._count(job, sum(lengths))
+        self._count(job, tokens - job.left)
         self._waiting.append(job)
 
     def take(self, now: float) -> tuple[list[Slice[AnyJob]], list[AnyJob]]:
@@ -152,7 +179,7 @@ class Queue(Generic[AnyJob]):
             room -= tokens
             self._hand_out(job, stop, tokens, batch)
         self.running = batch_tokens - room
-        self.flooded = self.flooded and bool(batch or self.turns)
+        self.promised.done(self.running if batch or self.turns else math.inf)  # an idle machine accepts all
         return batch, expired
 
     def drop(self, job: Job) -> None:
@@ -161,6 +188,10 @@ class Queue(Generic[AnyJob]):
             self._count(job, -job.left)
             job.gone = True
             self.jobs -= 1
+
+    def _refuse(self, seconds: float, option: str) -> Busy:
+        """Make a refusal; the request counts as much as the mean one that waits, for it may not be read yet."""
+        return self.promised.refuse(seconds, self.work / max(1, self.jobs), self.rate, option)
 
     def _turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
         """(the text to stop before, the tokens until there) of the next turn of ``job``: a turn's tokens and at most
@@ -179,8 +210,6 @@ class Queue(Generic[AnyJob]):
             batch[-1] = (job, batch[-1][1], stop)
         else:
             batch.append((job, job.next, stop))
-        if not job.next:
-            self.fresh -= job.turn
         job.next = stop
         self._count(job, -tokens)
         if stop < len(job.lengths):
@@ -196,5 +225,3 @@ class Queue(Generic[AnyJob]):
         job.turn = min(job.left, longest)
         self.work += tokens
         self.turns += job.turn - before
-        if not job.next:
-            self.fresh += job.turn - before

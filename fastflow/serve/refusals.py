@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from starlette.responses import JSONResponse, Response
+
+from fastflow.serve.queue import Busy
 
 
 class Kind(NamedTuple):
@@ -34,8 +37,10 @@ KINDS = {
     "overloaded": Kind(429, "rate_limit_error", "rate_limit_exceeded", 429, "Overloaded"),
     "backend": Kind(500, "server_error", None, 424, "Backend"),
     "expired": Kind(503, "server_error", "timeout", 503, "Overloaded"),
+    "crowded": Kind(503, "server_error", "rate_limit_exceeded", 503, "Overloaded"),
     "unhealthy": Kind(503, "server_error", None, 503, "Unhealthy"),
 }
+OPENAI = "/v1/"  # the start of OpenAI's routes
 
 
 class Refused(Exception):
@@ -57,5 +62,23 @@ class Refused(Exception):
 
 
 def is_openai(path: str) -> bool:
-    """Whether ``path`` is one of OpenAI's, whose clients read another schema of errors."""
-    return path.startswith("/v1/")
+    """Whether ``path`` is one of OpenAI's, with /v1 or without, whose clients read another schema of errors."""
+    return path.startswith(OPENAI) or path == "/embeddings"
+
+
+def overloaded(busy: Busy) -> Refused:
+    """The request would wait for too long."""
+    message = f"the server is busy: try again in {busy.seconds} s, or start it with a larger {busy.option}"
+    return Refused("overloaded", message, headers={"retry-after": str(busy.seconds)})
+
+
+def crowded(most: int, wait: float) -> Refused:
+    """There are ``most`` connections already; those that wait are answered in ``wait`` seconds."""
+    seconds = max(1, math.ceil(wait))
+    message = f"the server has {most} connections: try again in {seconds} s, or start it with more --max-connections"
+    return Refused("crowded", message, headers={"retry-after": str(seconds)})
+
+
+def expired() -> Refused:
+    """The request has not been computed before its deadline."""
+    return Refused("expired", "the texts were not computed before the deadline: try again, or send fewer at once")

@@ -14,9 +14,9 @@ from starlette.routing import Route
 from fastflow.errors import FastflowError
 from fastflow.search import Hit
 from fastflow.serve.batch import Floats, How
-from fastflow.serve.engine import Embedded, Gone, expired
+from fastflow.serve.engine import Embedded, Gone
 from fastflow.serve.fields import Fields
-from fastflow.serve.refusals import Refused
+from fastflow.serve.refusals import Refused, expired
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.service import Service, response
 

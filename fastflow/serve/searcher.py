@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 from fastflow.errors import UsageError
 from fastflow.runtime import Runtime
 from fastflow.search import Hit, Index
-from fastflow.serve.engine import overloaded
-from fastflow.serve.queue import SMOOTH, Busy
+from fastflow.serve.queue import SMOOTH, WAIT, Promised
+from fastflow.serve.refusals import overloaded
 
 CODED = ("float32", "float16"), ("cosine", "dot")  # precisions and similarities of which int8 codes can be held
 TRIES = 2  # searches at the start that measure one
@@ -34,7 +35,7 @@ class Searcher:
         self._index = _opened(path, runtime, threads)
         self.name, self.rows, self.similarity = path.name, len(self._index), self._index.similarity
         self.query_options = self._index.query_options()
-        self._asking = 0  # requests that have a turn
+        self._asking, self._promised = 0, Promised()  # requests that have a turn, and queries of those refused
         self._thread = ThreadPoolExecutor(1, "fastflow-search")
         nothing = np.zeros(self._index.dim, np.float32)
         self._seconds = min(self._timed(nothing, 1)[1] for _ in range(TRIES))  # of a query, lately
@@ -44,12 +45,13 @@ class Searcher:
         """A request takes part; raises Refused if it would wait longer than ``most`` seconds for its first query."""
         wait = self._asking * self._seconds
         if wait > most:
-            raise overloaded(Busy(wait))
+            raise overloaded(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))
         self._asking += 1
         try:
             yield
         finally:
             self._asking -= 1
+            self._promised.done(1 if self._asking else math.inf)
 
     async def find(self, vector: NDArray[Any], k: int) -> tuple[list[Hit], float]:
         """The ``k`` best rows for the vector (D,) of a query, and the seconds that they took; raises as Index does."""

@@ -8,6 +8,7 @@ import errno
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import stat
@@ -22,10 +23,10 @@ import uvicorn
 from fastflow.errors import FastflowError
 from fastflow.serve.app import make_app
 from fastflow.serve.limits import is_loopback
-from fastflow.serve.protocol import protocol
 from fastflow.serve.service import Service
 
-BACKLOG = 2048
+BACKLOG = 4096  # connections that wait to be taken; the system may allow fewer
+SPARE = 256  # files that are open besides the connections
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of journald
 
 
@@ -69,15 +70,24 @@ class Server(uvicorn.Server):
 def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken."""
     config = uvicorn.Config(
-        make_app(service), http=protocol(service.settings, service.metrics), ws="none", lifespan="on", log_config=None,
-        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
-        timeout_graceful_shutdown=5, loop="asyncio",
+        make_app(service), http=service.protocol(), ws="none", lifespan="on", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=5, loop="asyncio",
+        backlog=BACKLOG,
     )  # fmt: skip
+    allow_files(service.settings.max_connections + SPARE)
     configure_log()
     server = Server(config, service, ready)
     asyncio.run(server.serve(sockets=[bound]))
     if not server.started:
         raise FastflowError("the server could not start; the log says why")
+
+
+def allow_files(count: int) -> None:
+    """Let this process open ``count`` files, or as many as it may: many systems allow 1,024 at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def listen(host: str, port: int, uds: Path | None) -> socket.socket:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fastflow.serve.batch import How
 from fastflow.serve.engine import Embedded, Engine, Gone
@@ -16,9 +18,10 @@ from fastflow.serve.fields import parse
 from fastflow.serve.formats import OCTETS
 from fastflow.serve.metrics import Metrics, seconds
 from fastflow.serve.model import ServedModel
+from fastflow.serve.protocol import protocol
 from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
-from fastflow.serve.settings import Settings
+from fastflow.serve.settings import MIB, Settings
 
 LARGE = 64 * 1024  # bytes of JSON, or numbers of a response, that hold up the event loop: a thread reads or writes them
 STUCK = 60.0  # seconds with one batch after which the server is not healthy
@@ -35,8 +38,12 @@ class Service:
         self.engine = Engine(model, settings, rate or model.rate(), model.opened.backend.batch_tokens)
         self.engine.observe = self._observe
         self.active = 0  # requests that are being read, computed or answered
-        self.bodies = 0  # bytes of the bodies that are held
+        self.bodies = 0  # bytes of the requests that have no answer yet
         self.draining = False
+
+    def protocol(self) -> type[HttpToolsProtocol]:
+        """A connection of this server."""
+        return protocol(self.settings, self.metrics, lambda: self.engine.queue.wait)
 
     @property
     def healthy(self) -> bool:
@@ -49,16 +56,11 @@ class Service:
         if kind != "application/json":
             raise Refused("media", "the body must be JSON: send the header Content-Type: application/json")
         body = bytearray()
-        try:
-            async for part in request.stream():
-                self.bodies += len(part)
-                body += part
-                self._check_body(len(body))
-            return await self._parsed(body)
-        finally:
-            self.bodies -= len(body)
-
-    async def _parsed(self, body: bytearray) -> Any:
+        async for part in request.stream():
+            self.bodies += len(part)
+            body += part
+            request.state.held = len(body)  # until the answer, as the texts are; the guard subtracts it
+            self._check_body(len(body))
         return parse(body) if len(body) <= LARGE else await self.engine.thread(parse, body)
 
     def _check_body(self, length: int) -> None:
@@ -66,8 +68,12 @@ class Service:
             message = f"the body is larger than {self.settings.max_body} bytes: send fewer texts at once"
             raise Refused("body", message, headers={"connection": "close"})
         if self.bodies > self.settings.max_bodies:
-            message = "the server is busy reading other requests: try again in 1 s"
-            raise Refused("overloaded", message, headers={"retry-after": "1", "connection": "close"})
+            seconds = max(1, math.ceil(self.engine.queue.wait))
+            message = (
+                f"the server holds {self.settings.max_bodies // MIB} MiB of other requests: try again in {seconds} s, "
+                "or send fewer texts at once"
+            )
+            raise Refused("overloaded", message, headers={"retry-after": str(seconds), "connection": "close"})
 
     async def embed(
         self, request: Request, texts: Sequence[str], how: How, truncate: bool | None, batch: bool

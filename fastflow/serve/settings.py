@@ -21,12 +21,12 @@ class Settings:
     names: tuple[str, ...] = ()  # further names that a request may call the model by
     any_model: bool = False  # whether a request may name any model
     truncate: bool = True  # whether a text that is too long is cut by default
-    max_queue: float = 0.5  # before the first turn of a request, in a burst
+    max_queue: float = 10.0  # before the first turn of a request: how long a usual client has patience
     timeout: float = 60.0  # of a request that waits and is computed
     max_inputs: int = 2048  # texts of a request
     max_body: int = 16 * MIB  # bytes of a request
-    max_bodies: int = 64 * MIB  # bytes of all requests that are being read
-    max_connections: int = 1024
+    max_bodies: int = 64 * MIB  # bytes of all requests that are read, wait or are computed
+    max_connections: int = 4096
     max_header: int = 64 * 1024  # bytes of the headers of a request
     receive: float = 30.0  # until a request has arrived whole
     send: float = 60.0  # until a client that does not read is cut off

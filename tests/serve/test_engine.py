@@ -187,7 +187,7 @@ async def test_too_much_waiting_work_is_429_for_a_text_and_for_a_list(desk):
         with pytest.raises(Refused) as refused:
             await desk.ask(*texts)
         assert refused.value.kind == "overloaded"
-        assert refused.value.headers == {"retry-after": "3"}  # 2,000 tokens wait and 100 are computed
+        assert refused.value.headers == {"retry-after": "2"}  # 2,100 tokens, 500 of which are left then
     desk.release()
     await asyncio.gather(first, *tasks)
     assert (await desk.ask("a")).vectors.shape == (1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import socket
 import time
@@ -102,16 +103,59 @@ def test_a_request_that_has_arrived_may_be_computed_for_longer(hasty, monkeypatc
     assert hasty.post("/embed", {"inputs": "a"}).status == 200
 
 
-def test_connections_are_bounded(hasty):
-    held = [hasty.connect() for _ in range(3)]
-    try:
-        with hasty.connect() as connection:
-            answer = everything(connection)
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 1" in answer
-    finally:
-        for each in held:
-            each.close()
+JSON = {"content-type": "application/json"}
+
+
+def by_urllib(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=WAIT)
+    return caught.value.code, caught.value.read()
+
+
+def by_httpx(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    answer = httpx.post(url, content=body, headers=headers, timeout=WAIT)
+    return answer.status_code, answer.content
+
+
+def send_for_ever(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"x" * 65536)
+
+
+@pytest.fixture
+def crowded():
+    """A server that has all of its connections."""
+    with serving(rate=50_000.0, max_connections=3) as server, contextlib.ExitStack() as held:
+        for _ in range(3):
+            connection = held.enter_context(server.connect())
+            connection.sendall(request("/embed", BODY))
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        yield server
+
+
+@pytest.mark.parametrize("post", [by_urllib, by_httpx])
+def test_a_client_over_the_bound_of_connections_reads_why_and_when_to_come_back(crowded, monkeypatch, post):
+    """Also once the request was sent, which a closed connection would have reset; not later than it should."""
+    monkeypatch.setattr(type(crowded.service.engine.queue), "wait", 6.5)
+    for _ in range(3):
+        status, said = post(crowded.url + "/embed", b'{"inputs": "%s"}' % (b"a" * 100_000), JSON)
+        assert (status, json.loads(said)["error"]["type"]) == (503, "server_error")
+        assert b"has 3 connections: try again in 7 s, or start it with more --max-connections" in said
+    answer = crowded.get("/health")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "7")
+
+
+def test_connections_of_clients_that_stay_over_the_bound_are_bounded(crowded):
+    more = [crowded.connect() for _ in range(8)]
+    found = [everything(each) for each in more]  # each is answered and ended
+    assert {each[:12] for each in found} == {b"HTTP/1.1 503"}
+    with crowded.connect() as connection:
+        assert everything(connection).startswith(b"HTTP/1.1 503")
+        connection.settimeout(WAIT)
+        with pytest.raises(ConnectionError):
+            send_for_ever(connection)
+    for each in more:
+        each.close()
 
 
 @pytest.mark.slow
@@ -144,24 +188,13 @@ def usual():
         yield server
 
 
-def by_urllib(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=WAIT)
-    return caught.value.code, caught.value.read()
-
-
-def by_httpx(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    answer = httpx.post(url, content=body, headers=headers, timeout=WAIT)
-    return answer.status_code, answer.content
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("post", [by_urllib, by_httpx, None])
 def test_a_client_that_sends_too_much_reads_the_refusal(usual, post):
     """None: http.client."""
-    body, headers = b'{"inputs": "' + b"a" * 17_000_000 + b'"}', {"content-type": "application/json"}
+    body = b'{"inputs": "' + b"a" * 17_000_000 + b'"}'
     for _ in range(3):
-        status, said = post(usual.url + "/embed", body, headers) if post else usual.ask("POST", "/embed", raw=body)[::2]
+        status, said = post(usual.url + "/embed", body, JSON) if post else usual.ask("POST", "/embed", raw=body)[::2]
         assert status == 413
         assert b"the body is larger than 16777216 bytes" in said
 

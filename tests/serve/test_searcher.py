@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from fastflow import Index, Runtime
 from fastflow.serve import searcher as module
+from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
 
 from support.commands import run
@@ -66,6 +68,21 @@ def test_an_empty_file_has_no_hits(tmp_path, runtime):
     found = Searcher(path, runtime)
     assert asyncio.run(found.find(np.ones(256, np.float32), 3))[0] == []
     found.close()
+
+
+def test_requests_that_are_refused_come_back_one_after_the_other(searcher):
+    searcher._seconds = 1.0
+    told = []
+    with ExitStack() as turns:
+        for _ in range(11):
+            turns.enter_context(searcher.turn(10.0))
+        for _ in range(3):
+            with pytest.raises(Refused, match="--max-queue-seconds") as refused, searcher.turn(10.0):
+                pass
+            told.append(refused.value.headers["retry-after"])
+    assert told == ["6", "7", "8"]  # half of 10 s waits then
+    with searcher.turn(10.0):
+        assert searcher._promised.work == 0
 
 
 def test_its_speed_is_learnt(searcher, runtime):

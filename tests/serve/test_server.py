@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import stat
@@ -13,7 +14,7 @@ import pytest
 import uvicorn
 
 from fastflow.errors import FastflowError
-from fastflow.serve.server import Lines, Server, listen, notify
+from fastflow.serve.server import Lines, Server, allow_files, listen, notify
 from fastflow.serve.settings import Settings
 
 from support.commands import run
@@ -35,6 +36,21 @@ def test_an_address_that_is_taken_names_its_option_and_the_way_out(tmp_path, kin
                 assert client.connect_ex(str(path)) == 0
     assert done.exit_code == 1
     assert done.stderr.endswith(f"cannot listen at {place}: {TAKEN} {option}\n")
+
+
+def test_as_many_files_may_be_open_as_connections_are_allowed():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(300, before[0]), before[1]))
+        allow_files(400)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (400, before[1])
+        allow_files(350)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (400, before[1])
+        if before[1] != resource.RLIM_INFINITY:
+            allow_files(before[1] + 1)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_unix_socket_is_for_user_and_group_and_outlives_a_killed_server(tmp_path):

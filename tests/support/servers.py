@@ -18,7 +18,6 @@ import uvicorn
 import fastflow
 from fastflow.serve.app import make_app
 from fastflow.serve.model import ServedModel
-from fastflow.serve.protocol import protocol
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.server import Server, listen
 from fastflow.serve.service import Service
@@ -97,7 +96,7 @@ def serving(
     with listen("127.0.0.1", 0, None) as bound:
         port = bound.getsockname()[1]
         config = uvicorn.Config(
-            app, http=protocol(service.settings, service.metrics), ws="none", lifespan="on", log_config=None,
+            app, http=service.protocol(), ws="none", lifespan="on", log_config=None,
             access_log=False, proxy_headers=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = Server(config, service, ready.set)
