@@ -12,7 +12,7 @@ import numpy as np
 from fastflow.errors import FastflowError
 from fastflow.late import late
 from fastflow.model.static import TOKENIZER, open_table, read_rules
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.tokens import Piece, Tokenizer, Tokens
 from fastflow.values import MOST, short
 
 
@@ -75,6 +75,10 @@ class StaticTokenizer(Tokenizer):
         if cut:
             tokens = tokens._replace(cut=np.union1d(tokens.cut, cut).astype(np.int64))
         return tokens if self.left_out is None else _without(tokens, self.left_out)
+
+    def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
+        """The tokens that the table reads of each text, uncut: none is added, whatever ``special`` is."""
+        return [[piece for piece in pieces if piece.id != self.left_out] for pieces in super().describe(texts, False)]
 
     def prompt_tokens(self, prompt: str) -> int:
         """The tokens of ``prompt`` alone."""

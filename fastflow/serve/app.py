@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fastflow.serve import compare, openai, page, search, tei
-from fastflow.serve.description import describe
+from fastflow.serve.description import OPENAPI, describe
 from fastflow.serve.engine import Gone
 from fastflow.serve.limits import Guard
 from fastflow.serve.refusals import Refused
@@ -39,7 +39,8 @@ def make_app(service: Service) -> Starlette:
     async def openapi(request: Request) -> Response:
         return JSONResponse(description)
 
-    ours = [*compare.ROUTES, *search.routes(service), *page.ROUTES, Route("/openapi.json", openapi, methods=["GET"])]
+    ours = [*compare.ROUTES, *search.routes(service), *page.ROUTES, Route("/", _root, methods=["GET", "POST"])]
+    ours += [Route(path, openapi, methods=["GET"]) for path in OPENAPI]
     app = Starlette(
         routes=[*openai.ROUTES, *tei.ROUTES, *ours],
         middleware=[Middleware(Guard, service=service)],
@@ -54,6 +55,11 @@ def make_app(service: Service) -> Starlette:
     return app
 
 
+async def _root(request: Request) -> Response:
+    """GET: the page. POST: TEI's /embed, for clients that have the server's address only, such as huggingface_hub's."""
+    return await (tei.embed if request.method == "POST" else page.page)(request)
+
+
 async def _refused(request: Request, refused: Any) -> Response:
     request.app.state.service.metrics.count("te_request_failure", err=refused.kind)
     return refused.response(request.url.path)
@@ -65,7 +71,11 @@ async def _http(request: Request, error: Any) -> Response:
     if error.status_code == 405:
         message = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method:.20}"
         return await _refused(request, Refused("method", message, headers=error.headers))
-    message = search.NO_FILE if path == search.PATH else f"{path} is no route of this server; see /openapi.json"
+    message = f"{path} is no route of this server; see /openapi.json"
+    if path == search.PATH:
+        message = search.NO_FILE
+    elif path in tei.LEFT_OUT:
+        message = f"{path} is a route of TEI that this server leaves out: {tei.LEFT_OUT[path]}"
     return await _refused(request, Refused("path", message, headers=error.headers))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastflow.serve import page, search
+from fastflow.serve.openai import NIM
 from fastflow.serve.refusals import KINDS
 from fastflow.version import __version__
 
@@ -15,6 +16,7 @@ Schema = dict[str, Any]
 NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
 STRING: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
+OPENAPI = ("/openapi.json", "/api-doc/openapi.json")  # this document; the second is TEI's
 ENTRY = ("media", "body", "host", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
 
 
@@ -40,19 +42,24 @@ TEI_ERROR = answer(error=STRING, error_type={"enum": sorted({kind.tei_type for k
 
 def describe(service: Service) -> dict[str, Any]:
     """The OpenAPI 3.1 document of the server."""
+    health = _get("Whether requests are computed", answer(status={"const": "ok"}), public=True)
+    pages = {path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()}
     paths = {
         "/v1/embeddings": {"post": _embeddings(service)},
+        "/embeddings": {"post": _embeddings(service)},
         "/v1/models": {"get": _get("The models", _models(), openai=True)},
         "/embed": {"post": _embed(service)},
+        "/invocations": {"post": _embed(service)},
         "/similarity": {"post": _similarity(service)},
         "/tokenize": {"post": _tokenize(service)},
         "/info": {"get": _get("The model and every limit", {"type": "object"})},
-        "/health": {"get": _get("Whether requests are computed", answer(status={"const": "ok"}), public=True)},
+        "/health": {"get": health},
+        "/ping": {"get": health},
         "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
         "/compare": {"post": _compare(service)},
         **{route.path: {"post": _search(service)} for route in search.routes(service)},
-        "/openapi.json": {"get": _get("This description", {"type": "object"})},
-        **{path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()},
+        **{path: {"get": _get("This description", {"type": "object"})} for path in OPENAPI},
+        **pages | {"/": pages["/"] | {"post": _embed(service)}},
     }
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -95,8 +102,9 @@ def _embeddings(service: Service) -> Schema:
         input={"anyOf": [STRING, _texts(service)]},
         model=STRING if service.settings.any_model else {"enum": list(service.model.names)},
         encoding_format={"enum": ["float", "base64", "bytes"], "default": "float"},
-        dimensions=shape["dimensions"], user=STRING, input_type={"enum": ["query", "document", "passage"]},
-        prompt_name=how["prompt_name"], truncate=how["truncate"], normalize=shape["normalize"],
+        dimensions=shape["dimensions"], user=STRING, input_type={"enum": list(service.model.input_types)},
+        prompt_name=how["prompt_name"], truncate={**how["truncate"], "type": ["boolean", "string"],
+        "enum": [True, False, *NIM]}, normalize=shape["normalize"],
     )  # fmt: skip
     embedding = answer(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
     usage = answer(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fastflow.serve.refusals import Refused
@@ -52,10 +53,13 @@ class Fields:
             raise Refused("validation", f"{self._where}{name} is missing", self._where + name)
         return self._fields[name]
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool, words: Mapping[str, bool] = MappingProxyType({})) -> bool:
+        """``words``: strings that stand for a value."""
         value = self._fields.get(name, default)
+        if isinstance(value, str) and value in words:
+            return words[value]
         if not isinstance(value, bool):
-            raise self._wrong(name, "must be true or false", value)
+            raise self._wrong(name, " or ".join(["must be true or false", *words]), value)
         return value
 
     def text(self, name: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastflow.errors import UsageError
-from fastflow.model.kinds import TASKS, VectorModel
+from fastflow.model.kinds import VectorModel
 from fastflow.model.tokens import Tokens
 from fastflow.opened import Opened
 from fastflow.runtime import Runtime
@@ -22,7 +22,7 @@ from fastflow.serve.refusals import Refused
 WORDS = "the quick brown fox jumps over the lazy dog while two birds sing in an old tree near the river "
 PROBE = 0.05  # seconds of computing that the speed is measured on
 TRIES = 3
-INPUT_TYPES = {"query": TASKS[0], "document": TASKS[1], "passage": TASKS[1]}
+TYPES = (("query", "search_query"), ("document", "passage", "search_document"))  # names of a task in input_type
 
 
 class ServedModel:
@@ -81,17 +81,24 @@ class ServedModel:
     def prompt(self, input_type: str | None, prompt_name: str | None) -> str:
         """The text before every text: the prompt of a task, the one of a name, or the model's default.
 
-        Raises Refused for both at once, and for a name that the model does not have.
+        If the model has no prompt of that ``input_type``, one of another name of the task is taken, as passage for
+        document. Raises Refused for both at once, and for a name that the model does not have.
         """
         if input_type is not None:
             if prompt_name is not None:
                 raise Refused("validation", "give input_type or prompt_name, not both", "prompt_name")
-            own = input_type in self.info["prompts"]  # as passage, which is no task of every model
-            return self.opened.model.prompts.of_task(input_type if own else INPUT_TYPES[input_type])
+            others = next((names for names in TYPES if input_type in names), ())
+            found = map(self.opened.model.prompts.of_task, (input_type, *others))
+            return next(filter(None, found), "")
         try:
             return self.opened.model.prompts.resolve(None, prompt_name)
         except UsageError as error:
             raise Refused("validation", str(error), "prompt_name") from None
+
+    @property
+    def input_types(self) -> tuple[str, ...]:
+        """The values of ``input_type``: the names of the tasks, and the model's own prompts, such as clustering."""
+        return tuple(dict.fromkeys([*sum(TYPES, ()), *self.info["prompts"]]))
 
     def rate(self) -> float:
         """Tokens that are computed in a second: the best of TRIES on a batch of sentences that takes about PROBE."""

@@ -1,4 +1,4 @@
-"""OpenAI's routes: POST /v1/embeddings and GET /v1/models."""
+"""OpenAI's routes: POST /v1/embeddings, without /v1 too, and GET /v1/models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from starlette.routing import Route
 from fastflow.serve.batch import How
 from fastflow.serve.fields import Fields
 from fastflow.serve.formats import FORMATS, OCTETS, octets, openai_json, wants_octets
-from fastflow.serve.model import INPUT_TYPES
 from fastflow.serve.refusals import Refused
 from fastflow.serve.service import Service, response
 
@@ -17,6 +16,7 @@ FIELDS = (
     *("input", "model", "encoding_format", "dimensions", "user"),  # OpenAI's
     *("input_type", "prompt_name", "truncate", "normalize"),  # ours
 )
+NIM = {"NONE": False, "END": True}  # truncate, as clients of NVIDIA NIM say it
 
 
 async def embeddings(request: Request) -> Response:
@@ -36,9 +36,9 @@ async def embeddings(request: Request) -> Response:
     dim = fields.count("dimensions")
     if dim is not None:
         await service.engine.thread(service.model.check_dim, dim)
-    prompt = service.model.prompt(fields.choice("input_type", INPUT_TYPES), fields.text("prompt_name"))
+    prompt = service.model.prompt(fields.choice("input_type", service.model.input_types), fields.text("prompt_name"))
     how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
-    truncate = fields.flag("truncate", service.settings.truncate)
+    truncate = fields.flag("truncate", service.settings.truncate, NIM)
     done = await service.embed(request, texts, how, truncate, batch)
     if encoding == "bytes":
         return response(octets(done.vectors), done, OCTETS)
@@ -56,4 +56,8 @@ async def models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data})
 
 
-ROUTES = [Route("/v1/embeddings", embeddings, methods=["POST"]), Route("/v1/models", models, methods=["GET"])]
+ROUTES = [
+    Route("/v1/embeddings", embeddings, methods=["POST"]),
+    Route("/embeddings", embeddings, methods=["POST"]),
+    Route("/v1/models", models, methods=["GET"]),
+]

@@ -45,4 +45,4 @@ async def page(request: Request) -> Response:
     return Response(read(name), media_type=f"{media}; charset=utf-8", headers=HEADERS)
 
 
-ROUTES = [Route(path, page, methods=["GET"]) for path in PATHS]
+ROUTES = [Route(path, page, methods=["GET"]) for path in PATHS if path != "/"]  # which app.py serves

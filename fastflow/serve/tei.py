@@ -1,4 +1,4 @@
-"""The routes of Text Embeddings Inference: /embed, /similarity, /tokenize, /info, /health and /metrics."""
+"""The routes of Text Embeddings Inference (TEI), and those that are left out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ from fastflow.version import __version__
 EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
 PARAMETERS = ("truncate", "truncation_direction", "prompt_name")
 TOKENIZE = ("inputs", "add_special_tokens", "prompt_name")
+LEFT_OUT = {  # route of TEI -> why it is not here
+    "/embed_all": "calibration is made for the vector of a text, and not for one of each token",
+    "/embed_sparse": "the model gives dense vectors",
+    "/rerank": "the model scores no pairs; POST /similarity compares texts by their embeddings",
+    "/predict": "the model has no classes",
+    "/decode": "token ids are not taken; POST /tokenize gives the text of each id",
+    "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
+}
 CHARACTERS = 500_000  # of the texts of /tokenize, whose answer is many times as long
 
 
@@ -125,9 +133,11 @@ def _how(service: Service, fields: Fields) -> tuple[bool, str]:
 
 ROUTES = [
     Route("/embed", embed, methods=["POST"]),
+    Route("/invocations", embed, methods=["POST"]),  # of Amazon SageMaker, as /ping
     Route("/similarity", similarity, methods=["POST"]),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/info", info, methods=["GET"]),
     Route("/health", health, methods=["GET"]),
+    Route("/ping", health, methods=["GET"]),
     Route("/metrics", metrics, methods=["GET"]),
 ]

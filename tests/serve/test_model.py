@@ -13,8 +13,10 @@ from fastflow.serve.refusals import Refused
 
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
 from support.servers import serving
+from support.static_dirs import model2vec_dir, static_embedding_dir
 
-PROMPTS = {"query": "query: ", "passage": "passage: "}
+OURS = ("default", "static")  # models of the package
+PROMPTS = {"query": "query: ", "passage": "passage: ", "clustering": "cluster: "}
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +38,17 @@ def test_vectors_are_the_runtimes_to_the_bit(prompted, sentences):
     [
         (None, None, ""),
         ("query", None, "query: "),
-        ("document", None, ""),
+        ("search_query", None, "query: "),
+        ("document", None, "passage: "),  # the model's name for it
         ("passage", None, "passage: "),
+        ("search_document", None, "passage: "),
+        ("clustering", None, "cluster: "),
         (None, "passage", "passage: "),
     ],
 )
 def test_the_prompt_of_a_request(prompted, input_type, name, text):
     assert prompted.prompt(input_type, name) == text
+    assert input_type is None or input_type in prompted.input_types
 
 
 @pytest.mark.parametrize(("input_type", "name"), [("query", "passage"), (None, "other"), (None, "")])
@@ -67,6 +73,25 @@ def test_vectors_stay_as_they_are_where_the_similarity_is_no_cosine(tmp_path, be
     path = tmp_path / "dot"
     make_directory(path, bert, [pooling("mean")], similarity_fn_name="dot")
     assert ServedModel(fastflow.Runtime(path, "cpu")).normalize is False
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        model2vec_dir,
+        static_embedding_dir,
+        *(pytest.param(lambda path, name=name: name, id=name, marks=pytest.mark.slow) for name in OURS),
+    ],
+)
+def test_the_tokens_that_tokenize_shows_are_the_ones_that_the_model_reads(tmp_path, make):
+    """A model2vec table reads neither special tokens nor unknown ones, a StaticEmbedding no special ones."""
+    texts = ["the dog runs", "zzz ☃ the dog ☃ 東京", "☃", ""]
+    served = ServedModel(fastflow.Runtime(make(tmp_path / "table"), "cpu"))
+    read = served.tokens(texts, "")
+    for i, pieces in enumerate(served.runtime.tokenizer.describe(texts)):
+        assert [piece.id for piece in pieces] == read.ids[read.offsets[i] : read.offsets[i + 1]].tolist()
+        for piece in pieces:
+            assert piece.special or texts[i][piece.start : piece.stop].lower() == piece.text.strip("#")
 
 
 def test_the_speed_is_measured(prompted):

@@ -12,6 +12,7 @@ from fastflow.serve.description import describe
 from fastflow.serve.page import FILES, PATHS
 
 from support.places import ROOT
+from support.routes import ALIASES
 from support.servers import serving
 
 FOLDER = files("fastflow.serve") / "page"
@@ -54,7 +55,7 @@ def test_the_shell_needs_no_key_and_holds_no_data():
 def test_only_these_files_are_served(server):
     for path in ("/page.html", "/page/page.js", "/page.js/", "/../page.py", "/page.py", "/page.css/../page.js"):
         assert server.get(path).status == 404, path
-    assert server.ask("POST", "/").status == 405
+    assert server.ask("POST", "/docs").status == 405
     assert server.ask("HEAD", "/").body == b""
     assert sorted(name for name, _ in FILES.values()) == sorted(each.name for each in FOLDER.iterdir())
 
@@ -66,7 +67,9 @@ def test_the_scored_pairs_are_those_of_the_examples():
 def test_the_page_of_the_routes_has_every_route_and_field(librarian):
     text = (FOLDER / "docs.html").read_text(encoding="utf-8")
     for path, operations in describe(librarian.service)["paths"].items():
-        if path in PATHS:
+        if path in ALIASES:
+            assert f"<code>POST {path}</code>" in text.partition(f"POST {ALIASES[path]}<")[2].partition("</section>")[0]
+        if path in (*PATHS, *ALIASES):
             continue
         for method, operation in operations.items():
             assert (f"<h2>POST {path}</h2>" if method == "post" else f">{path}</a>") in text, path

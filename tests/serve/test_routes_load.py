@@ -11,7 +11,7 @@ import pytest
 import fastflow
 from fastflow.serve.model import ServedModel
 
-from support.routes import COMPUTED, GETS, POSTS, PUBLIC, check_refusal
+from support.routes import COMPUTED, GETS, HEALTH, POSTS, PUBLIC, check_refusal
 from support.servers import WAIT, request, serving, until
 
 
@@ -67,13 +67,15 @@ def test_overload_is_429_at_once_and_before_a_body_is_read(gated):
     until(lambda: server.service.engine.queue.jobs == 1)
     for path in COMPUTED:
         for answer in (server.post(path, POSTS[path]), server.ask("POST", path, raw=b"no json")):
-            check_refusal(server, path, answer, "overloaded", "the server is busy: try again in 1 s")
+            says = "the server is busy: try again in …s, or start it with a larger --max-queue-seconds"
+            check_refusal(server, path, answer, "overloaded", says)
             assert answer.headers["retry-after"] == "1"
-    assert server.post("/embed", {"inputs": ["a", "b"]}).status == 429
-    assert server.get("/info").status == server.post("/tokenize", {"inputs": "a"}).status == 200
+    assert server.post("/embed", {"inputs": ["a", "b"]}).status == server.post("/", {"inputs": "a"}).status == 429
+    assert [server.get(path).status for path in ("/", "/info")] == [200, 200]
+    assert server.post("/tokenize", {"inputs": "a"}).status == 200
     model.gate.set()
     waiting.join(WAIT)
-    assert server.service.metrics.value("te_request_failure", err="overloaded") == 2 * len(COMPUTED) + 1
+    assert server.service.metrics.value("te_request_failure", err="overloaded") == 2 * len(COMPUTED) + 2
 
 
 def test_a_draining_server_finishes_and_takes_nothing_new(gated):
@@ -81,10 +83,11 @@ def test_a_draining_server_finishes_and_takes_nothing_new(gated):
     server.service.draining = True
     for path in [*POSTS, *GETS]:
         answer = server.ask("POST" if path in POSTS else "GET", path, POSTS.get(path))
-        if path in PUBLIC - {"/health"}:
+        if path in PUBLIC - HEALTH:
             assert answer.status == 200, path
         else:
             check_refusal(server, path, answer, "unhealthy", "the server is going down")
+    assert server.post("/", {"inputs": "a"}).status == 503
     model.gate.set()
     until(lambda: server.service.metrics.value("te_request_success", method="single") == 1)
     server.service.draining = False
@@ -101,7 +104,7 @@ def test_texts_that_are_not_computed_in_time(library):
         "/search": {"query": ["word " * 40] * 2},
     }
     with serving(rate=1.0, timeout=5.0, search=library) as server:
-        for path in COMPUTED:
+        for path in lists:
             check_refusal(server, path, server.post(path, lists[path]), "validation", "send fewer at once")
 
 
@@ -118,14 +121,26 @@ def test_a_fault_of_ours_is_an_answer_without_the_text(library, monkeypatch, cap
     assert "secret" not in caplog.text
 
 
-def test_bodies_that_are_being_read_share_a_bound(gated):
+def test_a_body_counts_until_its_answer(gated):
+    """Its texts are held until then, so the texts of all requests that wait share the bound."""
+    server, model = gated
+    waiting = threading.Thread(target=server.post, args=("/embed", {"inputs": "a" * 1000}))
+    waiting.start()
+    until(lambda: server.service.engine.queue.jobs == 1)
+    assert server.service.bodies > 1000
+    model.gate.set()
+    waiting.join(WAIT)
+    until(lambda: server.service.bodies == 0)
+
+
+def test_bodies_share_a_bound(gated):
     server, _ = gated
     part = b" " * 14_000_000
     connections = [server.connect() for _ in range(3)]
     try:
         for connection in connections[:2]:
             connection.sendall(request("/embed", part, 15_000_000))
-        until(lambda: server.service.bodies >= 28_000_000)
+        until(lambda: server.service.bodies > 28_000_000)
         connections[2].sendall(request("/embed", part[:100], 15_000_000))
         threading.Thread(target=_send, args=(connections[2], part), daemon=True).start()
         assert connections[2].recv(12) == b"HTTP/1.1 429"

@@ -16,12 +16,16 @@ POSTS: dict[str, dict[str, Any]] = {
     "/tokenize": {"inputs": "a"},
     "/compare": {"pairs": [["a", "b"]]},
     "/search": {"query": "a"},
+    "/embeddings": {"input": "a"},
+    "/invocations": {"inputs": "a"},
 }
+ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/embed", "/": "/embed"}
 COMPUTED = [path for path in POSTS if path != "/tokenize"]
 SHELL = {"/", "/page.css", "/page.js", "/pairs.tsv", "/docs", "/docs.js", "/favicon.ico"}  # the page, without data
-PUBLIC = {"/health", "/metrics", *SHELL}
-GETS = ["/v1/models", "/info", "/openapi.json", *sorted(PUBLIC)]
-UNKNOWN = ["/v1/nothing", "/nothing", "/embed/", "//embed", "/v1/embeddings/"]
+HEALTH = {"/health", "/ping"}
+PUBLIC = {*HEALTH, "/metrics", *SHELL}
+GETS = ["/v1/models", "/info", "/openapi.json", "/api-doc/openapi.json", *sorted(PUBLIC)]
+UNKNOWN = ["/v1/nothing", "/nothing", "/embed/", "//embed", "/v1/embeddings/", "/rerank"]
 
 STATUS = {  # reason -> the status of OpenAI's routes, and status and type of the others
     "empty": (400, 400, "Empty"),
@@ -38,6 +42,7 @@ STATUS = {  # reason -> the status of OpenAI's routes, and status and type of th
     "overloaded": (429, 429, "Overloaded"),
     "backend": (500, 424, "Backend"),
     "expired": (503, 503, "Overloaded"),
+    "crowded": (503, 503, "Overloaded"),
     "unhealthy": (503, 503, "Unhealthy"),
 }
 CODES = {
@@ -45,6 +50,7 @@ CODES = {
     "model": "model_not_found",
     "overloaded": "rate_limit_exceeded",
     "expired": "timeout",
+    "crowded": "rate_limit_exceeded",
 }
 OUTSIDE = ("path", "method")  # answers that no route's description can hold
 
@@ -61,7 +67,7 @@ def with_field(path: str, field: str, value: Any) -> dict[str, Any]:
 
 def check_refusal(server: Running, path: str, answer: Answer, kind: str, says: str = "", param: Any = ...) -> None:
     """Check that an answer refuses for the reason ``kind``, in the words of its interface and as it is described."""
-    if path.startswith("/v1/"):
+    if path.startswith("/v1/") or path == "/embeddings":
         error = answer.json["error"]
         server_error = answer.status >= 500
         kinds = {"overloaded": "rate_limit_error"}
@@ -79,4 +85,4 @@ def check_refusal(server: Running, path: str, answer: Answer, kind: str, says: s
     assert len(message) < 400
     operations = describe(server.service)["paths"].get(path)
     if operations and kind not in OUTSIDE:
-        assert str(status) in next(iter(operations.values()))["responses"]
+        assert str(status) in (operations.get("post") or operations["get"])["responses"]
