@@ -48,7 +48,7 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
     options += ["--keep", "n", "--id-field", "id"] * (suffix in KEEPING)
     result = check_parts(suffix, of, *words(model, *options))
     assert result.stderr == f"fastflow: 20 rows of {counted(of, 'parts')}; written to out{suffix}\n"
-    assert len(list(desk.iterdir())) == 5  # the inputs, the parts, the whole and the joined file
+    assert len(list(desk.iterdir())) == 6  # the inputs, the parts, the whole with its record and the joined file
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
