@@ -93,7 +93,7 @@ def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
 
         yield from table_records(lines, source, kind, layout)
         return
-    numbered = enumerate(lines, 1)
+    numbered: Iterator[tuple[int, str]] = enumerate(lines, 1)
     if skips:
         numbered = _without_unreadable(numbered, source, unit_of(source.path, layout))
     if kind == "jsonl":
