@@ -27,6 +27,10 @@ class UnsupportedArchitecture(FastflowError):
     """An encoder that the native equations do not cover; PyTorch may."""
 
 
+class WrongOnGpu(FastflowError):
+    """A body that fails, or has wrong numbers, on the GPU of this machine."""
+
+
 class FastflowWarning(UserWarning):
     """Texts, a vocabulary or a calibration that need a look, though the result is as asked."""
 

@@ -32,7 +32,7 @@ class late(Generic[Made]):
 
     def __get__(self, instance: Any, owner: type) -> Made:
         if instance is None:
-            return self  # type: ignore[return-value] - of the class, as property
+            return self  # type: ignore[return-value]  # of a class, as property
         with making:
             if self._name not in instance.__dict__:
                 instance.__dict__[self._name] = self._make(instance)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.backends.base import Backend, Calibrator
-from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, missing_extra, warn
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu, missing_extra, warn
 from fastflow.model.architecture import encoder_shape, is_static, read_config
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.stages.vectors import check_count
@@ -79,6 +79,8 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         except FastflowError as reason:
             opened = open_backend(model, backend, "cpu", dtype, threads)
             opened.notes.append(f"stepped down from the triton backend: {reason}")
+            if isinstance(reason, WrongOnGpu):  # a fault of the machine, which its owner should know of
+                warn(opened.notes[-1])
             return opened
     if dtype in ("auto", *BACKENDS["cpu"].dtypes):
         try:
@@ -125,7 +127,16 @@ def _open_simple(
     opened = kind.load()(model, dtype, device, threads)
     opened.notes += notes
     note_faults(opened)
+    _check_gpu(opened, model)
     return opened
+
+
+def _check_gpu(opened: Calibrator, model: Model | VectorModel) -> None:
+    """Raise if ``opened`` is on a GPU and fails its self-test."""
+    if opened.device == "cuda":
+        from fastflow.backends.gpu.self_test import self_test
+
+        self_test(opened, model)
 
 
 def note_faults(opened: Calibrator) -> None:
@@ -178,6 +189,7 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
     opened: Backend = kind.load()(model, dtype, device, threads)
     opened.details += details
     note_faults(opened)
+    _check_gpu(opened, model)
     return opened
 
 

@@ -91,9 +91,14 @@ class Plans:
         return pooled
 
 
-def use_standin(monkeypatch, **settings):
-    """Let Runtime(backend='triton') open on a stand-in, which is returned; ``settings`` are the StandIn's."""
+def use_standin(monkeypatch, self_test=False, **settings):
+    """Let Runtime(backend='triton') open on a stand-in, which is returned; ``settings`` are the StandIn's.
+
+    Without ``self_test`` a backend computes nothing at opening, so that ``log`` begins with what a test asks for.
+    """
     device = StandIn(**settings)
+    if not self_test:
+        monkeypatch.setattr(encoder, "_check_gpu", lambda opened, model: None)
 
     def open_both(self, model, config):
         weights = load_weights(model.encoder, config, self._shape, np.float32)

@@ -10,6 +10,10 @@ from triton_interpret.dry_gpu import DryBackend
 
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
+from fastflow.backends.gpu import self_test
+from fastflow.errors import WrongOnGpu
+from fastflow.kernels.encoder import triton_bodies as of_encoder
+from fastflow.kernels.flow import triton_bodies as of_flow
 from fastflow.stages.vectors import paired_cosine
 
 from support.builders import make_encoder, make_model, make_sentences
@@ -31,6 +35,8 @@ def runtime(directory, monkeypatch):
     if INTERPRETED:
         monkeypatch.setattr("fastflow.backends.triton.TritonBackend", DryBackend)
         monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
+        monkeypatch.setattr(self_test, "LENGTHS", ((3,),))
+        monkeypatch.setattr(self_test, "ROWS", (1,))
     return lambda dtype="float32", model=directory: Runtime(model, "cuda", dtype, backend="triton")
 
 
@@ -63,6 +69,27 @@ def test_log_densities_are_those_of_the_reference(runtime, directory, tmp_path, 
     assert np.ptp(exact) > 1
     for found in (ours.log_prob(pooled), np.concatenate([ours.log_prob(row[None]) for row in pooled])):
         assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+class Idle:
+    """A kernel that leaves its output as it is."""
+
+    def __init__(self, kernel):
+        self.arg_names = kernel.arg_names
+
+    def __getitem__(self, grid):
+        return lambda **values: None
+
+
+@pytest.mark.parametrize(
+    ("bodies", "name"),
+    [(of_encoder, "embed"), (of_encoder, "attend"), (of_encoder, "add_norm"), (of_encoder, "activate"),
+     (of_flow, "pool_mean"), (of_flow, "flow_write"), (of_flow, "unit_rows")],
+)  # fmt: skip
+def test_a_body_that_computes_nothing_is_found_at_opening(runtime, monkeypatch, bodies, name):
+    monkeypatch.setattr(bodies, name, Idle(getattr(bodies, name)))
+    with pytest.raises(WrongOnGpu, match=r"the triton backend cannot be trusted on this GPU: .* differ from NumPy's"):
+        runtime()
 
 
 def in_the_pipeline(runtime, texts):

@@ -15,6 +15,7 @@ from unittest import mock
 
 from fastflow.backends import choose as choice
 from fastflow.backends import triton
+from fastflow.backends.gpu import self_test
 from fastflow.backends.gpu.device import Device
 from fastflow.bench import cli
 from fastflow.bench.measure.machine import Ceilings, describe
@@ -73,6 +74,7 @@ def run(folder: Path) -> dict[str, Any]:
 
     changes = (
         mock.patch.object(triton, "TritonBackend", DryBackend), mock.patch.object(choice, "_has_cuda", always(True)),
+        mock.patch.object(self_test, "LENGTHS", ((3,),)), mock.patch.object(self_test, "ROWS", (1,)),
         mock.patch.object(workbench.Workbench, "named", base),
         mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(candidates_flow, "captured", replayed),
         mock.patch.object(encoder_gpu, "WHERE", peers_gpu.Gpu("cpu", cpu_watch, 32, replayed)),

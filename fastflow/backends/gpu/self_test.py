@@ -1,0 +1,123 @@
+"""The self-test of a backend on a GPU: at opening, its bodies compute a few rows, which NumPy computes too.
+
+Kernels are compiled at their first launch, for the GPU at hand. A body that fails there, or has wrong numbers, is found
+before a user's text comes. Written without a GPU: tests run it on a stand-in and in Triton's interpreter only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.backends.table import ReferenceTable
+from fastflow.backends.vectors import ReferenceVectors
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu
+from fastflow.model.architecture import is_static, read_config, whole_number
+from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.static import open_table
+from fastflow.model.tokens import Tokens
+from fastflow.values import reason
+
+# tokens of the texts of a batch: one text, a graph of two, and more than a graph takes, with a long text
+LENGTHS: Sequence[Sequence[int]] = ((5,), (2, 17), (*(1 for _ in range(32)), 65))
+SPECIAL = 4  # ids at the start of most vocabularies, padding among them
+ROWS: Sequence[int] = (1, 2, 1025)  # vectors that are calibrated at once: each body of the flow has one of them
+# of a vector's length: rounding is smaller, also in PyTorch's TF32, and the error of a wrong body is larger
+LIMITS = {"float64": 0.01, "float32": 0.01, "float16": 0.1, "bfloat16": 0.1}
+
+
+class Check(NamedTuple):
+    """What is computed, in words; rows (B, ...) from the GPU and from NumPy; the largest error, relative."""
+
+    what: str
+    found: Any
+    wanted: Any
+    limit: float
+
+
+def self_test(opened: Calibrator, model: Model | VectorModel) -> None:
+    """Raise WrongOnGpu if ``opened``, which runs ``model`` on a GPU, fails or differs from NumPy."""
+    where = f"the {opened.name} backend cannot be trusted on this GPU"
+    remedy = "use device='cpu' (--device cpu), and have the GPU, its driver, torch and triton checked"
+    try:
+        for check in _checks(opened, model):
+            error = _error(check.found, check.wanted)
+            if not error <= check.limit:  # NaN is not
+                raise WrongOnGpu(f"{where}: {check.what} differ from NumPy's by {error:.2g}, relative; {remedy}")
+    except FastflowError:
+        raise
+    except Exception as error:  # whatever a compiler, a driver or PyTorch raises
+        raise WrongOnGpu(f"{where}: {type(error).__name__}: {reason(error)}; {remedy}") from error
+
+
+def _checks(opened: Calibrator, model: Model | VectorModel) -> Any:
+    """Each Check, computed when it is asked for."""
+    reference = _reference(opened, model)
+    if isinstance(opened, Backend) and isinstance(reference, Backend) and isinstance(model, Model):
+        parts = []
+        for lengths in LENGTHS:
+            tokens, rows = _drawn(model, lengths), [np.arange(len(lengths))]
+            parts.append(reference.pool(tokens))
+            pooled = opened.pool(tokens)
+            yield Check(f"pooled vectors, {len(lengths)} at once,", pooled, parts[-1], LIMITS[opened.dtype])
+            unit = reference.calibrate(pooled.astype(reference.floats), True)
+            found = opened.embed(tokens, rows, True)
+            yield Check(f"embeddings, {len(lengths)} at once,", found, unit, LIMITS["float32"])
+        few = np.concatenate(parts)
+    else:
+        few = np.random.default_rng(0).standard_normal((16, opened.pooled_dim)).astype(reference.floats)
+    yield from _of_vectors(opened, reference, few.astype(opened.floats))
+
+
+def _of_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> Any:
+    """The Checks of the calibration, and of its log-densities if it has any."""
+    calls: list[tuple[str, Callable[[Calibrator, Floats], Any]]] = [("calibrated", lambda runs, x: runs.calibrate(x))]
+    if _has_density(reference):
+        calls.append(("log-densities of", lambda runs, x: np.stack([np.ones(len(x)), runs.log_prob(x)], 1)))  # may be 0
+    for what, call in calls:
+        wanted = call(reference, few.astype(reference.floats))
+        for count in ROWS:
+            numbers = np.arange(count) % len(few)
+            found = call(opened, few[numbers])
+            yield Check(f"{what} vectors, {count} at once,", found, wanted[numbers], LIMITS["float32"])
+
+
+def _reference(opened: Calibrator, model: Model | VectorModel) -> Calibrator:
+    """The backend whose numbers are right: NumPy's, or PyTorch's on the CPU for an architecture that only it runs."""
+    if isinstance(model, VectorModel):
+        return ReferenceVectors(model, "float32", "cpu", None)
+    if is_static(model.encoder):
+        return ReferenceTable(model, "float32", "cpu", None)
+    try:
+        return ReferenceBackend(model, "float32", "cpu", None)
+    except UnsupportedArchitecture:
+        from fastflow.backends.torch import TorchBackend
+
+        return TorchBackend(model, "float32", "cpu", None)
+
+
+def _drawn(model: Model, lengths: Sequence[int]) -> Tokens:
+    """Tokens of texts of ``lengths`` tokens, the model's limit at most, drawn from the vocabulary."""
+    kept = np.minimum(lengths, model.max_length)
+    table = open_table(model.encoder).vocabulary if is_static(model.encoder) else 0
+    size = table or whole_number(read_config(model.encoder), "vocab_size", model.encoder)
+    ids = np.random.default_rng(len(lengths)).integers(min(SPECIAL, size - 1), size, kept.sum(), np.int32)
+    return Tokens(ids, np.concatenate([[0], np.cumsum(kept)]).astype(np.int64), np.empty(0, np.int64))
+
+
+def _has_density(reference: Calibrator) -> bool:
+    try:
+        return bool(reference.density.stages)
+    except UsageError:  # no flow, or one that leaves directions out: log_prob is refused
+        return False
+
+
+def _error(found: Any, wanted: Any) -> float:
+    """The largest error of a row (B, D), relative to its length; rows that are not finite in NumPy do not count."""
+    rows = np.isfinite(wanted).all(axis=1)
+    error = np.linalg.norm(np.asarray(found[rows], np.float64) - wanted[rows], axis=1)
+    return float((error / np.maximum(np.linalg.norm(wanted[rows], axis=1), 1e-6)).max(initial=0))
