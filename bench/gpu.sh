@@ -66,8 +66,8 @@ from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.plan.fold import fold
 from fastflow.kernels.encoder import triton_bodies as encoder_triton_bodies
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.encoder.triton_table import row_constants
-from fastflow.kernels.flow.triton_table import TABLE
+from fastflow.kernels.encoder.triton_configurations import row_constants
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS
 
 device = "cpu" if triton.knobs.runtime.interpret else "cuda"
 x = pooled_like(300, 64, 1)
@@ -76,7 +76,7 @@ for kind in sys.argv[1:]:
     stage = trained_like(x, 1, levels=2, depth=2, width=32, coupling=coupling)
     flow = flow_triton.TritonFlow(fold([stage], 64), device)
     flow.programs = 1
-    for config in TABLE[kind]:
+    for config in CONFIGURATIONS[kind]:
         flow_triton.choose = lambda *_, config=config: config
         rows = torch.from_numpy(x[: 1 if config.BM == 1 else 2 * config.BM + 5]).to(device)
         z = flow(rows, normalize=True)

@@ -17,7 +17,7 @@ from fastflow.model.kinds import Model, tokenizer_of
 from fastflow.model.static import open_table
 from fastflow.model.weights import load_weights
 from fastflow.report import plots
-from fastflow.report.parts import HIGHEST, LOWEST, Line, Plot, Section, Table, comparison, figure
+from fastflow.report.parts import HIGHEST, LOWEST, Columns, Line, Plot, Section, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline
 
 MOST_CURVES = 8
@@ -94,7 +94,7 @@ def words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section
         f"these pieces, 'dot' the dot product with them, for at most {sampled:,} pieces of a band. Calibration does "
         "not change these vectors.",
         data,
-        [Table("Means by frequency rank, to the k nearest", ["", *(row["ranks"] for row in data)], rows)],
+        [Columns("Means by frequency rank, to the k nearest", ["", *(row["ranks"] for row in data)], rows)],
         folded=True,
     )
 
@@ -151,7 +151,7 @@ def training(model: Model, log: Path | None) -> Section | None:
         tables.append(comparison("Bits per dimension on the corpus. Bold: the lowest.", "", lines))
     settings = {"method": said.get("method"), "texts": said.get("texts"), **said.get("schedule", {}), **stops}
     rows = [[key, str(value)] for key, value in settings.items() if value is not None]
-    tables.append(Table("Settings of the run", ["setting", "value"], rows))
+    tables.append(Columns("Settings of the run", ["setting", "value"], rows))
     shown = sorted(curves, key=lambda name: ("bits" not in name, name))[:MOST_CURVES]
     drawn = [Plot(plots.curve(_last(name), curves[name], stops), _what(name, stops)) for name in shown]
     text = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from fastflow.report.parts import Best, Figure, Neighbour, Section, Table
+from fastflow.report.parts import Best, Columns, Figure, Neighbour, Section
 from fastflow.report.plots import apart
 from fastflow.report.subjects import MODEL
 
@@ -118,7 +118,7 @@ def _list(name: str, found: Sequence[Neighbour], first: bool) -> str:
     return f"<div{kind}><h4>{escape(name)}</h4><ol>{items}</ol></div>"
 
 
-def _table(table: Table) -> str:
+def _table(table: Columns) -> str:
     own = ["own" if name == MODEL else "" for name in table.columns]
     head = "".join(_cell('th scope="col"', name, kind) for name, kind in zip(table.columns, own, strict=True))
     rows = "".join(_row(row, own) for row in table.rows)

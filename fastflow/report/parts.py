@@ -22,7 +22,7 @@ class Best(Figure):
 
 
 @dataclass
-class Table:
+class Columns:
     """Columns and rows of text; the first column is the row's name."""
 
     caption: str
@@ -49,7 +49,7 @@ class Section:
     title: str
     text: str
     data: Any
-    tables: list[Table] = field(default_factory=list)
+    tables: list[Columns] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     lists: list[tuple[str, list[tuple[str, list[Neighbour]]]]] = field(default_factory=list)
     folded: bool = False
@@ -92,7 +92,7 @@ def distance(value: float, toward: float) -> float:
     return round(abs(value - toward), 9)  # 0.3 - 0.2 and 0.4 - 0.3 are a tie
 
 
-def comparison(caption: str, corner: str, lines: Sequence[Line], note: str = "", beside: bool = False) -> Table:
+def comparison(caption: str, corner: str, lines: Sequence[Line], note: str = "", beside: bool = False) -> Columns:
     """A row for each line, a column for each subject in their order, the best of each row marked.
 
     ``note`` heads the lines' further cell: the last column, or with ``next to`` the one after the first subject's.
@@ -112,7 +112,7 @@ def comparison(caption: str, corner: str, lines: Sequence[Line], note: str = "",
         columns.insert(at, note)
         for row, line in zip(rows, lines, strict=True):
             row.insert(at, line.note)
-    return Table(caption, columns, rows)
+    return Columns(caption, columns, rows)
 
 
 def figure(value: float, digits: int) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fastflow.errors import UsageError
-from fastflow.files.write.database_table import folded
+from fastflow.files.write.database_schema import folded
 from fastflow.values import short
 
 TOKEN = re.compile(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.files.write.database_table import (
+from fastflow.files.write.database_schema import (
     DTYPES,
     ROWS,
     TABLE,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fastflow.kernels.encoder.reference import Weights
 from fastflow.kernels.encoder.shape import WORDS, EncoderShape, mean_position
-from fastflow.kernels.encoder.triton_table import (
+from fastflow.kernels.encoder.triton_configurations import (
     DTYPES,
     WIDEST,
     activate_constants,

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, POOL, POOL_FUSED, SMALL, WIDE, Config, choose
 from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, padded_width, without_prologue
-from fastflow.kernels.flow.triton_table import POOL, POOL_FUSED, SMALL, TABLE, WIDE, Config, choose
 from fastflow.kernels.launch import options, prepare
 
 Tensor = Any  # torch.Tensor, which is not imported here
@@ -159,7 +159,7 @@ class _Part:
         self.kind = kind(plan)
         self.width = padded_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
-        for config in TABLE[self.kind]:
+        for config in CONFIGURATIONS[self.kind]:
             self.laid_out(config)  # now: a later call, which a graph may capture, must copy nothing
 
     def laid_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:

@@ -27,7 +27,7 @@ import numpy as np  # after the environment, on which the number of its threads 
 import pyarrow.parquet  # noqa: F401 (once, before the forks)
 from boxed import Judge, attack, cut, flipped, sentence
 from files.test_parts_manifest import DAMAGED
-from files.test_write_database_table import LOOSE, SPOILT
+from files.test_write_database_schema import LOOSE, SPOILT
 
 from fastflow.errors import FastflowError
 from fastflow.files.parts.counting import Counted

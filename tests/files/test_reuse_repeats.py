@@ -10,7 +10,7 @@ import pytest
 
 from fastflow.errors import FastflowError
 from fastflow.files.reuse import repeats
-from fastflow.files.reuse.repeats import FULLEST, Repeats, Table
+from fastflow.files.reuse.repeats import FULLEST, Repeats, Slots
 from fastflow.files.reuse.store import KEY
 
 
@@ -19,7 +19,7 @@ def keys_of(count: int, seed: int = 0) -> np.ndarray:
 
 
 def test_a_table_finds_every_key_and_no_other(tmp_path):
-    keys, table = keys_of(5000), Table(tmp_path, 8)
+    keys, table = keys_of(5000), Slots(tmp_path, 8)
     for start in range(0, 5000, 700):
         part = np.arange(start, min(start + 700, 5000))
         assert (table.find(keys[part]) == -1).all()
@@ -34,7 +34,7 @@ def test_a_table_finds_every_key_and_no_other(tmp_path):
 @pytest.mark.parametrize("column", [0, 1])
 def test_both_halves_of_a_key_count(tmp_path, column):
     """Keys that begin in one slot, as all that agree in their first half do."""
-    keys, table = keys_of(300), Table(tmp_path, 1024)
+    keys, table = keys_of(300), Slots(tmp_path, 1024)
     keys[:, 0] = 1023  # the last slot: probing goes on at the first
     table.add(keys[:200], np.arange(200))
     assert np.array_equal(table.find(keys), [*range(200), *[-1] * 100])
@@ -45,7 +45,7 @@ def test_both_halves_of_a_key_count(tmp_path, column):
 
 
 def test_a_key_of_zeros_is_not_a_free_slot(tmp_path):
-    zeros, table = np.zeros((1, 2), np.uint64), Table(tmp_path, 8)
+    zeros, table = np.zeros((1, 2), np.uint64), Slots(tmp_path, 8)
     assert table.find(zeros)[0] == -1
     table.add(zeros, np.array([0]))
     assert table.find(zeros)[0] == 0

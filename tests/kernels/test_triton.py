@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fastflow.kernels.encoder.triton import TritonEncoder
-from fastflow.kernels.encoder.triton_table import ATTENTION, WIDEST, attention, power_of_two, row_constants
+from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
 from fastflow.kernels.flow import triton as flow_triton
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, choose
 from fastflow.kernels.flow.triton_layout import lay_out_hidden, padded_width, without_prologue
-from fastflow.kernels.flow.triton_table import TABLE, choose
 from fastflow.kernels.launch import INSTALL, options, prepare
 from fastflow.plan.fold import fold
 
@@ -32,7 +32,7 @@ FRONTS = {
 
 @NEEDS
 @pytest.mark.slow
-@pytest.mark.parametrize(("files", "least"), [(["check_encoder.py", "check_runtime.py"], 55), (["check_flow.py"], 115)])
+@pytest.mark.parametrize(("files", "least"), [(["check_encoder.py", "check_runtime.py"], 48), (["check_flow.py"], 115)])
 def test_the_kernels_in_the_interpreter(tmp_path, files, least):
     """And a whole Runtime on the kernels."""
     assert interpreted(tmp_path, *files) >= least
@@ -110,10 +110,10 @@ def test_every_head_and_length_has_a_configuration(itemsize):
         assert all(size & (size - 1) == 0 and size >= 16 for size in (config.BM, config.BN))
 
 
-@pytest.mark.parametrize("kind", TABLE)
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
 def test_each_table_of_the_flow_serves_every_batch_in_order(kind):
-    assert set(TABLE) == {"hidden", "dense", "state"}
-    configs = TABLE[kind]
+    assert set(CONFIGURATIONS) == {"hidden", "dense", "state"}
+    configs = CONFIGURATIONS[kind]
     assert [c.rows for c in configs] == sorted({c.rows for c in configs})
     assert configs[-1].rows == float("inf")
     assert [choose(kind, rows) for rows in (1, 2, 10**8)] == [configs[0], configs[1], configs[-1]]

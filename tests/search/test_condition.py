@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from fastflow.files.write.database_table import TABLE, read_only
+from fastflow.files.write.database_schema import TABLE, read_only
 from fastflow.search.condition import checked, refused
 
 

@@ -14,8 +14,8 @@ from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS
 from fastflow.kernels.flow.triton_layout import Layout
-from fastflow.kernels.flow.triton_table import TABLE
 from fastflow.plan.fold import fold
 
 from support.triton_gates import NoDevice, assert_within_limits, compile_for, skip_twin
@@ -42,7 +42,7 @@ def cases():
             options |= {name: None for name in UNWEIGHTED if name in getattr(bodies, kernel).arg_names}
         found.setdefault((kernel, tuple(sorted(options.items())), x), (kernel, options, x))
 
-    for kind, configs in TABLE.items():
+    for kind, configs in CONFIGURATIONS.items():
         dense = kind == "dense"
         for config in configs:
             one, hidden = config.SCHEME == "fma", kind == "hidden"
@@ -52,7 +52,7 @@ def cases():
                 for x in STATES if one and hidden else ():
                     for weighted in (False, True):
                         add(body, constants(config, body, packed(768, dense), 32, True, True), x, weighted)
-    widest = TABLE["hidden"][-1]
+    widest = CONFIGURATIONS["hidden"][-1]
     for dim in (768, 312, 33):
         add("flow_loop", constants(widest, "flow_loop", packed(dim, False), 32))
     add("flow_loop", constants(widest, "flow_loop", packed(768, False), 256))

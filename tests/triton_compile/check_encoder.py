@@ -10,7 +10,7 @@ import triton.language as tl
 
 from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.encoder import triton_bodies as bodies
-from fastflow.kernels.encoder.triton_table import (
+from fastflow.kernels.encoder.triton_configurations import (
     ACTIVATIONS,
     ATTENTION,
     activate_constants,

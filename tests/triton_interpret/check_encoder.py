@@ -13,7 +13,7 @@ import triton
 
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.triton import TritonEncoder
-from fastflow.kernels.encoder.triton_table import ATTENTION
+from fastflow.kernels.encoder.triton_configurations import ATTENTION
 
 from support.packed import pack, random_encoder
 

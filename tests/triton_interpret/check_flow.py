@@ -19,7 +19,7 @@ import fastflow
 from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_table import POOL_FUSED, TABLE
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, POOL_FUSED
 from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
@@ -31,7 +31,7 @@ DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed
 LIMIT = 2e-6  # relative: float32 sums of a text's tokens against float64
 LONG = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter takes long for the same paths; needs a GPU")
-BODIES = {kind: range(len(TABLE[kind])) for kind in ("hidden", "dense", "state")}
+BODIES = {kind: range(len(CONFIGURATIONS[kind])) for kind in ("hidden", "dense", "state")}
 
 
 def poisoned(*size, **options):
@@ -78,7 +78,7 @@ SMALL = {"levels": 2, "depth": 2, "width": 8}
 
 def use(monkeypatch, number):
     """Serve every batch with one configuration of the table."""
-    monkeypatch.setattr(flow_triton, "choose", lambda kind, rows: TABLE[kind][number])
+    monkeypatch.setattr(flow_triton, "choose", lambda kind, rows: CONFIGURATIONS[kind][number])
 
 
 def vectors(rows, dim, seed=7):
@@ -126,7 +126,7 @@ if DEVICE == "cpu":
 def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch):
     x = vectors(64, dim)
     use(monkeypatch, number)
-    assert_body([trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(TABLE["hidden"][number].BM, 37)])
+    assert_body([trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(CONFIGURATIONS["hidden"][number].BM, 37)])
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -153,7 +153,7 @@ def test_dense_linears(permutation, number, monkeypatch):
     else:
         stages = [whiten, trained_like(apply([whiten], x).astype(np.float32), 3, **shape)]
     use(monkeypatch, number)
-    assert_body(stages, x[: 1 if TABLE["dense"][number].BM == 1 else 19])
+    assert_body(stages, x[: 1 if CONFIGURATIONS["dense"][number].BM == 1 else 19])
 
 
 @pytest.mark.parametrize("number", BODIES["state"])
@@ -165,7 +165,7 @@ def test_affine_flows_and_their_log_determinants(dim, width, permutation, number
         stage.params[name][1::4] -= 6  # every other gate nearly shut, its argument being negative
     stages = [stage]
     use(monkeypatch, number)
-    rows = x[: 1 if TABLE["state"][number].BM == 1 else 21]
+    rows = x[: 1 if CONFIGURATIONS["state"][number].BM == 1 else 21]
     flow = on_device(stages, dim)
     assert_as_good_as_unfused(run(flow, rows), rows, stages)
     z, log_det = (t.cpu().numpy() for t in flow.with_log_det(torch.from_numpy(rows).to(DEVICE)))

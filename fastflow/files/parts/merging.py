@@ -19,7 +19,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.manifest import CHUNK, Manifest, check_bytes, is_whole, manifests
 from fastflow.files.read.parquet import arrow
 from fastflow.files.write.database import DatabaseFile
-from fastflow.files.write.database_table import about_of, blocks
+from fastflow.files.write.database_schema import about_of, blocks
 from fastflow.files.write.json_columns import cast, joined
 from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput

@@ -23,10 +23,10 @@ from fastflow.files.write.partial import cannot_write
 ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # place 0: the slot is free
 FIRST_SLOTS = 1 << 16
 FULLEST = 2 / 3  # share of the slots that may be taken: beyond, probes get long
-MOVED = 1 << 16  # entries that move into a larger table at a time
+MOVED = 1 << 16  # entries that move into more slots at a time
 
 
-class Table:
+class Slots:
     """key -> place, from 0, in a mapped file: open addressing, linear probing, many keys in one call."""
 
     def __init__(self, folder: Path | None, slots: int = FIRST_SLOTS) -> None:
@@ -67,7 +67,7 @@ class Table:
         self.entries += len(keys)
 
     def _grow(self) -> None:
-        larger = Table(self._folder, 2 * len(self._slots))
+        larger = Slots(self._folder, 2 * len(self._slots))
         for start in range(0, len(self._slots), MOVED):
             part = self._slots[start : start + MOVED]
             part = part[part["place"] > 0]
@@ -87,7 +87,7 @@ class Repeats(Store):
     def __init__(self, folder: Path | None, size: int) -> None:
         self._folder, self._size = folder or Path(tempfile.gettempdir()), size
         try:
-            self._table, self._rows = Table(folder), unnamed(folder)
+            self._table, self._rows = Slots(folder), unnamed(folder)
         except OSError as error:
             raise self._failed(error) from error
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.files.read.records import plain
-from fastflow.files.write.database_table import FORMAT, PAGE, TABLE, folded, quoted
+from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, folded, quoted
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import Block
 from fastflow.version import __version__

@@ -32,7 +32,7 @@ class Config:
 
 
 ANY = float("inf")
-TABLE: dict[str, tuple[Config, ...]] = {
+CONFIGURATIONS: dict[str, tuple[Config, ...]] = {
     "hidden": (
         Config(1, "pair", 1, 32, 128, 16, "fma", 4, 3),
         Config(1024, "pair", 16, 64, 64, 32, "tf32x3", 4, 3),
@@ -55,4 +55,4 @@ TABLE: dict[str, tuple[Config, ...]] = {
 
 def choose(kind: str, rows: int) -> Config:
     """The configuration for a batch of ``rows``."""
-    return next(config for config in TABLE[kind] if rows <= config.rows)
+    return next(config for config in CONFIGURATIONS[kind] if rows <= config.rows)

@@ -1,4 +1,4 @@
-"""The table of embeddings in a SQLite file: its names, opening it to read only, and its rows and its run."""
+"""The schema of embeddings in a SQLite file: its names, opening it to read only, and its rows and its run."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastflow.errors import FastflowError
-from fastflow.files.write.database_table import blocks, columns_of, folded, matrix, quoted, reading, width_of
+from fastflow.files.write.database_schema import blocks, columns_of, folded, matrix, quoted, reading, width_of
 
 from support.databases import make
 from support.outputs import vectors_of
