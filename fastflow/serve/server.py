@@ -26,6 +26,7 @@ from fastflow.serve.limits import is_loopback
 from fastflow.serve.service import Service
 
 BACKLOG = 4096  # connections that wait to be taken; the system may allow fewer
+ASK = 1.0  # seconds after the end in which a connection may send its request
 SPARE = 256  # files that are open besides the connections
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of journald
 
@@ -65,6 +66,41 @@ class Server(uvicorn.Server):
         if self._service.draining and (not self._service.active or time.monotonic() > self._end):
             self.should_exit = True
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, answer those that have come, and end.
+
+        The system has taken some that wait for the server; it would reset them when the socket is closed.
+        """
+        waiting = [] if self.force_exit else await self._stop_listening(sockets or [])
+        loop, http = asyncio.get_running_loop(), self.config.http_protocol_class
+        given = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        for connection in waiting:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(lambda: http(**given), connection)
+        end = time.monotonic() + ASK
+        await asyncio.sleep(0.01)  # what has arrived is read
+        while not self.force_exit and time.monotonic() < end and self._is_waiting_for_requests():
+            await asyncio.sleep(0.01)
+        await super().shutdown(sockets)
+
+    async def _stop_listening(self, sockets: list[socket.socket]) -> list[socket.socket]:
+        """Close ``sockets`` and return the connections that waited at them."""
+        loop, waiting = asyncio.get_running_loop(), []
+        for bound in sockets:
+            loop.remove_reader(bound)
+        await asyncio.sleep(0)  # connections that the loop has taken join their server, which must be open
+        for bound in sockets:
+            with contextlib.suppress(OSError):  # none is left, or no file for one
+                while True:
+                    waiting.append(bound.accept()[0])
+        for server in self.servers:
+            server.close()
+        return waiting
+
+    def _is_waiting_for_requests(self) -> bool:
+        """Whether a connection has sent no request yet."""
+        return any(connection.cycle is None for connection in self.server_state.connections)
 
 
 def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,9 +12,10 @@ import time
 import pytest
 
 from support.commands import assert_one_sentence, run
-from support.servers import WAIT, serving_process
+from support.servers import WAIT, request, serving_process
 
 TEXTS = {"inputs": ["a secret sentence of some words"] * 1500}
+ASKED = request("/embed", b'{"inputs": "a"}').replace(b"host: a", b"host: localhost")
 
 
 @pytest.mark.slow
@@ -27,6 +29,34 @@ def test_it_says_where_it_serves_and_ends_with_success(tmp_path, sent):
         rest = server.process.stderr.read()
     assert rest == "fastflow: stopped\n"
     assert "secret" not in "".join(server.said)
+
+
+def answers_of(connections):
+    """The first line of what each connection gets; the error of one that is reset."""
+    found = []
+    for connection in connections:
+        try:
+            found.append(connection.recv(1 << 16).partition(b"\r\n")[0])
+        except ConnectionResetError as error:
+            found.append(error)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [b"", ASKED])
+def test_connections_that_wait_when_the_signal_comes_are_answered(tmp_path, sent):
+    """The system has taken them and the server has not. One that asks only after the signal is answered too."""
+    with serving_process(folder=tmp_path) as server, contextlib.ExitStack() as stack:
+        os.kill(server.process.pid, signal.SIGSTOP)
+        connections = [stack.enter_context(server.connect()) for _ in range(100)]
+        for connection in connections:
+            connection.sendall(sent)
+        os.kill(server.process.pid, signal.SIGTERM)
+        os.kill(server.process.pid, signal.SIGCONT)
+        for connection in connections:
+            connection.sendall(ASKED.removeprefix(sent))
+        assert set(answers_of(connections)) == {b"HTTP/1.1 503 Service Unavailable"}
+        assert server.process.wait(WAIT) == 0
 
 
 @pytest.mark.slow
