@@ -14,9 +14,10 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -100,7 +101,8 @@ class Server(uvicorn.Server):
 
     def _is_waiting_for_requests(self) -> bool:
         """Whether a connection has sent no request yet."""
-        return any(connection.cycle is None for connection in self.server_state.connections)
+        connections: Iterable[Any] = self.server_state.connections
+        return any(connection.cycle is None for connection in connections)
 
 
 def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
