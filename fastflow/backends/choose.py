@@ -218,9 +218,9 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
 
 
 def no_instructions() -> str:
-    """Why the cpu backend cannot run, if every instruction set here fails one of its float32 trials; else empty.
+    """Why the cpu backend cannot run, if every instruction set here fails one of its float32 self-tests; else empty.
 
-    The trials run when they are first asked for. The compiled extension must be there.
+    The self-tests run when they are first asked for. The compiled extension must be there.
     """
     from fastflow.kernels.isa import best_first, faults
 

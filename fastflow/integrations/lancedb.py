@@ -30,7 +30,7 @@ class FastflowEmbeddings(TextEmbeddingFunction):
     """
 
     model: Any = None
-    max_retries: int = 0  # an error is the same at every trial
+    max_retries: int = 0  # an error is the same at every attempt
     _model: StoreModel = PrivateAttr()
 
     def __init__(self, **fields: Any) -> None:

@@ -62,7 +62,7 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
         _fetch(repository, file, found.sha, part)
     for file, listed in files.items():
         if not _same(part / file, listed):
-            (part / file).unlink()  # the next trial fetches it again
+            (part / file).unlink()  # the next attempt fetches it again
             raise FastflowError(
                 f"{file} of {repository}@{found.sha} came with other bytes than the Hub lists: try again"
             )
