@@ -29,6 +29,11 @@ slow:
 doors:
     grep -rl --include='test_*.py' 'mark\.doors' tests | xargs -n 1 -P 2 pytest -q -m doors
 
+# the fields of a directory as the older transformers and Sentence Transformers read them
+old-libraries:
+    pip install -q --no-deps --upgrade --target build/old-libraries -r tests/old-libraries.txt
+    PYTHONPATH=build/old-libraries pytest -q -n 2 -m doors tests/across/test_fields.py
+
 # every fuzzing target for a share of SECONDS; the native ones need a clang with libFuzzer
 fuzz SECONDS="300":
     nice python tests/fuzz/run.py --seconds {{ SECONDS }}

@@ -37,8 +37,10 @@ def words_of(encoder: Any, longest: int, where: object) -> Any:
 
 
 def states_of(output: Any) -> Any:
-    """The hidden states by layer; transformers lists none of an encoder without layers, whose last state is layer 0."""
-    return output.hidden_states or (output.last_hidden_state,)
+    """The hidden states by layer. The last is listed by transformers 4 before ModernBERT's final LayerNorm, and not at
+    all for an encoder without layers.
+    """
+    return (*(output.hidden_states or ())[:-1], output.last_hidden_state)
 
 
 def _without_positions(layer: Any, longest: int) -> Any:

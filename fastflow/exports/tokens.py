@@ -74,10 +74,13 @@ def _settings(source: Path, library: Any, limit: int, pad: int | None) -> dict[s
     """The content of tokenizer_config.json; a batch must be padded, so there is a padding token in any case."""
     own = source / SETTINGS
     told = read_object(own) if own.is_file() else {}
-    found = {name: token for name in NAMES if (token := _content(told.get(name), library)) is not None}
+    found: dict[str, Any] = {name: token for name in NAMES if (token := _content(told.get(name), library)) is not None}
     if pad is not None and (token := library.id_to_token(pad)) is not None:
         found["pad_token"] = token
     found.setdefault("pad_token", library.id_to_token(0))
+    splitter = {} if library.pre_tokenizer is None else json.loads(library.pre_tokenizer.__getstate__())
+    if splitter.get("add_prefix_space"):  # release 4 of transformers would drop it
+        found["add_prefix_space"] = True
     return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit, "padding_side": "right", **found}
 
 

@@ -18,6 +18,7 @@ ROBERTA = ("roberta", "xlm-roberta", "camembert")
 CPU_ONLY = ("mpnet", "modernbert")  # which Triton's kernels do not run
 FAMILIES = ("bert", "electra", "distilbert", *ROBERTA, *CPU_ONLY)
 ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}  # of others: hidden_act
+DISTIL = {"num_hidden_layers": "n_layers", "hidden_size": "dim", "num_attention_heads": "n_heads"}
 # position 0 of this kind, which only PyTorch runs, is row pad + 1 of the table, as in RoBERTa
 OFFSET_POSITIONS = (
     "longformer",
@@ -61,7 +62,11 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
         # no step down: transformers 5 ignores this field and would give wrong vectors
-        raise FastflowError(f"{where}: only absolute position embeddings are supported")
+        raise FastflowError(
+            f"{where / 'config.json'}, field position_embedding_type: only absolute position embeddings are supported"
+        )
+    if config.get("is_decoder"):
+        raise UnsupportedArchitecture(f"{where / 'config.json'}, field is_decoder: causal attention is not supported")
     if family == "modernbert":
         from fastflow.model.modernbert import modernbert_shape  # few encoders are one
 
@@ -78,6 +83,8 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
     """The EncoderShape of BERT's family and of MPNet."""
     family = config["model_type"]
     distil, pad = family == "distilbert", None
+    if distil:
+        _check_aliases(config, where)
     if family in ROBERTA:
         pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0)
     if family == "mpnet":
@@ -96,6 +103,13 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
         position_start=0 if pad is None else pad + 1,
         pad_id=pad,
     )
+
+
+def _check_aliases(config: dict[str, Any], where: Path) -> None:
+    """Raise for a field of BERT that differs from DistilBERT's own, over which it wins in transformers."""
+    for alias, name in DISTIL.items():
+        if config.get(alias, config.get(name)) != config.get(name):
+            raise FastflowError(f"{where / 'config.json'}, field {alias}: must be absent, or equal to {name}")
 
 
 def _check_positions(tokens: int, where: Path) -> None:
@@ -119,9 +133,11 @@ def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
         start = 0
         if config.get("model_type") in OFFSET_POSITIONS:
             start = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0) + 1
+        own = DISTIL if config.get("model_type") == "distilbert" else {}
+        layers, hidden = (own.get(name, name) for name in ("num_hidden_layers", "hidden_size"))
         size = EncoderSize(
-            layers=whole_number(config, "num_hidden_layers", where, most=DEEPEST),
-            hidden=whole_number(config, "hidden_size", where),
+            layers=whole_number(config, layers, where, most=DEEPEST),
+            hidden=whole_number(config, hidden, where),
             max_tokens=whole_number(config, "max_position_embeddings", where) - start,
         )
         _check_positions(size.max_tokens, where)

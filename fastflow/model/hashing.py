@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.model.tokenizer_settings import FILES as SETTINGS_FILES
 from fastflow.model.weights import WEIGHT_INDEX, weight_files
 from fastflow.values import open_regular
 
@@ -150,7 +151,7 @@ def check_hashes(
 
 def encoder_files(directory: Path) -> list[Path]:
     """The files that define an encoder: config, weights and tokenizer, in a fixed order."""
-    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", WEIGHT_INDEX)
+    names = ("config.json", "tokenizer.json", *SETTINGS_FILES, "vocab.txt", WEIGHT_INDEX)
     return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
 
 

@@ -135,7 +135,8 @@ def read_transformer(folder: Path) -> TransformerModule:
 def _model_max_length(folder: Path) -> int | None:
     """The tokenizer's own limit, None if there is none; a tokenizer without one holds a number beyond any text."""
     config = folder / "tokenizer_config.json"
-    found = read_object(config).get("model_max_length") if is_file(config) else None
+    fields = read_object(config) if is_file(config) else {}
+    found = fields.get("model_max_length", fields.get("max_len"))
     return found if is_whole(found, 1) else None
 
 
@@ -153,7 +154,7 @@ def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
     if odd := [mode for mode in modes if mode not in MODES]:
         raise FastflowError(f"{place}, field pooling_mode: {short(odd[0])} is unknown; known are {', '.join(MODES)}")
     if not modes:
-        raise FastflowError(f"{place}: no pooling mode is chosen")
+        raise FastflowError(f"{place}, field pooling_mode: no pooling mode is chosen")
     if "pooling_mode" in found and legacy and set(legacy) != set(modes):
         raise FastflowError(f"{place}: pooling_mode says {', '.join(modes)}, and its older fields {', '.join(legacy)}")
     return PoolingModule(modes, flag(found, "include_prompt", True, place)), hidden * len(modes)

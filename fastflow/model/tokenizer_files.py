@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
+from fastflow.model.architecture import is_static
+from fastflow.model.tokenizer_settings import FLAGS, WORDPIECE, Settings, Whole, read_settings, settle
 from fastflow.values import open_regular, panics, read_object, reason, short
 
-KINDS = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "LayoutLM")
-BERTS = re.compile(rf"({'|'.join(KINDS)})Tokenizer(Fast)?|PreTrainedTokenizerFast|")
+BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTokenizerFast|")
 OTHERS = {"roformer": "RoFormerTokenizer"}  # model type: its tokenizer, which no file names
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
+MODEL = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word")
+UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # of Unigram, which has no such attribute
 SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
 
 
@@ -22,13 +25,14 @@ class NotNativeError(Exception):
 
 
 class Saved(NamedTuple):
-    """The content of a tokenizer.json, and the file that errors name."""
+    """The content of a tokenizer.json, the file that errors name, and the settings next to it; a table obeys none."""
 
     path: Path
     data: bytes
+    settings: Settings | None
 
     def library(self) -> Any:
-        """The ``tokenizers.Tokenizer``; raises a FastflowError for a file that is none."""
+        """The ``tokenizers.Tokenizer`` as the settings change it; raises a FastflowError for a file that is none."""
         import tokenizers
 
         from fastflow.model.bombs import check_rules
@@ -36,7 +40,13 @@ class Saved(NamedTuple):
         check_rules(self.data, self.path)
         try:
             with panics():
-                return tokenizers.Tokenizer.from_buffer(self.data)  # from_file parses a third slower
+                found = tokenizers.Tokenizer.from_buffer(self.data)  # from_file parses a third slower
+                if self.settings is not None:
+                    unknown = UNKNOWN.search(self.data)
+                    settle_library(self.settings, found, None if unknown is None else int(unknown[1]))
+                return found
+        except FastflowError:
+            raise
         except Exception as error:  # the library raises a bare Exception for every malformed file
             raise FastflowError(f"{self.path} cannot be read as a tokenizer: {reason(error)}") from error
 
@@ -49,14 +59,16 @@ def load_tokenizer(directory: Path) -> Any:
 def read_saved(directory: Path) -> Saved:
     """The tokenizer of a Hugging Face directory; raises a FastflowError if there is none."""
     saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
+    settings = None if is_static(directory) else read_settings(directory)
     if saved.is_file():
         try:
             with open_regular(saved) as handle:
-                return Saved(saved, handle.read())
+                return Saved(saved, handle.read(), settings)
         except OSError as error:
             raise FastflowError(f"{saved} cannot be read: {error.strerror}") from error
     if vocabulary.is_file():
-        return Saved(vocabulary, json.dumps(_wordpiece(vocabulary, directory / "tokenizer_config.json")).encode())
+        tree = _wordpiece(vocabulary, directory / "tokenizer_config.json")
+        return Saved(vocabulary, json.dumps(tree).encode(), settings)
     raise FastflowError(f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; {SAVE}")
 
 
@@ -72,14 +84,51 @@ def lowercase_first(tokenizer: Any) -> None:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
 
+def settle_library(settings: Settings, library: Any, unknown: int | None) -> None:
+    """Change a ``tokenizers.Tokenizer`` as ``settings`` say, and take its limit and its padding away."""
+    parts = {name: _state(getattr(library, name)) for name in ("normalizer", "pre_tokenizer")}
+    own = library.get_added_tokens_decoder()
+    model = {name: getattr(library.model, name, None) for name in MODEL}
+    model |= {"type": type(library.model).__name__, "unk_id": unknown}
+    sides = {
+        name: found and {"direction": found["direction"].capitalize()}
+        for name, found in (("truncation", library.truncation), ("padding", library.padding))
+    }
+    added = [{"id": i} | {name: getattr(token, name) for name in ("content", *FLAGS)} for i, token in own.items()]
+    library.no_padding()
+    library.no_truncation()
+    ends = tuple(library.encode("", add_special_tokens=True).ids)
+    tree = {**parts, **sides, "model": model, "added_tokens": added}
+    settled = settle(settings, Whole(tree, ends, library.token_to_id))
+    for part, found in parts.items():
+        for name, value in (settled[part] or {}).items():
+            if found[name] != value:
+                setattr(getattr(library, part), name, value)
+    _add_tokens(settings, library, [token for token in settled["added_tokens"] if token not in added])
+
+
+def _state(part: Any) -> Any:
+    return None if part is None else json.loads(part.__getstate__())
+
+
+def _add_tokens(settings: Settings, library: Any, tokens: list[dict[str, Any]]) -> None:
+    """Add ``tokens``, or change their flags; raises a FastflowError for one that the encoder has no vector for."""
+    from tokenizers import AddedToken
+
+    for token in tokens:
+        flags = {flag: token[flag] for flag in FLAGS}
+        library.add_tokens([AddedToken(token["content"], **flags)])
+        number = library.token_to_id(token["content"])
+        if settings.vocabulary is not None and number >= settings.vocabulary:
+            field, file = settings.source(token["content"])
+            said = f"adds {short(token['content'])}, and the encoder's table has only {settings.vocabulary:,} rows"
+            raise settings.refuse(field, said, file)
+
+
 def _wordpiece(vocabulary: Path, config: Path) -> dict[str, Any]:
     """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
     settings = read_object(config) if config.is_file() else {}
     _check_kind(settings, vocabulary, config)
-    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
-        value = settings.get(name, True)
-        if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
-            raise FastflowError(f"{config}, field {name}: must be true or false, not {short(value)}")
     try:
         lines = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028
     except (OSError, ValueError) as error:

@@ -103,7 +103,9 @@ class Tokenizer:
                 inserted = self._tokenizer.encode("", add_special_tokens=True).ids
                 ids = [] if proved else self._tokenizer.get_vocab(with_added_tokens=True).values()
         if not added or not inserted:  # an empty text would have no token to pool
-            raise FastflowError(f"{directory / 'tokenizer.json'} adds no [CLS] or [SEP]: it has no post-processor")
+            raise FastflowError(
+                f"{directory / 'tokenizer.json'}, field post_processor: adds no [CLS] or [SEP] to a text"
+            )
         if len(inserted) > max_length:
             raise FastflowError(
                 f"{directory}: the tokenizer adds {len(inserted)} tokens to a text, of {max_length} at most"
@@ -322,7 +324,7 @@ def _natively(saved: Saved, lower: bool) -> Native:
         from fastflow.model.wordpiece import read_native
     except ImportError as error:
         raise NotNativeError("the compiled kernels are not installed") from error
-    return read_native(saved.data, lower)
+    return read_native(saved.data, lower, saved.settings)
 
 
 def no_utf8(texts: Sequence[str]) -> FastflowError:

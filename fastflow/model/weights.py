@@ -31,6 +31,8 @@ def _is_plain(name: str) -> bool:
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that hold the weights, sharded or not."""
+    if (adapter := directory / "adapter_config.json").is_file():  # transformers adds it if peft is installed
+        raise FastflowError(f"{adapter}: adapters are not supported; save the model after merge_and_unload() of peft")
     index = directory / WEIGHT_INDEX
     if index.is_file():
         mapped = read_object(index).get("weight_map")

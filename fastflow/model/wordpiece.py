@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
 from fastflow.kernels.tokens.rules import Rules
 from fastflow.model.tokenizer_files import NotNativeError
+from fastflow.model.tokenizer_settings import Settings, Whole, settle
 
 KEY, COLON = b'"vocab"', re.compile(rb"\s*:\s*(?=\{)")
 EMPTY = "{}"  # in the place of the vocabulary
@@ -33,8 +34,11 @@ class Native(NamedTuple):
     largest: int  # id
 
 
-def read_native(data: bytes, lower: bool) -> Native:
-    """The tokenizer of a tokenizer.json; ``lower``: texts are lowercased first. Raises NotNativeError."""
+def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> Native:
+    """The tokenizer of a tokenizer.json as ``settings`` change it; ``lower``: texts are lowercased first.
+
+    Raises NotNativeError.
+    """
     places = _vocabularies(data)
     if len(places) != 1:
         raise NotNativeError("its model is not WordPiece")
@@ -44,6 +48,8 @@ def read_native(data: bytes, lower: bool) -> Native:
             (data[: places[0]] + EMPTY.encode() + data[vocabulary.end :]).decode(), object_pairs_hook=_once
         )
         added, rules = _read(rest, lower)
+        if settings is not None:
+            added, rules = _read(_settle(settings, rest, rules, vocabulary), lower)
         _check_whole(rules.whole, vocabulary)
         special = {
             token["id"]: token["content"] for token in sorted(added, key=lambda token: token["id"]) if token["special"]
@@ -58,6 +64,17 @@ def read_native(data: bytes, lower: bool) -> Native:
         raise NotNativeError("its JSON is nested too deep") from None
     except ValueError as error:
         raise NotNativeError(str(error)) from error
+
+
+def _settle(settings: Settings, tree: Any, rules: Rules, vocabulary: Vocabulary) -> Any:
+    """``tree`` as the settings change it; raises ValueError for an added token that the vocabulary lacks."""
+    whole = dict(rules.whole)
+    settled = settle(
+        settings, Whole(tree, rules.before + rules.after, lambda text: whole.get(text, vocabulary.get(text)))
+    )
+    if new := [token["content"] for token in settled["added_tokens"] if "id" not in token]:
+        raise ValueError(f"the vocabulary lacks its added token {new[0]!r:.40}")
+    return settled
 
 
 def _vocabularies(data: bytes) -> list[int]:

@@ -39,11 +39,13 @@ CONFIGS = [
     *((CONFIG, {field: ...}, counted(field, "missing")) for field in ("hidden_size", *TABLES)),
     (CONFIG, {"num_attention_heads": 5}, "5 heads"),
     (CONFIG, {"num_attention_heads": 0}, "field num_attention_heads: must be at least 1, not 0"),
-    (CONFIG, {"position_embedding_type": "relative_key"}, "only absolute position"),
+    (CONFIG, {"position_embedding_type": "relative_key"}, "field position_embedding_type: only absolute position"),
+    ("adapter_config.json", {}, "adapter_config.json: adapters are not supported"),
 ]  # fmt: skip
 OF_PYTORCH = [
     (CONFIG, {"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are bert"),
     (CONFIG, {"model_type": ...}, "architecture None is not supported"),
+    (CONFIG, {"is_decoder": True}, "field is_decoder: causal attention is not supported"),
     *each(CONFIG, "hidden_act", ["silu", [], {}, [1], 3, "x" * 5000], "activation … is not supported"),
 ]
 
@@ -51,6 +53,12 @@ OF_PYTORCH = [
 @pytest.mark.parametrize(("file", "fault", "sentence"), CONFIGS)
 def test_a_configuration_that_cannot_be_run(bert_copy, file, fault, sentence, backend):
     refuses_to_run(spoil(bert_copy, file, fault), sentence, backend)
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size", "num_attention_heads"])
+def test_a_field_of_bert_in_a_distilbert(encoders, tmp_path, field, backend):
+    path = copy_of(encoders("distilbert"), tmp_path / "copy", CONFIG, {field: 2})
+    refuses_to_run(path, f"field {field}: must be absent, or equal to ", backend)
 
 
 @pytest.mark.parametrize("backend", NATIVE)

@@ -57,7 +57,7 @@ TOKENIZERS = [
     ("bert", "{}", "tokenizer.json cannot be read as a tokenizer"),
     ("bert", DEEP, "tokenizer.json cannot be read"),
     ("bert", with_one_more_word, f"{len(VOCABULARY) + 1} entries, more than the {len(VOCABULARY)}"),
-    ("bert", {"post_processor": None}, "tokenizer.json adds no [CLS]"),
+    ("bert", {"post_processor": None}, "tokenizer.json, field post_processor: adds no [CLS]"),
     ("bert", change("post_processor", {"single": [CLS] * 200}), "adds 200 tokens to a text, of 128 at most"),
     ("bert", charsmap(b"\xff" * 8), "tokenizer.json cannot be read … precompiled_charsmap is cut"),
     ("roberta", change("model", {"dropout": 0.1}), "tokenizer.json, field dropout: must be null"),

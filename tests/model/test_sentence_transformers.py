@@ -82,6 +82,7 @@ def test_the_encoder_keeps_its_limit_of_tokens(tmp_path):
         ("config.json", {}, None),
         ("tokenizer_config.json", {"model_max_length": 1000000000000000019884624838656}, None),
         ("tokenizer_config.json", {"model_max_length": 256}, 256),
+        ("tokenizer_config.json", {"model_max_length": ..., "max_len": 100}, 100),
         (BERT, {"max_seq_length": 128}, 128),
     ):
         assert read_transformer(spoil(tmp_path, file, fields)).max_seq_length == limit

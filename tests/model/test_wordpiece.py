@@ -137,6 +137,7 @@ REFUSED = {  # of these, by the library as well
     "a field more": "tokenizer.json cannot be read as a tokenizer",
     "no length": "tokenizer.json cannot be read as a tokenizer",
     "padding": "tokenizer.json cannot be read as a tokenizer",
+    "left": "tokenizer.json, field truncation.direction: only 'Right' is supported",
 }
 
 

@@ -32,6 +32,7 @@ from fastflow.model.manifest import (
 )
 from fastflow.model.sentence_weights import files_of
 from fastflow.model.tokenizer_files import load_tokenizer
+from fastflow.model.tokenizer_settings import FILES
 from fastflow.model.weights import weight_files
 from fastflow.replacing import growing
 from fastflow.stages import calibration
@@ -197,7 +198,7 @@ def _copy_encoder(source: Path, target: Path) -> None:
     """Config, weights and tokenizer; a vocab.txt becomes the tokenizer.json it stands for."""
     target.mkdir()
     index = source / "model.safetensors.index.json"
-    optional = [source / "config.json", source / "tokenizer_config.json", index]
+    optional = [source / "config.json", *(source / name for name in FILES), index]
     for path in [*weight_files(source), *(p for p in optional if p.is_file())]:
         shutil.copyfile(path, target / path.name)
     tokenizer = load_tokenizer(source)
