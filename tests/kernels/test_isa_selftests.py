@@ -129,17 +129,17 @@ def test_without_any_right_body_auto_is_the_reference(opened, model):
 def test_a_wrong_product_in_reduced_precision_leaves_float32_as_it_is(opened, model):
     best = better_than_portable()[0]
     halves = (_cpu.BF16, _cpu.BF16_WIDE)
-    wrong = {name: [4 + form for form in _cpu.formats(number(name)) if form in halves]
+    wrong = {name: [next(4 + form for form in halves if form in _cpu.formats(number(name)))]
              for name in (best, "amx") if _cpu.isas()[name][1]}  # fmt: skip
-    assert all(len(selftests) == 1 for selftests in wrong.values())  # of several only the last is kept
     (backend, details, notes, _), _ = opened(model, {})
     (same, as_before, passed_over, _), _ = opened(model, wrong)
     assert (same, as_before) == (backend, details) == ("cpu", details)
     assert notes == []
     assert len(passed_over) == len(wrong)
+    (_, sound, _, _), _ = opened(model, {}, "bfloat16")
     (backend, details, _, _), warned = opened(model, wrong, "bfloat16")
     assert backend == "cpu"
-    assert f"encoder and calibration compiled for {best} " not in " ".join(details)
+    assert details != sound  # another format of the same instruction set, or another set
     assert any("products" in each for each in warned)
 
 
