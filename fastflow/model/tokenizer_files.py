@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
 from fastflow.model.architecture import is_static
-from fastflow.model.tokenizer_settings import FLAGS, WORDPIECE, Settings, Whole, read_settings, settle
+from fastflow.model.tokenizer_classes import Whole, settle
+from fastflow.model.tokenizer_settings import FLAGS, WORDPIECE, Settings, read_settings
 from fastflow.values import open_regular, panics, read_object, reason, short
 
 BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTokenizerFast|")

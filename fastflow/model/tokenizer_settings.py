@@ -3,16 +3,13 @@
 tokenizer_config.json    the class, and its arguments: normalization, special tokens, sides of truncation and padding
 special_tokens_map.json  special tokens; added_tokens.json: added ones. They count if tokenizer_config.json has no
                          added_tokens_decoder
-
-Release 5 builds a class's own tokenizer from the vocabulary in tokenizer.json; release 4 changes parts of the file's.
-``settle`` makes the changes on which both agree, and refuses a directory that they read differently.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,22 +36,17 @@ NAMED: dict[str, dict[str, str]] = {  # class: the special tokens that no file n
     **dict.fromkeys((*BYTES, *PIECES), FAIRSEQ),
     "MPNet": FAIRSEQ | {"unk_token": "[UNK]"},
 }
-SENTENCEPIECE = {  # the rules of tokenizer.json that a class of PIECES may have
-    "normalizer": {"Precompiled", "Replace", "Strip"}, "pre_tokenizer": {"WhitespaceSplit", "Metaspace"},
-}  # fmt: skip
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 SPACES = ("single_word", "lstrip", "rstrip")
 FLAGS = (*SPACES, "normalized", "special")
-NORMALIZER = {"lowercase": "do_lower_case", "strip_accents": "strip_accents"}
-CHINESE = {"handle_chinese_chars": "tokenize_chinese_chars"}
+SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")  # true or false
 ONLY = {"truncation_side": "right", "padding_side": "right", "split_special_tokens": False, "tokenizer_file": None}
-DIFFER = "releases of transformers differ over it"
-KEEP = (
-    "save the directory again with AutoTokenizer, or write the tokenizer_class PreTrainedTokenizerFast into "
-    "tokenizer_config.json to keep tokenizer.json as it is"
-)
-
 Token = dict[str, Any]  # content and FLAGS, and the id if it has one
+
+
+def show_json(value: Any) -> str:
+    """A value as a file has it, for a message."""
+    return short(value) if isinstance(value, dict) else json.dumps(value)
 
 
 class Special(NamedTuple):
@@ -96,17 +88,6 @@ class Settings(NamedTuple):
         return next((each.field, each.file) for each in self.special if each.token["content"] == content)
 
 
-class Whole(NamedTuple):
-    """What ``settle`` looks at of a tokenizer without its vocabulary: tokenizer.json's parts, and answers about it.
-
-    ``ends``: the ids that a text gets at its ends; ``id_of``: content -> id, None if the vocabulary lacks it.
-    """
-
-    tree: dict[str, Any]
-    ends: tuple[int, ...]
-    id_of: Callable[[str], int | None]
-
-
 def read_settings(directory: Path) -> Settings:
     """The settings of a directory; raises a FastflowError that names a field that is odd or that is not obeyed."""
     fields, config = (_read(directory / name) for name in (CONFIG, "config.json"))
@@ -129,10 +110,6 @@ def read_settings(directory: Path) -> Settings:
     return out
 
 
-def _json(value: Any) -> str:
-    return short(value) if isinstance(value, dict) else json.dumps(value)
-
-
 def _read(path: Path) -> dict[str, Any]:
     return read_object(path) if path.is_file() else {}
 
@@ -141,13 +118,13 @@ def _check_fields(settings: Settings) -> None:
     fields = settings.fields
     for name, usual in ONLY.items():
         if fields.get(name, usual) != usual:
-            raise settings.refuse(name, f"only {_json(usual)} is supported, not {short(fields[name])}")
+            raise settings.refuse(name, f"only {show_json(usual)} is supported, not {short(fields[name])}")
     inputs = fields.get("model_input_names", ["attention_mask"])
     if not isinstance(inputs, list) or "attention_mask" not in inputs:
         raise settings.refuse(
             "model_input_names", "must have attention_mask, or padding changes the vectors of a batch"
         )
-    for name in (*NORMALIZER.values(), *CHINESE.values(), "add_prefix_space"):
+    for name in SWITCHES:
         value = fields.get(name, True)
         if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
             raise settings.refuse(name, f"must be true or false, not {short(value)}")
@@ -198,129 +175,3 @@ def _added_tokens(settings: Settings) -> list[Token]:
         raise settings.refuse(field, f"must be an object of tokens by id, not {short(found)}")
     tokens = [_token(settings, field, found[number], CONFIG) for number in sorted(found, key=int)]
     return [token | {"special": token["special"] or token["content"] in special} for token in tokens]
-
-
-def settle(settings: Settings, found: Whole) -> dict[str, Any]:
-    """``found.tree`` as transformers changes it; an added token without an ``id`` is in no vocabulary yet.
-
-    Raises a FastflowError that names the field over which releases of transformers differ.
-    """
-    for part, field in (("truncation", "truncation_side"), ("padding", "padding_side")):
-        side = (found.tree[part] or {}).get("direction", "Right")
-        if field not in settings.fields and side != "Right":
-            raise settings.refuse(f"{part}.direction", f"only 'Right' is supported, not {short(side)}", TOKENIZER)
-    tree = found.tree | {"added_tokens": _settle_added(settings, found)}
-    if settings.kind in WORDPIECE:
-        return tree | {"normalizer": _settle_normalizer(settings, found)}
-    prefix, splitter = settings.fields.get("add_prefix_space"), tree["pre_tokenizer"] or {}
-    if settings.kind in BYTES:
-        _check_form(settings, {
-            "model.type": (tree["model"]["type"], "BPE"),
-            "normalizer": (tree["normalizer"], None),
-            "pre_tokenizer": (splitter.get("type"), "ByteLevel"),
-            "model.end_of_word_suffix": (tree["model"].get("end_of_word_suffix") or "", ""),
-            "pre_tokenizer.use_regex": (splitter.get("use_regex", True), True),
-        })  # fmt: skip
-        _check_ends(settings, found, ("cls_token", "sep_token"))
-        return tree | {"pre_tokenizer": splitter | {"add_prefix_space": prefix or False}}
-    if settings.kind in PIECES:
-        _check_pieces(settings, found)
-    elif (own := splitter.get("add_prefix_space")) is not None and own is not (prefix or False):
-        raise settings.refuse("add_prefix_space", f"must be {str(own).lower()}, as in tokenizer.json: {DIFFER}")
-    return tree
-
-
-def _settle_added(settings: Settings, found: Whole) -> list[Token]:
-    """The added tokens of tokenizer.json as others change them, and after them the others."""
-    out = {token["content"]: token for token in found.tree["added_tokens"]}
-    said = {token["content"]: token for token in settings.added}
-    again = [{"id": None} | each.token for each in settings.special]  # release 5 adds these itself
-    for content in out if settings.kind and settings.decoder else ():
-        if content not in said and out[content] | {"id": None} not in again:
-            said_of = f"lacks {short(content)}, which tokenizer.json adds: {DIFFER}; {KEEP}"
-            raise settings.refuse("added_tokens_decoder", said_of)
-    out |= {content: _with_id(token, found) for content, token in said.items()}
-    for field, file, token in settings.special:
-        content = token["content"]
-        if content in out or (not file and found.id_of(content) is None):  # no text has a default of no vocabulary
-            continue
-        if field not in (*SPECIAL, *LISTS) or (field == "mask_token" and settings.kind in BYTES):
-            said_of = f"is {short(content)}, which the added_tokens of tokenizer.json lack: {DIFFER}"
-            raise settings.refuse(field, said_of, file or CONFIG)
-        out[content] = _with_id(token, found)
-    return list(out.values())
-
-
-def _with_id(token: Token, found: Whole) -> Token:
-    number = found.id_of(token["content"])
-    return token if number is None else {"id": number} | token
-
-
-def _check_ends(settings: Settings, found: Whole, fields: tuple[str, str]) -> None:
-    """Raise unless a text's ends are the tokens that the fields name."""
-    for field, number in zip(fields, (found.ends[:1], found.ends[1:]), strict=True):
-        content = settings.named(field)
-        if number != (found.id_of(content),):
-            raise settings.refuse(
-                field, f"is {short(content)}, and the post_processor of tokenizer.json has another token; {KEEP}"
-            )
-
-
-def _settle_normalizer(settings: Settings, found: Whole) -> dict[str, Any]:
-    tree, fields = found.tree, settings.fields
-    model, normalizer = tree["model"], tree["normalizer"] or {}
-    _check_form(settings, {
-        "model.type": (model["type"], "WordPiece"),
-        "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), "##"),
-        "model.max_input_chars_per_word": (model.get("max_input_chars_per_word"), 100),
-        "model.unk_token": (model.get("unk_token"), settings.named("unk_token")),
-        "pre_tokenizer": ((tree["pre_tokenizer"] or {}).get("type"), "BertPreTokenizer"),
-        "normalizer": (normalizer.get("type"), "BertNormalizer"),
-        "normalizer.clean_text": (normalizer.get("clean_text"), True),
-    })  # fmt: skip
-    _check_ends(settings, found, ("cls_token", "sep_token"))
-    chinese = fields.get("tokenize_chinese_chars", True)
-    if settings.kind == "MPNet" and chinese is not normalizer["handle_chinese_chars"]:
-        raise settings.refuse(
-            "tokenize_chinese_chars",
-            f"must be {str(not chinese).lower()}, as normalizer.handle_chinese_chars in tokenizer.json: {DIFFER}",
-        )
-    lower, strip = fields.get("do_lower_case", True), fields.get("strip_accents")
-    return normalizer | {"lowercase": lower, "strip_accents": strip, "handle_chinese_chars": chinese}
-
-
-def _check_pieces(settings: Settings, found: Whole) -> None:
-    """Raise for a tokenizer.json that release 5 would not build as it is, but for spaces at the ends of a text."""
-    _check_ends(settings, found, ("bos_token", "eos_token"))
-    if settings.fields.get("add_prefix_space") is False:
-        raise settings.refuse("add_prefix_space", f"must be true: {DIFFER}")
-    if (unknown := settings.named("unk_token")) not in {token["content"] for token in found.tree["added_tokens"]}:
-        raise settings.refuse(
-            "unk_token", f"is {short(unknown)}, which the added_tokens of tokenizer.json lack: {DIFFER}"
-        )
-    number = 3 if settings.kind == "XLMRoberta" else found.id_of(unknown)  # in its code, whatever the file has
-    if found.tree["model"].get("unk_id") != number:
-        said = f"must be {number} for a {settings.kind}Tokenizer: {DIFFER}; {KEEP}"
-        raise settings.refuse("model.unk_id", said, TOKENIZER)
-    rules = {part: _rules(found.tree[part], part) for part in SENTENCEPIECE}
-    splits = {"Metaspace"} <= rules["pre_tokenizer"] and (
-        "WhitespaceSplit" in rules["pre_tokenizer"] or "Replace" in rules["normalizer"]
-    )
-    for part, known in SENTENCEPIECE.items():
-        if not rules[part] <= known or (part == "pre_tokenizer" and not splits):
-            said = f"must be what a {settings.kind}Tokenizer has, {' and '.join(sorted(known))}: {DIFFER}; {KEEP}"
-            raise settings.refuse(part, said, TOKENIZER)
-
-
-def _rules(rule: dict[str, Any] | None, part: str) -> set[str]:
-    """The types of a normalizer or a pre_tokenizer, or of its parts."""
-    parts = (rule or {}).get(f"{part.replace('_', '')}s", [rule] if rule else [])
-    return {each["type"] for each in parts}
-
-
-def _check_form(settings: Settings, form: dict[str, tuple[Any, Any]]) -> None:
-    """Raise for a part of tokenizer.json that is not the class's own: release 5 puts its own there."""
-    for field, (found, own) in form.items():
-        if found != own:
-            said = f"must be {_json(own)} for a {settings.kind}Tokenizer, not {_json(found)}; {KEEP}"
-            raise settings.refuse(field, said, TOKENIZER)
